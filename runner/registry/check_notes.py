@@ -1,28 +1,32 @@
-"""Types for the messages of checks, and a limit on how many differences a check lists."""
+"""Types for the messages of checks, which tell failures and notes apart, and a limit on the messages of a check.
+
+The checks of `publish`, `verify` and `reproduce` use them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Self
 
 MAX_LISTED = 20
-"""Maximum number of differences of one kind that are listed; the others are only counted."""
+"""Maximum number of differences of one kind in a list. Further ones are only counted."""
 
 
 class CheckNote(str):
-    """A message of a check that is not a failure."""
+    """A message of a check that is only a note. All other messages of checks are failures."""
 
     __slots__ = ()
 
 
 class VersionNote(CheckNote):
-    """A note on a number that cannot be checked, because another version computed it differently or not at all."""
+    """A note about numbers that cannot be checked, because another version computed them differently or not at all."""
 
     __slots__ = ()
 
 
 class OmittedDifferences(str):
-    """A line that stands for `number` differences that are not listed."""
+    """The last line of a list, which stands for `number` differences that are not listed."""
 
     __slots__ = ("number",)
     number: int
@@ -34,17 +38,13 @@ class OmittedDifferences(str):
 
 
 def count_differences(lines: Iterable[str]) -> int:
-    """Return the number of differences, including those that an `OmittedDifferences` stands for."""
+    """Return the number of differences, including the omitted ones."""
     return sum(line.number if isinstance(line, OmittedDifferences) else 1 for line in lines)
 
 
 def limit_differences(lines: Iterable[str], noun: str) -> Iterator[str]:
     """Yield the first `MAX_LISTED` differences, and a line with the number of the others."""
-    omitted = 0
-    for number, line in enumerate(lines):
-        if number < MAX_LISTED:
-            yield line
-        else:
-            omitted += 1
-    if omitted:
+    differences = iter(lines)
+    yield from islice(differences, MAX_LISTED)
+    if omitted := sum(1 for _ in differences):
         yield OmittedDifferences(f"and {omitted:,} more {noun}", omitted)

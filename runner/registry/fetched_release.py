@@ -1,4 +1,8 @@
-"""A release in a folder that `get` wrote, with a marker that says where it came from."""
+"""Fetch releases into folders (`nip-run get`), and open such folders.
+
+A fetched folder has a marker, a file that says which release it has and that its files come from others. `verify`,
+`reproduce` and the loader of specs read these folders.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +35,21 @@ PARAMETERS = "parameters.yaml"
 LOCK = "environment.lock"
 
 PIN = f"{DATA}/inputs/dataset.pin.json"
-"""The file that replaces a dataset's rows if their license forbids to publish them; it identifies the rows by hash."""
+"""The *pin*: a file with the hashes of a dataset's rows, published instead of the rows if their license forbids it."""
 MAX_PIN = 64 << 20
 WITHOUT_ROWS = "the release was published without the rows of its dataset, which show, compare and play need"
 
 PUBLISHED = "published"
-"""Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
+"""The folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
 
 MAX_SMALL_BYTES = 2 << 20
 
 _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
-"""Matches temporary folders of `get`, which remain if `get` is killed."""
+"""Matches temporary folders of `get`. They are left behind if `get` is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
-"""Matches a comment without `coding`. With it, pip would decode the file differently, and see other lines."""
+"""Matches a comment without the word `coding`. A comment with it could declare an encoding in which pip reads other
+lines than nip-run checks."""
 MAX_LOCK = 4 << 20
 _PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
@@ -58,7 +63,7 @@ class FetchedRelease:
     sha256: str
     """Hash of the manifest."""
     notes: tuple[str, ...] = ()
-    """Messages for the user: why the release was yanked, whether it is signed, what could not be rebuilt."""
+    """Messages for the user: that the release was yanked or is signed, or that its tables could not be rebuilt."""
 
     @property
     def run(self) -> RunFolder | None:
@@ -79,14 +84,14 @@ def get(
     *,
     tables: bool = True,
 ) -> FetchedRelease:
-    """Write a complete release into a folder, by default one with its name in the current folder.
+    """Write a complete release into a folder, by default the folder with the release's name in the current folder.
 
-    If an error occurs, nothing is written. Unless `tables` is false, the tables of a run are rebuilt from its journal,
-    which renders its templates but executes no code of the release.
+    If `tables` is true, the tables of a run are rebuilt from its journal. This renders the templates of the release,
+    but executes no code from it.
 
     Raises:
-        NotFoundError, UsageError: there is no such release, or the folder is not empty.
-        ReleaseError: the release is damaged, or not signed with `signer_key`; nothing was written.
+        NotFoundError, UsageError: there is no such release, or the folder is not empty. Nothing was written.
+        ReleaseError: the release is damaged, or not signed with `signer_key`. Nothing was written.
     """
     entry = registry.find(reference)
     signature_note = check_release_signature(registry, entry, signer_key)
@@ -103,21 +108,27 @@ def get(
                 f"{entry.reference} in {registry.where}: {error}. Nothing was written. Try again; if the error "
                 "repeats, the release is damaged: tell the registry's operator"
             ) from error
-        fetched = FetchedRelease(temporary, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
-        elif tables and release.kind == Kind.RUN and not fetched.is_training_run:
-            try:
-                write_tables(RunFolder.from_release(temporary / DATA))
-            except NipRunError as error:
-                reason = str(error).replace(str(temporary), str(target))
-                notes.append(f"the run's tables cannot be rebuilt, so show and compare cannot read the run: {reason}")
+        elif tables:
+            notes += _rebuild_tables(FetchedRelease(temporary, release, entry.sha256), target)
     return FetchedRelease(target, release, entry.sha256, tuple(notes))
+
+
+def _rebuild_tables(fetched: FetchedRelease, target: Path) -> Iterator[str]:
+    """Write the tables of a run, or yield a note why that failed, with paths in `target`."""
+    if fetched.run is None or fetched.is_training_run:
+        return
+    try:
+        write_tables(fetched.run)
+    except NipRunError as error:
+        reason = str(error).replace(str(fetched.folder), str(target))
+        yield f"the run's tables cannot be rebuilt, so show and compare cannot read the run: {reason}"
 
 
 @contextmanager
 def replace_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `target` at the end; also remove old temporary folders of `get`.
+    """Yield a temporary folder that replaces `target` at the end. Also remove temporary folders that `get` left behind.
 
     Raises:
         UsageError: `target` is not empty, or is the current folder.
@@ -134,7 +145,7 @@ def replace_folder(target: Path) -> Iterator[Path]:
 
 
 def check_lock(folder: Path, release: Release) -> None:
-    """Check that a release's environment.lock has only versions and comments; other lines could make pip execute code.
+    """Check that a release's environment.lock has only versions and comments: pip could execute code for other lines.
 
     Raises:
         ReleaseError: a line is neither `NAME==VERSION` nor a comment.
@@ -151,7 +162,7 @@ def check_lock(folder: Path, release: Release) -> None:
 
 
 def open_fetched(folder: Path) -> FetchedRelease:
-    """Return the release in a folder that `get` wrote. Its files may have been changed since; `verify` checks that.
+    """Return the release in a folder that `get` wrote. Users may have changed its files, which `verify` reports.
 
     Raises:
         UsageError: `get` did not write the folder.
@@ -179,7 +190,7 @@ def fetched_folders(results: Results) -> list[Path]:
 
 
 def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, name: str | None = None) -> bytes:
-    """Return the content of a small file of a fetched folder; `name` is its name in messages.
+    """Return the content of a small file of a fetched folder. Messages show `name`, or the path if there is no name.
 
     Raises:
         ReleaseError: the file is missing, or larger than `max_bytes` bytes.
@@ -191,7 +202,7 @@ def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, name: str | None = 
 
 
 def read_pin(path: Path) -> dict[str, Any]:
-    """Return the content of a pin, which identifies dataset rows that are not published.
+    """Return the content of a pin; see `PIN`.
 
     Raises:
         ReleaseError: the pin is missing or damaged.

@@ -1,4 +1,4 @@
-"""Check license expressions against the SPDX list, and suggest the license that is probably meant."""
+"""Check license expressions in options against the SPDX list, and suggest the identifier that the user may mean."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _CREATIVE = tuple(
     for version in ("1.0", "2.0", "2.5", "3.0", "4.0")
 )
 _GNU = tuple(
-    f"{name}-{which}"
+    f"{name}-{suffix}"
     for name in ("GPL-2.0", "GPL-3.0", "LGPL-2.1", "LGPL-3.0", "AGPL-3.0", "GFDL-1.3")
-    for which in ("only", "or-later")
+    for suffix in ("only", "or-later")
 )
 USUAL = frozenset(
     (
@@ -24,13 +24,14 @@ USUAL = frozenset(
         "CDLA-Permissive-1.0", "CDLA-Permissive-2.0", "CDLA-Sharing-1.0",
     )
 )  # fmt: skip
+"""The identifiers to suggest."""
 
 
 def canonical_license(option: str, expression: str | None) -> str | None:
     """Return an SPDX license expression in its standard spelling; None if `expression` is None.
 
     Raises:
-        UsageError: it is not an SPDX license expression; the message names `option` and a similar identifier.
+        UsageError: it is not an SPDX license expression. The message names `option`, and suggests an identifier.
     """
     if expression is None:
         return None

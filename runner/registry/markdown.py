@@ -1,4 +1,4 @@
-"""Escape untrusted text in Markdown, so that it never becomes markup, a link or HTML."""
+"""Escape untrusted text in the READMEs of releases, so that it never becomes markup, a link or HTML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.base.text import in_one_line
 
 
 def code(text: str) -> str:
-    """Return a text as inline code on one line, fenced by more backticks than the text has in a row."""
+    """Return a text as inline code on one line, between more backticks than the text has in a row."""
     line = in_one_line(text) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", line)), default=0))
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
@@ -16,14 +16,14 @@ def code(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text as inline code for a table, where `|` would end the cell even inside code."""
+    """Return a text as inline code for a cell of a table, where a `|` would end the cell, even in code."""
     return code(text).replace("|", "\\|")
 
 
 def plain(text: str) -> str:
-    """Return a text on one line, with each character escaped that Markdown would interpret at its position.
+    """Return a text on one line, in which each character is escaped that Markdown would interpret at its position.
 
-    Dashes, dots and colons within a line need no escape, except those of an address, which would become a link.
+    Dashes, dots and colons inside a line are only escaped in addresses, which would become links.
     """
     line = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
     line = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", line)
@@ -32,5 +32,5 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a sentence on one line, escaped except for full stops and other characters that are harmless in a line."""
+    """Return a text for the middle of a line, with only the escapes that are needed there."""
     return re.sub(r"([\\`*_{}\[\]<>#!|~&@]|(?<=\])\()", r"\\\1", in_one_line(text)).replace("//", "/\\/")

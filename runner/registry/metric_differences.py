@@ -1,7 +1,8 @@
-"""Compare recorded numbers with those recomputed from the journal.
+"""Compare a run's recorded metrics and counts with those recomputed from its journal, for `verify` and `reproduce`.
 
-A difference is an error if this version recorded the number. If another version did, it is only noted. Version 0.1.0
-computed fewer numbers and other intervals; only numbers that it computed as this version does can be wrong.
+A difference is an error if this version of nip-run recorded the number. If another version recorded it, the difference
+is only a note, because that version may have computed the number differently. Version 0.1.0 computed some numbers in
+the same way as this version: only in these numbers a difference is an error.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from runner.results.manifest import Manifest
 from runner.version import __version__
 
 MAX_SHOWN = 60
-"""Maximum number of characters shown of a value that is not a number."""
+"""Maximum number of characters in a message of a value that is not a number."""
 
 _UNCHANGED_METRICS = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
-"""Metrics that 0.1.0 computed as this version does, in their `_UNCHANGED_FIELDS`."""
+"""Matches metrics whose `_UNCHANGED_FIELDS` 0.1.0 computed in the same way as this version."""
 _UNCHANGED_FIELDS = ("value", "stderr", "n", "clusters")
 
 _CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
@@ -36,11 +37,11 @@ class MetricDifferences:
 
     errors: tuple[str, ...]
     other_version: tuple[str, ...] = ()
-    """Differences that may be due to the other version of nip-run that recorded the run."""
+    """Differences that are only notes, because another version of nip-run recorded the run."""
 
 
 def is_from_0_1(manifest: Manifest) -> bool:
-    """Return whether nip-run 0.1 recorded a run; every later version writes the manifest's `format`."""
+    """Return whether nip-run 0.1 recorded a run. Later versions write the key `format` into manifests."""
     return manifest.format < RUN_FOLDER and manifest.version.startswith("0.1.")
 
 
@@ -50,13 +51,16 @@ def is_from_other_version(manifest: Manifest) -> bool:
 
 
 def describe_versions(manifest: Manifest) -> str:
-    """Return a text with the version that recomputes a run and the one that recorded it."""
+    """Return a text with the version that recomputes a run and the version that recorded it."""
     recorded = f"recorded by an earlier version ({manifest.version})"
     return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
 
 
 def compare_counts(manifest: Manifest, recomputed: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, recorded and recomputed value of each count that differs; 0.1.0 did not record all of them."""
+    """Yield the name, recorded value and recomputed value of each count that differs.
+
+    Counts that 0.1.0 did not record are skipped.
+    """
     for name, value in recomputed.items():
         recorded = getattr(manifest, name)
         is_missing = recorded is None and is_from_0_1(manifest)
@@ -87,14 +91,14 @@ class _Difference:
 
     @property
     def sort_key(self) -> int:
-        """A smaller number for a more important difference: values, then the unchanged fields, then the others."""
+        """The position of the difference in a list: first metrics' values, then their unchanged fields, then others."""
         if self.kind != _Kind.CHANGED:
             return 3
         return (self.field != "value") + (self.field not in _UNCHANGED_FIELDS)
 
     @property
     def is_wrong_in_0_1(self) -> bool:
-        """Whether 0.1.0 computed the number as this version does, so that the difference is an error."""
+        """Whether the difference is an error although 0.1.0 recorded the number: it computed this number as we do."""
         if self.metric is None:
             return self.kind == _Kind.CHANGED and self.name not in _CHANGED_KEYS
         is_unchanged = _UNCHANGED_METRICS.fullmatch(self.metric) is not None
@@ -104,7 +108,7 @@ class _Difference:
 def compare_metrics(
     recorded: Mapping[str, Any], recomputed: Mapping[str, Any], manifest: Manifest
 ) -> MetricDifferences:
-    """Return the differences between two contents of metrics.json; differences in values come first."""
+    """Return the differences between a recorded and a recomputed metrics.json. Differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
     errors: list[str] = []
     noted: list[str] = []
@@ -148,7 +152,7 @@ def _compare(recorded: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iter
 
 _Row = Mapping[str, Any]
 _Key = tuple[str | None, str]
-"""The agent of a metric, or None for the game, and the metric's name."""
+"""The agent of a metric (None if it is a metric of the game) and the metric's name."""
 
 
 def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
@@ -205,7 +209,7 @@ def _describe_both(recorded: Any, recomputed: Any) -> str:
 
 
 def format_both(first: Any, second: Any) -> Sequence[str]:
-    """Return two different values as text, with 6 digits, or with all digits if 6 do not show the difference."""
+    """Return two different values as texts, with 6 digits, or with all digits if they differ only in later ones."""
     if isinstance(first, (dict, list)) and type(first) is type(second):
         return "one value", "another"
     short = [_format(value, "{:.6g}".format) for value in (first, second)]

@@ -1,6 +1,7 @@
-"""Recompute tables, metrics and counts from a run's journal, without calling a model.
+"""Recompute tables, metrics and counts from a run's journal, without calls to models, for `get` and `verify`.
 
-The run may come from an untrusted publisher, so before the replay its number of games is compared with its journal.
+The run may come from an untrusted publisher who claims so many games that a replay would not end. So its number of
+games is first compared with the number of answers in its journal.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 SPARE_GAMES = 100_000
-"""Number of games that a run may plan beyond its answers if it stopped early or judges debates."""
+"""Number of games that a run may plan without any answers, if the run stopped early or judges debates."""
 
 SPARE_GAMES_PER_ANSWER = 1_000
-"""Number of games that such a run may plan for each of its answers, in addition to `SPARE_GAMES`."""
+"""Number of additional games that such a run may plan for each of its answers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RecomputedRun:
     """Results recomputed from a journal."""
 
     folder: RunFolder
-    """Temporary folder with the tables and `metrics.json`; it exists until the block of `recompute_run` ends."""
+    """A temporary folder with the tables and `metrics.json`. It exists until the block of `recompute_run` ends."""
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
     """The counts that a manifest records, such as the number of rollouts."""
@@ -45,7 +46,7 @@ class RecomputedRun:
 
 @contextmanager
 def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[RecomputedRun]:
-    """Recompute a run from its journal, in a temporary folder in `parent` or in the system's temporary folder.
+    """Recompute a run from its journal, in a temporary folder, which is in `parent` or in the system's default folder.
 
     Raises:
         RunDirectoryError: the spec or inputs changed after the run, or plan more games than the journal has.
@@ -80,7 +81,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
 
 
 def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
-    """Check that a run does not claim more games than its journal can have, because replaying them would waste time.
+    """Check that a run does not claim more games than a journal with this number of records can have.
 
     Raises:
         RunDirectoryError: the run claims more games.
@@ -98,11 +99,11 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, which releases do not contain, and the hashes that readers check.
+    """Write the tables of a fetched run, because releases have no tables, and the hashes of the tables and metrics.
 
     Raises as `recompute_run`.
     """
-    folder.check(folder.metrics)  # its hash is recorded with those of the tables
+    folder.check(folder.metrics)  # because its hash is written with those of the tables
     with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))

@@ -1,6 +1,7 @@
-"""Write and read the table of a run's rollouts as JSON lines, which every language can read without a library.
+"""Write and read `rollouts.jsonl`: the table of a run's rollouts as JSON lines, which any language can read.
 
-The bytes depend only on the table: rows and columns are in its order, and numbers have all digits.
+Releases of runs have this file, and boards read it. Its bytes depend only on the table: rows and columns are in the
+order of the table, and numbers have all digits.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ ROLLOUTS_FILE = "rollouts.jsonl"
 """The rollouts of a published run, one JSON object per line."""
 
 MAX_ROW = 16 << 20
-"""Maximum size of a row in bytes. Rows are small, because the texts of a rollout are in other tables."""
+"""Maximum size of a row in bytes. Rows are small, because the messages of a rollout are not in this table."""
 
 
 def write_rollouts(folder: RunFolder) -> Path:
-    """Write a run's rollouts, one JSON object per line, to a file that exists until the process ends; return its path.
+    """Write a run's rollouts to a temporary file, which exists until the process ends, and return its path.
 
-    The table is read and written in pieces, because it may be larger than memory.
+    The table is read and written row by row, because it may be larger than memory.
 
     Raises:
         RunError: the run has no table of rollouts, or a file cannot be read or written.
@@ -43,7 +44,7 @@ def write_rollouts(folder: RunFolder) -> Path:
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
     columns = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", tables, {}))
     names = [str(name) for name, _ in columns]
-    # Tables store JSON as strings, so only COLUMNS has the type. Earlier versions wrote the type JSON into the table.
+    # Tables store JSON as strings, and COLUMNS says which columns are JSON. In earlier versions, tables said it.
     nested = {str(name) for name, kind in columns if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
     try:
         with create(target) as file:
@@ -61,7 +62,7 @@ def write_rollouts(folder: RunFolder) -> Path:
 
 
 def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a published `rollouts.jsonl`; their columns are not checked.
+    """Yield the rows of a published `rollouts.jsonl`. Their columns are not checked.
 
     Raises:
         RunError: the file cannot be read, or a line is not a JSON object.

@@ -1,4 +1,7 @@
-"""Recompute the metrics of a published run from its rollouts, and list the differences."""
+"""Recompute the metrics of a published run from the rows of its `rollouts.jsonl`, for a board, and list differences.
+
+The rows are untrusted, so each value is checked against the run's plan and the limits of a game.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _COMPARED_FIELDS = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a `rollouts.jsonl`, with None for columns that the version which wrote the file did not have.
+    """Yield the rows of a `rollouts.jsonl`. Columns that an earlier version of nip-run did not write are None.
 
     Raises:
         RunError, ReleaseError: the file cannot be read, or a line is not a rollout.
@@ -42,10 +45,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class RolloutChecker:
-    """Checks the rollouts of one run: each must be the game at its position in the plan."""
+    """Checks the rollouts of a run, and computes its metrics. The rollouts must be in the order of the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
-        """Check that the number of rows in the folder is the number of games in the plan.
+        """Check that the run has a row for each game in its plan.
 
         Raises:
             ReleaseError: the plan has more or fewer games.
@@ -74,7 +77,7 @@ class RolloutChecker:
         """Check a row, and add it to the metrics.
 
         Raises:
-            ReleaseError: the row is not the game at its position in the plan, or contradicts that game.
+            ReleaseError: the row is not the next game of the plan, or contradicts this game.
         """
         rollout_id = str(row["rollout_id"])
         job = next(self._jobs, None)
@@ -110,10 +113,10 @@ class RolloutChecker:
             raise ReleaseError(f"rollout {rollout_id}: a reward exceeds {self._max_reward:g}, the maximum of a game")
 
     def summary(self) -> dict[str, Any]:
-        """Return the metrics of all rows as JSON types.
+        """Return the metrics of all rows as JSON values.
 
         Raises:
-            ReleaseError: the manifest says another number of rows, or the run stopped before its stopping rule was met.
+            ReleaseError: the manifest has another number of rows, or the run ended before its stopping rule was met.
         """
         if self._row_count != self._manifest.rollouts:
             raise ReleaseError(
@@ -131,7 +134,7 @@ _REWARD_PARAMETERS = (
     "prover_reward", "verifier_reward", "verifier_incorrect_penalty", "verifier_terminated_penalty",
     "verifier_no_guess_reward",
 )  # fmt: skip
-"""The parameters of a protocol from which rewards are computed."""
+"""The parameters of a protocol that determine the rewards."""
 
 
 def _max_reward(parameters: Parameters, rounds: int) -> float:
@@ -153,7 +156,7 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
             raise ValueError("stance must be 0 or 1, and confidence_note a text")
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
-            raise ValueError("the outcome is that the game was decided, but there is no decision")
+            raise ValueError("the outcome is `decided`, but the decision is 2 (no decision)")
     except (ValueError, TypeError) as error:
         raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
     return Rollout(
@@ -188,7 +191,10 @@ def _is_number(value: Any) -> bool:
 
 
 def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> list[str]:
-    """Return a line for each published metric that differs from the recomputed one, except metrics that need calls."""
+    """Return a line for each published metric that differs from the recomputed one.
+
+    Metrics that need calls are skipped, because they cannot be recomputed from rollouts.
+    """
     recomputed_metrics = {(row["agent"], row["metric"]): row for row in recomputed["metrics"]}
     published_metrics = {(row["agent"], row["metric"]): row for row in published["metrics"]}
     lines = [] if is_same(published.get("outcomes"), recomputed["outcomes"]) else ["the outcomes"]
@@ -210,12 +216,12 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
 
 
 def _needs_calls(name: str) -> bool:
-    """Return whether a metric is computed from rounds and calls, which the row of a rollout does not have."""
+    """Return whether a metric is computed from rounds and calls, which are not in the row of a rollout."""
     return name in METRICS and METRICS[name].needs_calls
 
 
 def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the published metrics with the recomputed ones in their place, except for metrics that need calls."""
+    """Return the content of metrics.json with recomputed metrics, except for those that need calls."""
     needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]
     return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *needing_calls]}

@@ -1,14 +1,17 @@
-"""Record the releases that were published from each run of a results folder, by the hashes of their manifests.
+"""Record which releases were published from each run of a results folder, by the hashes of the releases.
 
-The records show which releases are the user's own. A release itself cannot show that: redaction changes a run's
-identity, and anyone can copy the other facts. The records are never published.
+`publish` writes the records, and `lineage` reads them to know which releases are the user's own. A release itself does
+not show that, because redaction may change a run's identity, and anyone can copy the other facts. The records are never
+published.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write, read_json
@@ -18,7 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
 SENT = "sent"
-"""Folder in a results folder with a file RUN_ID/SHA256.json for each release."""
+"""The folder in a results folder that has a file RUN_ID/SHA256.json for each release."""
 
 
 def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> None:
@@ -37,26 +40,24 @@ def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> 
 
 
 def sent_hashes(folder: RunFolder) -> frozenset[str]:
-    """Return the manifest hashes of the releases that were published from a run of this results folder."""
-    hashes = set()
-    with suppress(OSError):
-        for path in _records_folder(folder).glob("*.json"):
-            with suppress(RunError):
-                hashes.add(str(read_json(path).get("sha256")))
-    return frozenset(hashes)
+    """Return the hashes of the releases that were published from a run."""
+    return frozenset(str(record.get("sha256")) for record in _read_records(folder))
 
 
 def find_sent_reference(folder: RunFolder, where: str | None, version: str) -> str | None:
-    """Return the reference of a run's release in a registry: this version, or else the last one that was sent."""
-    references = []
+    """Return the reference of a run's release in a registry: with this version, or else the last published one."""
+    references = [str(record.get("release")) for record in _read_records(folder) if record.get("where") == where]
+    references = [reference for reference in references if reference.startswith(f"{Kind.RUN}/")]
+    same_version = (reference for reference in references if reference.endswith(f"@{version}"))
+    return next(same_version, references[-1] if references else None)
+
+
+def _read_records(folder: RunFolder) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of a run, the oldest first. Damaged records are skipped."""
     with suppress(OSError):
         for path in sorted(_records_folder(folder).glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
             with suppress(RunError):
-                entry = read_json(path)
-                if entry.get("where") == where and str(entry.get("release")).startswith(f"{Kind.RUN}/"):
-                    references.append(str(entry["release"]))
-    same_version = (reference for reference in references if reference.endswith(f"@{version}"))
-    return next(same_version, references[-1] if references else None)
+                yield read_json(path)
 
 
 def _records_folder(folder: RunFolder) -> Path:

@@ -1,8 +1,8 @@
-"""Sign manifests and check signatures with the library `model-signing`.
+"""Sign releases and check their signatures with the library `model-signing`, for `publish`, `get` and `verify`.
 
-The signature of `release.json` covers all files of a release, because `release.json` has their hashes. The key is an
-elliptic curve key (secp256r1, secp384r1 or secp521r1) in PEM, as `openssl ecparam -genkey` writes it. The signature is
-next to the manifest, in `signature/release.json.sig`. The command line of `model-signing` can check it, too:
+Only the manifest `release.json` is signed. This covers all files of a release, because the manifest has their hashes.
+The key is an elliptic curve key (secp256r1, secp384r1 or secp521r1) in PEM format, as `openssl ecparam -genkey` writes
+it. The signature is in `signature/release.json.sig`. The command line of `model-signing` can check it, too:
 
     model_signing verify key release.json --signature signature/release.json.sig --public_key PUBLIC.pem
 """
@@ -40,7 +40,8 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     try:
         registry.add_signature(entry, signature)
     except TakenError as error:
-        # Two signatures with one key differ, because they contain random numbers. So check whose the existing one is.
+        # The registry has a signature. It differs from ours even if it was made with the same key, because signatures
+        # contain random numbers. So check it with the public key.
         with _public_part(key) as public:
             try:
                 check(manifest, registry.signature(entry), public)
@@ -51,7 +52,7 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
 
 
 def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
-    """Check the signature of a release and return a note about it; None if it is not signed and no key is given.
+    """Check the signature of a release, and return a note about it; None if there is neither a signature nor a key.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
@@ -83,7 +84,7 @@ def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
     signing, hashing, _ = _import_model_signing()
     try:
         config = signing.Config().use_elliptic_key_signer(private_key=key)
-    except Exception as error:  # the library and its dependencies raise many types
+    except Exception as error:  # the library raises exceptions of many types
         raise UsageError(_describe_bad_key(key, "private", error)) from error
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
@@ -129,8 +130,8 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
 def _signed_hashes(signature: bytes) -> list[tuple[str, str]]:
     """Return the algorithm and hash of each file that a signature covers.
 
-    The library skips files that the signature lists as ignored. So it would accept a signature that covers no file for
-    any manifest.
+    The library does not check this: it skips the files that the signature lists as ignored, so it accepts a signature
+    that covers no file at all.
     """
     envelope = json.loads(signature)["dsseEnvelope"]
     resources = json.loads(base64.b64decode(envelope["payload"]))["predicate"]["resources"]

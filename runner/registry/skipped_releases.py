@@ -1,4 +1,4 @@
-"""Handle errors of one release among many: the release is skipped with a reason, and the others are read."""
+"""Describe errors in one release among many. Boards, `verify` and servers skip such a release and read the others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start n
 
 
 def describe_error(error: Exception, folder: Path | None = None) -> str:
-    """Return in one line why a release is skipped, with paths in `folder` replaced by paths in the release.
-
-    The code that reads a malformed release can raise any exception, which must not affect the other releases.
+    """Describe any exception from reading a release in one line. Paths in `folder` become paths in the release.
 
     Raises:
         MemoryError: memory ran out, and the next release would not have enough either.
@@ -33,7 +31,7 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return whether too little memory caused an error; failed imports and threads do not raise MemoryError."""
+    """Return whether too little memory caused an error. Imports and threads then do not raise MemoryError."""
     return any(
         isinstance(cause, MemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
@@ -45,7 +43,7 @@ def lacks_memory(error: BaseException) -> bool:
 def is_temporary(error: BaseException, folder: Path) -> bool:
     """Return whether reading the same files in `folder` again may succeed.
 
-    That is so after a full disk, too many open files or too little memory, but not if the release lacks a file.
+    It may succeed after a full disk, too many open files or too little memory, but not if the release lacks a file.
     """
     return any(
         isinstance(cause, (OSError, MemoryError, RecursionError)) or is_machine_error(cause)
@@ -55,7 +53,7 @@ def is_temporary(error: BaseException, folder: Path) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and the errors that caused it."""
+    """Yield an error, the error that caused it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

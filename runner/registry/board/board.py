@@ -1,4 +1,8 @@
-"""The leaderboard of a registry: its published runs ranked by task, each with the training behind its models."""
+"""The leaderboard of a registry, called *board*: its published runs, ranked for each task, with their models' training.
+
+`nip-run leaderboard --from` and servers show it. Two runs have the same task if they have the same datapoints, labels
+and groups.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,8 @@ from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
 DEFAULT_TIER = "self-reported"
-"""The tier (level of verification) of a row if the registry states none. It does not show that the games were played:
-a board replays no journal, and a publisher can invent records that agree with each other."""
+"""The tier (level of verification) of a row if the registry states none. It does not show that the games were played,
+because a board replays no journal, and a publisher can invent records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """Values of `PublishedRow.numbers`."""
 
@@ -46,12 +50,13 @@ class PublishedRow(LeaderboardRow):
     effort: Mapping[str, Any]
     """The effort of all training behind the run; see `total_json`."""
     trained_on: Mapping[str, Any] | None
-    """How many of its datapoints its models were trained on; None if that is not known."""
+    """The number of its datapoints that its models were trained on; None if it is unknown."""
     lineage: Sequence[Mapping[str, Any]]
     """The origins of the models; see `origin_json`."""
     tier: str
+    """The level of verification; see `DEFAULT_TIER`."""
     numbers: str
-    """How far its numbers were checked."""
+    """Whether the board recomputed the run's metrics: `RECOMPUTED` or `AS_PUBLISHED`."""
     marks: Sequence[str]
     """Short remarks about the run, such as "yanked: a leak"."""
 
@@ -69,9 +74,9 @@ class RegistryBoard:
     yanked: int = 0
     """Number of runs that are not shown because they were yanked."""
     older: int = 0
-    """Number of runs that are not shown because a newer version is."""
+    """Number of runs that are not shown because the board has a newer version."""
     cycles: list[list[str]] = field(default_factory=list)
-    """Groups of runs that claim to have made each other's models, which is impossible."""
+    """Groups of runs that claim to have made each other's models, so that one claim must be wrong."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
@@ -84,15 +89,15 @@ class LoadedBoard:
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """The manifests of all runs and models, on the board or not."""
+    """The manifests of all runs and models, including those that are not on the board."""
     sessions: Mapping[str, LineageSession]
     """Published runs and models, by the hash of the release."""
 
 
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
-    """Rank the published runs of a registry; only new releases are read.
+    """Rank the published runs of a registry. Only releases that are not in the cache are read.
 
-    A release that is damaged, or whose numbers do not follow from its records, is left out, with the reason.
+    If a release is damaged, or its numbers do not follow from its records, the board omits it and gives the reason.
 
     Raises:
         ReleaseError: the registry cannot be read, or the cache cannot be written.
@@ -103,7 +108,7 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
 
 
 def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> LoadedBoard:
-    """Return the board of `registry_board` with the releases that were read for it. Raises as `registry_board`."""
+    """Return the board of a registry and the releases that were read for it. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
     releases = dict(_read_manifests(registry, cache, board))
     sessions = dict(_read_sessions(registry, cache, releases, board))
@@ -112,7 +117,7 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
     with reuse_connections():
         runs = dict(_read_runs(registry, cache, releases, listed, board))
     rows = _rank_runs(cache, runs, listed, board, registry)
-    # A replay has a mark already: the run that it replays.
+    # A replay needs no such mark, because it has one with the run that it replays.
     repeats = _repeat_marks(releases, [listed[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
@@ -128,7 +133,7 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
 
 @contextmanager
 def _omit_on_error(board: RegistryBoard, entry: ReleaseEntry) -> Iterator[None]:
-    """Omit a release from a board if it causes an error, which must not prevent showing the others."""
+    """If an error occurs in this block, omit the release from the board, so that the others are still shown."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - a malformed release can cause any error
@@ -149,7 +154,7 @@ def _read_manifests(
 def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
-    """Yield each run and model by the hash of its release, with its datapoints looked up on demand."""
+    """Yield each run and model, after the hash of its release. Its datapoints are looked up on demand."""
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
             session = cache.session(entry, release)
@@ -158,13 +163,13 @@ def _read_sessions(
                     cache.check_training(registry, entry, release)
                 stated = session.datapoints
                 read = partial(cache.datapoints, registry, entry, release)
-                # The inputs show what was played; the manifest's hashes are used only for releases without inputs.
+                # Prefer the datapoints in the run's inputs to those that the manifest states without proof.
                 session = session.with_datapoint_lookup(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
             yield entry.sha256, session
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
-    """Yield the benchmark runs for the board: the newest public version of each name that is not yanked."""
+    """Yield the benchmark runs to show: of each name, the newest version that is public and not yanked."""
     newest: dict[str, ReleaseEntry] = {}
     for entry, release in releases.items():  # from the oldest version of a name
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
@@ -187,7 +192,7 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    """Yield each listed run by the hash of its release, with its metrics checked."""
+    """Yield each listed run with checked metrics, after the hash of its release."""
     registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):
@@ -201,7 +206,7 @@ def _rank_runs(
     board: RegistryBoard,
     registry: Registry,
 ) -> list[LeaderboardRow]:
-    """Update the leaderboard database in the cache to have exactly these runs, and return its ranked rows."""
+    """Update the leaderboard database in the cache so that it has these runs and no others; return its ranked rows."""
     database = Leaderboard(cache.path, cache.runs)
     cached: set[str] = set()
     if database.path.is_file():
@@ -217,9 +222,9 @@ def _rank_runs(
 
 
 def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
-    """Return the row with the reference, not the hash, of the release that it shares answers with.
+    """Return a row that names the release with the same answers by its reference.
 
-    The cache names runs by the hashes of their releases.
+    In the cache, the id of a run is the hash of its release, so the row has this hash before.
     """
     if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row
@@ -228,7 +233,10 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return the rows with one list per task; the database puts the rows of some tasks below another task's list."""
+    """Return the rows with a list of ranks for each task.
+
+    The database appends the rows of some tasks to the list of another task, where they have no rank.
+    """
     last_list: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
     started: set[tuple[str | None, int]] = set()
@@ -245,9 +253,9 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
             last_list[benchmark] += 1
             lists[benchmark, task] = last_list[benchmark]
         own_list = replace(row, list=lists[benchmark, task])
-        # A row that was unranked only because its task differs from that of the list is the first of its own list.
-        is_alone = any(reason.is_reason_of(row) for reason in OTHER_TASK)
-        placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if is_alone else own_list)
+        # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
+        has_other_task = any(reason.is_reason_of(row) for reason in OTHER_TASK)
+        placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if has_other_task else own_list)
     return sorted(placed, key=lambda row: (str(row.benchmark), row.list))
 
 
@@ -260,10 +268,10 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], wher
 
 
 def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
-    """Return, by release hash, the marks of rows that repeat one spec or copy one run.
+    """Return marks for runs that repeat a spec and for releases that copy a run, by the hash of the release.
 
-    Runs with the same identity are samples of one system, each with its own row and rank. Copies of the same rollouts
-    are one sample.
+    Runs with the same identity are samples of one system, each with its own row and rank. Releases with the same
+    rollouts are copies of one sample.
     """
     runs_of_spec: dict[str, list[ReleaseEntry]] = defaultdict(list)
     for entry in listed:
@@ -294,7 +302,7 @@ def _published_row(
     row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
     sessions: Mapping[str, LineageSession],
 ) -> PublishedRow:  # fmt: skip
-    """Return the row of a run with the run's own id, its release, and the training behind its models."""
+    """Return a row for the board: with the id of the run, its release, and the training behind its models."""
     session = sessions[entry.sha256]
     ancestry: Ancestry = lineage.ancestry(session)
     overlap = lineage.training_overlap(session, ancestry)

@@ -1,7 +1,7 @@
 """Cache of the files that a board reads from a registry: manifests, and the checked files of benchmark runs.
 
-Releases are cached by the hash of their manifest. So nothing is read twice, and later changes in the registry have no
-effect. A cached run has this hash as its run id, so that ids are unique.
+Releases are cached by the hash of their manifest. So no release is read twice, and later changes in the registry do not
+affect the board. In the cache, the id of a run is this hash, because several releases may have the same run id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALL_FILES = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL_BYTES, MAX_INPUT_BYTES, MAX_ROLLOUTS_BYTES = 16 << 20, 256 << 20, 4 << 30
 """Maximum sizes of each of `SMALL_FILES`, of each file of a run's inputs, and of its rollouts."""
 _CHECKED = "checked.json"
-"""The result of a check, in the folder of the checked run. Its key `by` is the version of nip-run that checked it."""
+"""The file with the result of a check, in the run's folder. Its key `by` is the version of nip-run that checked."""
 STAGES = "data/stages.jsonl"
 
 
@@ -54,9 +54,9 @@ class CachedRun:
 
     folder: RunFolder
     marks: tuple[str, ...]
-    """Notes on its metrics."""
+    """Remarks on its metrics."""
     run_id: str
-    """The published id of the run; in the cache, the run has the hash of its release as id."""
+    """The published id of the run. In the cache, its id is the hash of its release."""
 
 
 class RefusedRelease(ReleaseError):
@@ -103,7 +103,7 @@ class BoardCache:
         return release
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return a manifest's run or model with the facts for its lineage. Raises as `session_of_release`."""
+        """Return the run or model in a manifest, with the facts for its lineage. Raises as `session_of_release`."""
         return session_of_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
@@ -111,7 +111,7 @@ class BoardCache:
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """Return the files that `run` will read from the registry, in order; none if the release has been checked."""
+        """Return the files that `run` will read from the registry, in this order; empty if the release was checked."""
         results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in results):
             return []
@@ -120,7 +120,7 @@ class BoardCache:
         return [*first, rollouts] if release.file(rollouts) is not None else first
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return a benchmark run with the files from which its row of the board is computed, and check its metrics.
+        """Return a benchmark run with the files that its row on the board needs, after checking its metrics.
 
         Raises:
             RefusedRelease: the release is intact, but its metrics do not follow from its records.
@@ -164,7 +164,7 @@ class BoardCache:
     def _check_once(
         self, entry: ReleaseEntry, folder: RunFolder, check: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return the cached result of checking a release, or run `check` and cache its result or refusal.
+        """Return the result of checking a release from the cache; otherwise call `check` and cache its result.
 
         Raises:
             RefusedRelease: this version of nip-run refuses the release, or refused it before.
@@ -217,7 +217,7 @@ def _is_read_first(path: str) -> bool:
 
 @contextmanager
 def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
-    """Convert any exception in the block: the release is refused if its contents caused the exception.
+    """Convert exceptions in this block. If the contents of the release caused one, the release is refused.
 
     Raises:
         RefusedRelease: the release contradicts itself, or is malformed.

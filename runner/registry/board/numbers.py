@@ -1,4 +1,4 @@
-"""Check a published benchmark run: recompute its metrics from its records, and write the table that a board reads."""
+"""Check a published benchmark run for a board: recompute its metrics from its rollouts, and write the board's table."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from runner.spec.origin import DATA
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
-"""Prefix of the mark of a row whose metrics are those that were published, without a check."""
+"""Prefix of the mark on a row if its metrics were not checked: they are the published ones."""
 
 
 def check_run(
     folder: RunFolder, release: Release, cached_id: str, *, has_rollouts: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Check that a run agrees with its release, and write its table of rollouts with `cached_id` as the run's id.
+    """Check that a run agrees with its release, and write its table of rollouts. In the table, its id is `cached_id`.
 
     Returns:
-        The marks of the run's row, and the published id of the run.
+        The marks on the run's row, and the published id of the run.
 
     Raises:
         NipRunError: the run disagrees with its release, or is malformed.
@@ -93,7 +93,7 @@ def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
 def _recompute_metrics(
     folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Recompute a run's metrics from its records, and return the marks of its row and the metrics.
+    """Recompute a run's metrics from its rollouts, and return the marks on its row and the metrics.
 
     Raises:
         ReleaseError: this version of nip-run played the run, but the published metrics differ.
@@ -115,7 +115,10 @@ def _recompute_metrics(
 
 
 def _write_rows(folder: RunFolder, cached_id: str) -> None:
-    """Write a run's rows with `cached_id` as run id to the table that a board reads, through small JSON files."""
+    """Write a run's rows to the table that a board reads, with `cached_id` as run id.
+
+    The rows first go to several JSON files of limited size, so that memory is limited, too.
+    """
     paths: list[Path] = []
     longest = size = rows = 0
     file: IO[bytes] | None = None

@@ -1,4 +1,4 @@
-"""Text that explains the board of a registry and its rows."""
+"""Texts that explain the board of a registry and its rows, for the command line and pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SELF_REPORTED = (
 
 
 def explain_tiers(board: RegistryBoard) -> str:
-    """Return an explanation of the tiers of the rows, with the command that checks one run further."""
+    """Explain the tiers (levels of verification) of a board's rows, with the command that checks a run further."""
     tiers = {row.tier.partition(" ")[0] for row in board.rows}
     explanations = [
         f"recomputed: {board.where} says that it recomputed the metrics from the journal; only the publisher vouches "
@@ -42,7 +42,7 @@ def verify_command(board: RegistryBoard, release: str) -> str:
 
 
 def describe_training_games(effort: Mapping[str, Any]) -> str:
-    """Return how many games the models behind a run were trained on in total, as text."""
+    """Describe how many games the models of a run were trained on in total."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
         return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
@@ -50,7 +50,7 @@ def describe_training_games(effort: Mapping[str, Any]) -> str:
 
 
 def describe_omissions(board: RegistryBoard) -> list[str]:
-    """Return lines that say which releases a board omits, and why."""
+    """Return lines about the releases that a board omits, with reasons."""
     lines = [f"left out: {release}: {reason}" for release, reason in board.left_out]
     lines += [
         f"these releases claim that their models come from each other, which is impossible: {', '.join(cycle)}"

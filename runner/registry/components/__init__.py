@@ -1,1 +1,1 @@
-"""Protocols, prompts, datasets, agents and other parts of specs as releases."""
+"""Publish and install components: protocols, prompts, datasets, agents and other parts of specs as releases."""

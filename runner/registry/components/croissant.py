@@ -1,11 +1,12 @@
 """Describe a dataset in Croissant 1.1, a JSON-LD format that dataset search engines and loaders read.
 
-`.ci/tools/croissant.py` validates the description, and loads rows with it, with the format's own package.
+The releases of datasets and runs have such a file. `.ci/tools/croissant.py` validates it with the format's own package.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
-from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
+from runner.documents.releases.bundle import Content, open_content
 
 FILE = "croissant.json"
 
@@ -42,7 +43,7 @@ _CONTEXT: Mapping[str, Any] = dict(
         }.items()
     )
 )
-"""The JSON-LD context from the examples of the Croissant format."""
+"""The JSON-LD context from the examples in the specification of Croissant."""
 
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
@@ -61,9 +62,8 @@ def croissant_of(
 ) -> bytes:
     """Return the Croissant file of a dataset.
 
-    `files` maps the path of each file with rows to its content; all have the same format. `columns` maps each column to
-    its kind: `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such
-    as `2026-11-22`.
+    `files` has the files with rows, by path; all have the same format. `columns` has the kind of each column: `text`,
+    `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such as `2026-11-22`.
 
     Raises:
         OSError: a file cannot be read.
@@ -76,27 +76,30 @@ def croissant_of(
         "name": name,
         "description": description or name,
         "license": LICENSE_NOT_STATED if licence is None else _license_url(licence),
-        "version": "1.0.0",  # required; the release has its own version, and its files never change
+        "version": "1.0.0",  # Croissant requires a version; here it never changes, because a release never changes
         **({} if published is None else {"datePublished": published}),
         "distribution": distribution,
-        "recordSet": [
-            {
-                "@type": "cr:RecordSet",
-                "@id": "datapoints",
-                "name": "datapoints",
-                "description": "One row for each datapoint.",
-                **({"key": {"@id": "datapoints/id"}} if "id" in columns else {}),
-                "field": [_describe_field(column, kind, distribution[0]["@id"]) for column, kind in columns.items()],
-            }
-        ],
+        "recordSet": [_describe_rows(columns, distribution[0]["@id"])],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the kind of each column in order of appearance.
+def _describe_rows(columns: Mapping[str, str], file_id: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "datapoints",
+        "name": "datapoints",
+        "description": "One row for each datapoint.",
+        **({"key": {"@id": "datapoints/id"}} if "id" in columns else {}),
+        "field": [_describe_field(column, kind, file_id) for column, kind in columns.items()],
+    }
 
-    Nulls do not count. Integers and floats together are `number`, other mixtures `json`, and only nulls `text`.
+
+def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the kind of each column, in order of appearance.
+
+    Nulls do not affect the kind. A column with integers and floats is `number`, one with other mixtures is `json`, and
+    one with only nulls is `text`.
     """
     kinds: dict[str, str | None] = {}
     for row in rows:
@@ -116,17 +119,15 @@ def _kind_of(value: Any) -> str | None:
 
 
 def _license_url(licence: str) -> str:
-    """Return the URL of an SPDX license, or the given text for any other."""
+    """Return the URL of an SPDX license. Other texts are returned unchanged."""
     looks_like_spdx = all(char.isalnum() or char in ".-+" for char in licence) and any(char in "-." for char in licence)
     return f"{_SPDX}{licence}" if looks_like_spdx or licence in ("MIT", "Zlib", "ISC") else licence
 
 
 def _describe_file(path: str, content: Content) -> dict[str, Any]:
-    hashed, size = hashlib.sha256(), 0
     with open_content(content) as file:
-        while piece := file.read(PIECE_BYTES):
-            hashed.update(piece)
-            size += len(piece)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        size = file.seek(0, io.SEEK_END)
     return {
         "@type": "cr:FileObject",
         "@id": quote(path),
@@ -134,7 +135,7 @@ def _describe_file(path: str, content: Content) -> dict[str, Any]:
         "contentUrl": path,
         "contentSize": f"{size} B",
         "encodingFormat": _FORMATS.get(PurePath(path).suffix, "application/octet-stream"),
-        "sha256": hashed.hexdigest(),
+        "sha256": sha256,
     }
 
 

@@ -1,4 +1,4 @@
-"""Build the drafts of components of every kind."""
+"""Build the draft of a component of any kind, for `nip-run publish` and the Python function `publish`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from runner.results.provenance.file_pins import find_sources
 
 README = "README.md"
 
-ComponentBuilder = Callable[[Path, Naming, str | None], UnnamedComponent]
-
-_BUILDERS: Mapping[Kind, ComponentBuilder] = {
+_BUILDERS: Mapping[Kind, Callable[[Path, Naming, str | None], UnnamedComponent]] = {
     Kind.PROTOCOL: build_protocol,
     Kind.PROMPTS: build_prompts,
     Kind.DATASET: build_dataset,
@@ -30,15 +28,17 @@ _BUILDERS: Mapping[Kind, ComponentBuilder] = {
     Kind.SPEC: build_spec,
 }
 
-
-_BUILTIN_FOLDERS = (package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.root() / "specs")
+_BUILTIN_FOLDERS = (
+    package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.root() / "specs", package_data.root()
+)  # fmt: skip
+"""Folders with the files that come with nip-run."""
 
 
 def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
     """Return the draft of a component.
 
-    `path` is a protocol file, a folder of templates, a table, a model file or a spec; `part` names the agent (kind
-    `agent`), the model group (`model`) or the group of the trainer (`trainer`) in that spec.
+    `path` is a protocol file, a folder of templates, a table, a model file or a spec. `part` names the agent, the model
+    group, or the model group of the trainer in that spec, if the component is of kind `agent`, `model` or `trainer`.
 
     Raises:
         UsageError: the name is missing or invalid, or the spec has no such part.
@@ -47,25 +47,20 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     """
     if kind not in COMPONENTS:
         raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
-    if naming.name is None:
-        raise UsageError(f"the {kind} has no name; add --as OWNER/NAME@VERSION")
-    for problem in filter(None, map(identifier_problem, (naming.owner, naming.name, naming.version))):
-        raise UsageError(problem)
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
         raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
-    if not package_data.exists(path) and any(
-        package_data.exists(folder / path) for folder in (*_BUILTIN_FOLDERS, package_data.root())
-    ):
+    name = _check_names(kind, naming)
+    if not package_data.exists(path) and any(package_data.exists(folder / path) for folder in _BUILTIN_FOLDERS):
         raise UsageError(
             f"{path} comes with nip-run, so any spec can name it without a release; to publish a changed "
             "version, give the path of your copy"
         )
     component = _BUILDERS[kind](path, naming, part)
-    reference = Reference(kind, naming.owner, naming.name, naming.version)
+    reference = Reference(kind, naming.owner, name, naming.version)
     release = Release(
         kind=kind,
         owner=naming.owner,
-        name=naming.name,
+        name=name,
         version=naming.version,
         description=naming.description or component.description,
         licence=naming.licence,
@@ -78,6 +73,15 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     readme = _readme(release, reference).encode()
     derived = {README: lambda redacted, _: _readme(redacted, reference).encode()}
     return Draft(release, {README: readme, **component.contents}, component.notes, derived)
+
+
+def _check_names(kind: Kind, naming: Naming) -> str:
+    """Check the owner, name and version of a component, and return the name. Raises: UsageError: one is invalid."""
+    if naming.name is None:
+        raise UsageError(f"the {kind} has no name; add --as OWNER/NAME@VERSION")
+    for problem in filter(None, map(identifier_problem, (naming.owner, naming.name, naming.version))):
+        raise UsageError(problem)
+    return naming.name
 
 
 def _parent_links(naming: Naming) -> tuple[ReleaseLink, ...]:
@@ -98,7 +102,7 @@ _SPEC_ENTRIES: Mapping[Kind, str] = {
 
 
 def spec_entry(release: Release) -> str:
-    """Return the YAML entry that names an installed component in a spec."""
+    """Return the line of YAML with which a spec uses an installed component."""
     return _SPEC_ENTRIES[release.kind].format(f"{release.owner}/{release.name}@{release.version}")
 
 

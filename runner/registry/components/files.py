@@ -1,7 +1,7 @@
 """Build components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
-Each component is checked as if a spec named it. Its identity is the hash that runs record. Files that mean the same
-have the same identity, so it shows whether two releases, or a release and a run, have the same component.
+`drafts` uses the builders. Each component is checked as if a spec named it. Its identity is the hash that runs record.
+It does not depend on comments and formatting, so it shows whether a release and a run have the same component.
 """
 
 from __future__ import annotations
@@ -46,41 +46,40 @@ _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class UnnamedComponent:
-    """A component without owner, name and version."""
+    """A component before it gets an owner, a name and a version."""
 
     parts: Mapping[str, PinnedFiles]
-    """The source files by kind, whose commits the release records."""
+    """The user's files, by kind. The release records their commits."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
     facts: Mapping[str, Any]
     links: tuple[ReleaseLink, ...] = ()
     notes: tuple[str, ...] = ()
     description: str = ""
-    """The description of the release, unless the publisher gives another."""
+    """The description of the release, unless the publisher gives another one."""
 
 
 # Protocols
 
 
 def protocol_file(path: Path) -> tuple[bytes, Protocol]:
-    """Return the file of a protocol for a release, and the protocol.
+    """Return the protocol in a file, and the content of the file for a release.
 
-    The file is the user's file, or merged with the protocols that it extends.
+    If the protocol extends others, the content is merged with them; otherwise it is the user's file, unchanged.
 
     Raises:
         SpecError: the file has mistakes; the error lists them all.
         ReleaseError: the file cannot be read.
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
-    stands_alone = EXTENDS not in read(path).data
-    return _read_file(path) if stands_alone else dump(_plain_protocol(protocol)).encode(), protocol
+    extends_others = EXTENDS in read(path).data
+    return dump(_plain_protocol(protocol)).encode() if extends_others else _read_file(path), protocol
 
 
 def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
-    if (
-        not protocol.declares_verifier_first
-    ):  # with this key, a protocol's file would declare that either agent can be first
+    if not protocol.declares_verifier_first:
+        # If the file had this key, it would declare that the parameter can be changed.
         del data["parameters"]["verifier_first"]
     without_null_values: dict[str, Any] = without_nulls(data)
     return without_null_values
@@ -196,8 +195,8 @@ def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     )
 
 
-def _read_file(path: Path, most: int = 1 << 20) -> bytes:
+def _read_file(path: Path, max_bytes: int = 1 << 20) -> bytes:
     try:
-        return read_bounded(path, most)
+        return read_bounded(path, max_bytes)
     except OSError as error:
         raise ReleaseError(f"cannot read {path}: {error.strerror}") from error

@@ -1,4 +1,7 @@
-"""List the release or commit of each part that a spec names, and write a copy of the spec with all versions."""
+"""List the release or commit of each part of a spec, and write a copy of the spec that names all versions.
+
+`nip-run freeze` does this.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True)
 class FrozenPin:
-    """A part of a spec, with the release or commit that pins it, or with the reason why the part is not pinned."""
+    """A part of a spec with the release or commit that pins it (so that others get the same part), or why none does."""
 
     part: str
     """`spec`, `protocol`, `prompts`, `dataset`, or the key that names a release, such as `agents.verifier`."""
@@ -35,7 +38,7 @@ class FrozenPin:
 
     @property
     def description(self) -> str:
-        """The release or commit that pins the part, in one line; empty if it is not pinned."""
+        """The release or commit that pins the part, in one line; empty if the part is not pinned."""
         if self.release is not None:
             return f"{self.release} sha256:{self.sha256}"
         if self.source is None or not self.source.clean:
@@ -46,7 +49,7 @@ class FrozenPin:
 
     @property
     def label(self) -> str:
-        """The release, or the file and its commit."""
+        """The release, or the file and its commit, for people."""
         if self.release is not None or self.source is None:
             return self.release or self.part
         path, repository, commit = self.source.path or self.part, self.source.repository, self.source.commit
@@ -65,7 +68,7 @@ class FrozenPin:
 
 
 def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
-    """Return the pins of all points of a spec's sweep, without duplicates, sorted by part."""
+    """Return the pins of the specs of all points of a sweep, without duplicates, sorted by part."""
     pins: dict[FrozenPin, None] = {}
     for spec in specs:
         for key, use in spec.components.items():
@@ -84,14 +87,14 @@ _REFERENCE_KINDS: dict[KeyPath, Kind] = {
     ("agents", "*", "use"): Kind.AGENT,
     ("training", "trainers", "*", "use"): Kind.TRAINER,
 }
-"""The keys of references in a spec, with their kinds."""
+"""The keys of a spec that can name a release, with the release's kind."""
 
 
 def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
-    """Write a copy of a spec file, including comments, with the version of every release that it names.
+    """Write a copy of a spec file, including comments, in which each named release has a version.
 
     Raises:
-        UsageError: the target exists, or is not in the folder of the spec, which the spec's paths are relative to.
+        UsageError: the target exists, or is not in the spec's folder, so that relative paths in it would be wrong.
         RunError: the target cannot be written.
     """
     if target.absolute().parent.resolve() != path.absolute().parent.resolve():
@@ -123,7 +126,7 @@ def _kind_at(keys: KeyPath) -> Kind | None:
 
 
 def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | None:
-    """Return a reference with the version of the release that is used; None if the text already has a version."""
+    """Return a reference with the version that the spec uses now; None if the text already has a version."""
     written = parse(text, kind)
     if isinstance(written, Digest) or written.version is not None:
         return None

@@ -1,4 +1,7 @@
-"""Install releases by reference or from a lock: first find all releases that they need, then install all of them."""
+"""Install components by reference or from a lock (`nip-run.lock`), for `nip-run install`.
+
+First all releases that they need are found, then all are installed, so that a missing one leaves nothing half done.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class InstallResult:
 
 
 _Selection = dict[Reference, tuple[Registry | None, ReleaseEntry]]
-"""Releases to install, each with its registry, or with None if it is already installed."""
+"""Releases to install, with the registry of each. The registry is None if the release is already installed."""
 
 
 class Installer:
@@ -67,15 +70,15 @@ class Installer:
         return self._install_all(selected)
 
     def restore(self) -> list[InstallResult]:
-        """Install all releases that the lock pins, by their hashes, and check the installed ones.
+        """Install all releases that the lock pins, with the same hashes, and check those that are installed already.
 
         Raises:
-            NotFoundError, ReleaseError: as `install`; also if a registry has another release than the lock pins.
+            NotFoundError, ReleaseError: as `install`; also if the registry's release does not have the pinned hash.
         """
         selected: _Selection = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
             if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
-                selected[reference] = (None, ReleaseEntry(reference, pin.sha256))
+                selected[reference] = None, ReleaseEntry(reference, pin.sha256)
                 continue
             registry = self._registry(self.where or self.lock.where(reference))
             entry = registry.find(reference)
@@ -95,24 +98,28 @@ class Installer:
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
-        """Return a release with the registry to install it from, or with None if it is already installed.
+        """Return a release with the registry to install it from; the registry is None if it is already installed.
 
-        A pinned release comes from the registry in the lock, and one that is not installed from the default registry.
+        A release in the lock comes from the registry there; other releases come from the default registry.
         """
         if self.where is None and isinstance(reference, Reference) and reference in self.lock.pins:
             registry = self._registry(self.lock.where(reference))
             return registry, registry.find(reference)
         if self.where is None and isinstance(reference, Reference) and reference.version and self.store.has(reference):
-            return None, ReleaseEntry(reference, self.store.check(reference).sha256)
+            return None, self._installed(reference)
         registry = self._registry(self.where or self._default_where())
         return registry, registry.find(reference)
 
+    def _installed(self, reference: Reference) -> ReleaseEntry:
+        """Return the entry of an installed release. Raises as `Store.check`."""
+        return ReleaseEntry(reference, self.store.check(reference).sha256)
+
     def _default_where(self) -> str | None:
-        """Return the only registry in the lock; None if there are several or `NIP_RUN_REGISTRY` names the default."""
+        """Return the only registry in the lock; None if it has several, or if `NIP_RUN_REGISTRY` is set."""
         return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
     def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
-        """Select a release and all releases that it needs, which are in the same registry."""
+        """Select a release and all releases that it needs. These are in the same registry, or installed already."""
         pending = [(registry, entry)]
         while pending:
             registry, entry = pending.pop()
@@ -121,8 +128,8 @@ class Installer:
             selected[entry.reference] = (registry, entry)
             if len(selected) > MAX_DEPENDENCIES:
                 raise ReleaseError(
-                    f"the releases need more than {MAX_DEPENDENCIES:,} others, the limit; nothing was installed. Tell "
-                    f"the publisher of {entry.reference}"
+                    f"the releases need more than {MAX_DEPENDENCIES:,} others, which is the limit; nothing was "
+                    f"installed. Tell the publisher of {entry.reference}"
                 )
             release = self._read_manifest(registry, entry)
             for reference, sha256 in find_dependencies(release):
@@ -136,22 +143,19 @@ class Installer:
     def _find_needed(
         self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
     ) -> tuple[Registry | None, ReleaseEntry]:
-        """Return a release that another one needs, with its registry; None if it is already installed."""
+        """Return a release that `dependent` needs, with the registry to install it from; see `_find`."""
         try:
-            if registry is not None:
-                match: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
-            else:
-                match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
+            entry = self._installed(reference) if registry is None else registry.find(reference)
         except NotFoundError as error:
             if not self.store.has(reference):
                 raise NotFoundError(f"nothing was installed, because {dependent} needs {reference}: {error}") from error
-            match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
-        if sha256 is not None and match[1].sha256 != sha256:
+            registry, entry = None, self._installed(reference)
+        if sha256 is not None and entry.sha256 != sha256:
             raise ReleaseError(
                 f"{dependent} needs {reference} as sha256:{sha256[:12]}, but the registry has "
-                f"sha256:{match[1].sha256[:12]}; nothing was installed. Tell the publisher of {dependent}"
+                f"sha256:{entry.sha256[:12]}; nothing was installed. Tell the publisher of {dependent}"
             )
-        return match
+        return registry, entry
 
     def _install_all(self, selected: _Selection) -> list[InstallResult]:
         results = []
@@ -170,11 +174,11 @@ class Installer:
 
 _NEEDED_ROLES = ("protocol", "prompts", "dataset", "extends")
 _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
-"""Roles, and starts of roles, of the links to releases that a component cannot be used without."""
+"""Roles of the links to releases that a component needs, and prefixes of such roles."""
 
 
 def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:
-    """Yield the releases that a component needs, each with its hash, or None if the component does not pin it."""
+    """Yield the releases that a component needs. The hash of each is None if the component does not say it."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
             reference = parse(link.release)

@@ -1,4 +1,4 @@
-"""Find the installed releases that a spec names by reference, using the lock and the store."""
+"""Find the installed releases that a spec names by reference, in the lock and the store. `lookup` uses this."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAIN_FILES: Mapping[Kind, str] = {
     Kind.SPEC: "spec.yaml",
     Kind.MODEL: "model.yaml",
 }
-"""The file that a spec gets for a reference. For prompts it gets the folder, and for a dataset one of `DATASETS`."""
+"""The file that replaces a reference when a spec is loaded. For prompts it is a folder, for datasets see `DATASETS`."""
 
 DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 
@@ -40,12 +40,12 @@ class Finder:
         return Lock.find_nearest(self.folder)
 
     def find(self, kind: Kind, text: str) -> ComponentUse:
-        """Return the installed release that a reference in a spec means; see `FindComponent`.
+        """Return the installed release that a reference in a spec names.
 
         Raises:
             UsageError: the text is not a reference to a release of this kind.
             NotFoundError: the release is not installed, or the lock does not pin it.
-            ReleaseError: the release is damaged, or another one than the lock pins.
+            ReleaseError: the release is damaged, or does not have the hash in the lock.
         """
         parsed = parse(text, kind)
         reference = self._by_hash(parsed, kind) if isinstance(parsed, Digest) else self._find_pinned(parsed)
@@ -58,7 +58,7 @@ class Finder:
         return ComponentUse(_main_path(installed), str(reference), installed.sha256)
 
     def _by_hash(self, digest: Digest, kind: Kind) -> Reference:
-        """Return the installed release with a hash. It needs no pin, because the hash identifies it."""
+        """Return the installed release with a hash. The lock need not pin it, because the hash identifies it."""
         try:
             reference = self.store.by_hash(digest)
         except NotFoundError as error:
@@ -81,7 +81,7 @@ class Finder:
         raise NotFoundError(f"{reference} is not installed; {self._install_command(reference)}{hint}")
 
     def _install_command(self, reference: Reference | Digest) -> str:
-        """Return the command that installs a release, with --from unless the environment or lock has a registry."""
+        """Return the command that installs a release, with --from if neither environment nor lock names a registry."""
         default = os.environ.get(VARIABLE) or self.lock.only_where()
         return f"nip-run install {reference}" + ("" if default else " --from WHERE")
 
@@ -102,15 +102,14 @@ def suggest_release(reference: Reference, candidates: Iterable[Reference]) -> st
     closest = by_name.get(reference.name) or next(
         (candidate for name, candidate in by_name.items() if did_you_mean(reference.name, [name])), None
     )
-    return (
-        ""
-        if closest is None
-        else f"; did you mean '{closest if reference.version else closest.at('')}'?".replace("@'", "'")
-    )
+    if closest is None:
+        return ""
+    name = str(closest) if reference.version else str(closest.at("")).removesuffix("@")
+    return f"; did you mean '{name}'?"
 
 
 def _main_path(installed: Installed) -> Path:
-    """Return the file or folder of an installed release that a spec uses.
+    """Return the file or folder that replaces the reference to an installed release; see `MAIN_FILES`.
 
     Raises:
         ReleaseError: the release has no such file.

@@ -1,6 +1,6 @@
-"""The file `nip-run.lock`: the hash and the registry of each release that a project's specs name.
+"""Read and write `nip-run.lock`: the hash and the registry of each release that a project's specs name (the *pins*).
 
-Users put the lock under version control. It is sorted JSON with one line per release.
+`install` and `installed` use it. Users put the file under version control. It is sorted JSON with one line per release.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from runner.registry.transports.registry import version_order
 
 LOCK = "nip-run.lock"
 WRITE_LOCK = ".nip-run.lock.held"
-"""The file that a process locks while it writes `nip-run.lock`."""
+"""The file that a process holds locked while it changes `nip-run.lock`."""
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
 MAX_WHERE_CHARACTERS = 1_000
 WAIT_SECONDS = 30.0
-"""Maximum time to wait until another process has written the lock."""
+"""Maximum time to wait for another process that changes `nip-run.lock`."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
-"""Matches the markers that git writes into a file with a merge conflict."""
+"""Matches the markers of a merge conflict, which git writes into the file."""
 
 
 @dataclass(frozen=True)
 class LockedPin:
-    """A pin: the hash and the registry of the release that a reference means."""
+    """The hash and the registry of a release, to install the same release again."""
 
     sha256: str
     where: str
-    """The registry that the release was installed from; a folder in the project is relative to the lock."""
+    """The registry that the release was installed from. A folder in the project is relative to the lock's folder."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The pins in a lock file. A missing file has no pins."""
+    """The pins in a `nip-run.lock`. If the file is missing, there are no pins."""
 
     path: Path
     pins: Mapping[Reference, LockedPin] = field(default_factory=dict)
 
     @classmethod
     def find_nearest(cls, folder: Path) -> Lock:
-        """Return the nearest lock in a folder or above it, or else the lock of the current folder.
+        """Return the lock in a folder or in the nearest folder above it; if there is none, that of the current folder.
 
-        A lock in a fetched release is skipped, because its pins are not the user's own.
+        A lock in a fetched release is skipped, because its publisher chose its pins.
 
         Raises:
             ReleaseError: the lock is damaged.
@@ -93,7 +93,7 @@ class Lock:
             ) from error
 
     def find(self, reference: Reference) -> Reference | None:
-        """Return the pinned release that a reference means, the newest if it has no version; None if there is none."""
+        """Return the pinned release that a reference names; without a version, the newest one; None if none matches."""
         if reference.version is not None:
             return reference if reference in self.pins else None
         versions = [pinned for pinned in self.pins if pinned.at("") == reference.at("")]
@@ -104,18 +104,18 @@ class Lock:
         return [reference for reference, pin in self.pins.items() if pin.sha256.startswith(digest.hex)]
 
     def where(self, reference: Reference) -> str:
-        """Return the registry that a release was installed from, as a command-line argument."""
+        """Return the address of the registry that a release was installed from."""
         where = self.pins[reference].where
         inside = where.removeprefix("file:./")
         return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
 
     def only_where(self) -> str | None:
-        """Return the registry that all releases were installed from; None if there are several registries or none."""
+        """Return the registry that all releases were installed from; None if there are several, or no releases."""
         registries = {self.where(reference) for reference in self.pins}
         return registries.pop() if len(registries) == 1 else None
 
     def add(self, pins: Mapping[Reference, LockedPin]) -> Lock:
-        """Add pins to the file, and return the new lock; other processes may change the file at the same time.
+        """Add pins to the file, which other processes may change at the same time, and return the new lock.
 
         Raises:
             TakenError: a reference is pinned to another release; nothing was written.
@@ -133,12 +133,8 @@ class Lock:
                     f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine. To use the "
                     f"new one, remove the line of the release from {self.path} and install it again"
                 )
-            new = {reference: pin for reference, pin in pins.items() if reference not in lock.pins}
-            return (
-                lock.write({**lock.pins, **{name: self._relative_pin(pin) for name, pin in new.items()}})
-                if new
-                else lock
-            )
+            new = {name: self._relative_pin(pin) for name, pin in pins.items() if name not in lock.pins}
+            return lock.write({**lock.pins, **new}) if new else lock
 
     def remove(self, references: set[Reference]) -> Lock:
         """Remove pins from the file, and return the new lock. Raises as `add`."""
@@ -158,7 +154,7 @@ class Lock:
             yield Lock.read(self.path)
 
     def _relative_pin(self, pin: LockedPin) -> LockedPin:
-        """Return a pin whose registry folder, if it is in the project, is relative: the project may be moved."""
+        """Return a pin in which a registry folder inside the project is relative, because the project may be moved."""
         if not pin.where.startswith("file:"):
             return pin
         with suppress(ValueError):

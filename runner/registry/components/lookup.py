@@ -1,4 +1,7 @@
-"""Find the releases that a spec names. The code for this is imported only if needed: most specs name no release."""
+"""Give the loader of specs a function that finds the releases that a spec names.
+
+The code that finds releases is slow to import, and most specs name none, so it is imported at the first call.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
-    """Return a function that finds the releases that a spec names, with the lock nearest to the spec.
+    """Return a function that finds the releases that a spec names, with the lock nearest to the spec file.
 
-    Without `spec`, the lock nearest to the current folder is used.
+    If `spec` is None, the lock nearest to the current folder is used.
     """
     folder = Path.cwd() if spec is None else spec.absolute().parent
 

@@ -1,4 +1,4 @@
-"""Build the release of one entry of a spec: an agent with its model group, a trainer, or a model."""
+"""Build components from one entry of a spec for `drafts`: an agent with its model group, a trainer, or a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Return the component of one agent of a spec, with its model group."""
+    """Return the component with an agent of a spec and the agent's model group."""
     specs = load_specs(path, (), find_component=finder_of(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
     settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
@@ -69,16 +69,14 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
 
 
 def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Return the component of the trainer of one model group, from a spec that trains."""
+    """Return the component with the trainer of a model group, from a spec that trains models."""
     specs = load_specs(path, (), find_component=finder_of(path))
     sections = [spec.experiment.training for spec in specs]
     trainers = [section.trainers for section in sections if section is not None]
     if len(trainers) < len(specs):
         raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
     group = _select_part(part, list(trainers[0]), "trainer", path)
-    settings = _shared_value(
-        [trainers_of_point[group] for trainers_of_point in trainers], f"training.trainers.{group}", path
-    )
+    settings = _shared_value([section[group] for section in trainers], f"training.trainers.{group}", path)
     content = _explicit_settings(settings, set())
     stored_scripts, notes_on_missing = trainer_contents({group: settings}, specs[0])
     identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
@@ -101,7 +99,7 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 
 
 def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files with the scripts of a release's trainers, and notes on files that are not in the release.
+    """Return the scripts of a release's trainers, and notes about files that are not in the release.
 
     Raises:
         RunError: a file of a fetched trainer is damaged.
@@ -116,7 +114,7 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
 
 
 def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Return the component of a model group of a spec, or of a hand-written model file and its weights."""
+    """Return the component with a model group of a spec, or with a model file that a user wrote and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=finder_of(path))
         group = _select_part(part, list(specs[0].experiment.models), "model group", path)
@@ -180,7 +178,7 @@ def _model_component(
 
 
 def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a model group's settings without its address and paths, and notes on what was removed.
+    """Return a model group's settings without its address and paths, and notes about what was removed.
 
     Raises:
         ReleaseError: the model group replays a run.
@@ -201,19 +199,19 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
             entry[name] = published_names[entry[name]]
             if entry is data:
                 notes.append(f"models.{group}.{name} was a path; only its last part is published: {data[name]}")
-    if settings.base_url is not None:  # without it, the default chat format could differ
+    if settings.base_url is not None:  # the default chat format depends on the address, which is removed
         data["chat_format"] = settings.chat_format or default_chat_format(settings)
     return data, tuple(notes)
 
 
 def _spec_files(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
-    """Return the spec's own files, under the kind of the component, to record which commit they come from."""
+    """Return the files of a spec, by the kind of the component, so that the release can record their commit."""
     spec_files = parts_of(spec).get("spec")
     return {} if spec_files is None else {kind: spec_files}
 
 
 def _explicit_settings(settings: Any, excluded: Iterable[str]) -> dict[str, Any]:
-    """Return the settings of an entry that are required or not the default."""
+    """Return the settings of an entry that are required or differ from the default."""
     required = {item.name for item in fields(settings) if item.default is MISSING and item.default_factory is MISSING}
     names = {*changed_keys(settings), *required} - set(excluded)
     return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in names}
@@ -250,7 +248,7 @@ def _select_part(part: str | None, available: Iterable[str], kind: str, path: Pa
 
 
 def _shared_value(values: list[Any], key: str, path: Path) -> Any:
-    """Return the value that all points of a sweep share."""
+    """Return the value that is the same in all points of a sweep. Raises: UsageError: the points differ."""
     if any(value != values[0] for value in values):
         raise UsageError(f"{path} sweeps over {key}, so {key} has several values; publish a spec without this sweep")
     return values[0]

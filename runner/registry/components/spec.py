@@ -1,4 +1,7 @@
-"""Build the release of a spec: one file merged from the spec and its bases, and copies of the files that it names."""
+"""Build the component of a spec: one file, merged from the spec and its bases, and copies of the files that it names.
+
+`drafts` uses it.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +38,20 @@ from runner.training.weights import is_path, public_model_name
 
 _DATASET, _PROMPTS, _PROTOCOL = "dataset.path", "prompts", "protocol.use"
 _FILE_KEYS: Mapping[str, Kind] = {_PROTOCOL: Kind.PROTOCOL, _PROMPTS: Kind.PROMPTS, _DATASET: Kind.DATASET}
-"""Keys that name a file, a folder or a release, with the kind of the release."""
+"""Keys that name a file, a folder or a release, with the kind of release."""
 _USE_SECTIONS: Mapping[str, Kind] = {"models": Kind.MODEL, "agents": Kind.AGENT, "training.trainers": Kind.TRAINER}
-"""Sections whose entries can name a release with the key `use`, with the kind of the release."""
+"""Sections whose entries can name a release with the key `use`, with the kind of release."""
 
 _RUN_KEYS = re.compile(
     r"rejudge(\.run)?|until\.compare|models\.[^.]+\.(run|from_run|from_group)|training\.(from|rerun_tests)(\..*)?"
 )
-"""Keys that name runs, which exist only in the publisher's results."""
+"""Matches keys that name runs. Others do not have these runs."""
 
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Return the component of a spec, merged with its bases.
-
-    The sweep stays. A placeholder replaces each `base_url`.
-    """
+    """Return the component with a spec, merged with its bases. Its sweep stays. Addresses of servers are removed."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_spec_data(path, find)
@@ -78,7 +78,7 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
 
 
 def _identity(specs: list[Spec]) -> dict[str, str]:
-    """Return a hash of the runs of all points of the sweep, and of the game and dataset if all points share them."""
+    """Return hashes: of all points of the sweep; and of the game and the dataset, if all points have the same one."""
     plans = [plan_of(spec) for spec in specs]
     shared = {
         "game": {plan.games.game_hash for plan in plans},
@@ -109,7 +109,7 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
 
 
 def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _ReleaseFiles) -> None:
-    """Set the `chat_format` of groups that have none, because the address that chose it is not published."""
+    """Write the `chat_format` of groups without an address: its default depends on the address."""
     for group in files.groups_without_url:
         group_data, settings = data["models"][group], loaded.experiment.models.get(group)
         if settings is not None and settings.chat_format is not None:
@@ -133,7 +133,7 @@ class _ReleaseFiles:
     _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
 
     def rewrite(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a spec's data with file names replaced by paths in the release, and releases pinned to a version.
+        """Return a spec's data in which files are named by their paths in the release, and releases have versions.
 
         Raises:
             ReleaseError: the spec names a file or a run that others cannot get.
@@ -151,7 +151,7 @@ class _ReleaseFiles:
         return rewritten
 
     def links(self) -> Iterator[ReleaseLink]:
-        """Yield the releases that the spec names."""
+        """Yield links to the releases that the spec names."""
         for key, use in sorted(self.uses.items()):
             section, _, name = key.partition(".")
             roles = {
@@ -162,9 +162,9 @@ class _ReleaseFiles:
             yield ReleaseLink(role=roles.get(section, section), release=use.release, sha256=use.sha256)
 
     def _rewrite_sweep(self, value: Any, at: KeyPath) -> Any:
-        """Rewrite a sweep: a mapping of dotted keys to lists of values, also under `zip`, or a list of its points.
+        """Rewrite a sweep: a mapping from dotted keys to lists of values, also under `zip`, or a list of points.
 
-        A point is a mapping of dotted keys to single values.
+        A point is a mapping from dotted keys to values.
         """
         if isinstance(value, list):
             return [self._rewrite_sweep(point, (*at, index)) for index, point in enumerate(value)]
@@ -181,7 +181,7 @@ class _ReleaseFiles:
         return rewritten
 
     def _rewrite_value(self, value: Any, key: str, at: KeyPath) -> Any:
-        """Rewrite the value of a dotted key of the spec; `at` is where it is written."""
+        """Rewrite the value of a dotted key. `at` is the place of the value in the file, for messages."""
         if value is not None and _RUN_KEYS.fullmatch(key):
             raise ReleaseError(
                 f"{self.layered.place(at)}: {key} names a run of yours, which others do not have; remove {key}, or "
@@ -197,13 +197,13 @@ class _ReleaseFiles:
 
     def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
         """Return the text to publish for the value of a dotted key."""
-        # models.NAME.base_url has these parts: above = models.NAME, section = models, entry = NAME, last = base_url.
-        above, _, last = key.rpartition(".")
-        section, _, entry = above.rpartition(".")
+        # In models.NAME.base_url: parent = models.NAME, section = models, entry = NAME, last = base_url.
+        parent, _, last = key.rpartition(".")
+        section, _, entry = parent.rpartition(".")
         if key in _FILE_KEYS:
             return self._rewrite_name(value, key, at)
         if last == USE and section in _USE_SECTIONS:
-            return self._use_release(above, _USE_SECTIONS[section], value)
+            return self._use_release(parent, _USE_SECTIONS[section], value)
         if last == "base_url" and section == "models":
             self.groups_without_url += [entry] if at[0] == "models" else []
             self.notes.append(f"{key} was removed: users set the address of their own server")
@@ -215,7 +215,7 @@ class _ReleaseFiles:
         return value
 
     def _rewrite_name(self, value: str, key: str, at: KeyPath) -> str:
-        """Return the replacement for the name of a file or release: a path in the release, or a reference."""
+        """Return the name to publish for a file or release: a path in this release, or a reference with a version."""
         folder = self.layered.folder(at)
         if key == _DATASET and value.startswith(HUB):
             return value
@@ -229,7 +229,7 @@ class _ReleaseFiles:
         return self._add_path(key, path.resolve())
 
     def _use_release(self, key: str, kind: Kind, value: str) -> str:
-        """Return the reference, with its version, of an installed release."""
+        """Record that the spec uses an installed release, and return its reference with the version."""
         try:
             use = self.uses[key] = self.find(kind, value)
         except NipRunError as error:
@@ -237,7 +237,7 @@ class _ReleaseFiles:
         return use.release
 
     def _add_path(self, key: str, path: Path) -> str:
-        """Return the path of a file or folder in the release, and add it if it is new."""
+        """Add a file or folder to the release, unless it was added before, and return its path there."""
         existing = self._release_paths.get((key, path))
         if existing is not None:
             return existing
@@ -249,6 +249,7 @@ class _ReleaseFiles:
         return release_path
 
     def _unused_path(self, folder: str, name: str) -> str:
+        """Return a path in a folder of the release that is not used yet: NAME, or NAME-2, NAME-3 and so on."""
         used = {path.lower() for path in self._release_paths.values()}
         name = name if re.match(r"[A-Za-z0-9_]", name) else f"_{name}"
         stem, dot, suffix = name[-80:].rpartition(".") if "." in name else (name[-80:], "", "")
@@ -265,4 +266,5 @@ _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
     _PROMPTS: template_files,
     _DATASET: lambda path: {"": path},
 }
-"""Functions that return the files of a path for each key, by their path inside it; "" is the path itself."""
+"""Functions that return the files to add for a path, by the key that names it. A file's key is its path in the added
+folder, or "" if a single file is added."""

@@ -1,7 +1,7 @@
-"""The store of the components that a user installed from any registry. Each component is checked when it is used.
+"""The store: the folder with all components that a user has installed. Each component is checked when it is used.
 
-The store is a folder registry (`runner.registry.transports.folder`). Its files were written by others, so each
-release's folder has the same marker as a folder that `get` wrote.
+`install` and `installed` use it. The store has the layout of a folder registry (`transports.folder`). Its files come
+from others, so each release's folder has a marker, like a folder that `nip-run get` wrote.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
 WEIGHTS = "weights/"
-"""The folder of a model's weights. No spec needs them and they can be large, so only the sizes are checked."""
+"""The folder with a model's weights. They can be large, and no spec reads them, so only their sizes are checked."""
 
 MAX_MARKER = 64 << 10
 
 _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
-"""The state (modification times, size, inode) and the hash of each file that this process has checked."""
+"""The state (modification times, size, inode) and the hash of each file that this process has checked before."""
 
 
 def store_folder() -> Path:
@@ -43,7 +43,7 @@ def store_folder() -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed release whose files were checked."""
+    """An installed release. Its files have been checked."""
 
     release: Release
     folder: Path
@@ -71,7 +71,7 @@ class Store:
 
         Raises:
             NotFoundError: no installed release has this hash.
-            UsageError: several releases have it, because the hash has too few digits.
+            UsageError: several releases match, because the hash has too few digits.
         """
         matches = [entry for entry in self.entries() if entry.sha256.startswith(hash_prefix.hex)]
         if len({entry.sha256 for entry in matches}) > 1:
@@ -126,7 +126,7 @@ class Store:
             try:
                 registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # another process may have installed it
+                if not self.has(entry.reference):  # otherwise another process has installed it
                     raise
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
@@ -150,7 +150,7 @@ class Store:
         try:
             remove_folder(folder)
             current = folder.parent
-            with suppress(OSError):  # the folder has other releases of the same name, owner or kind
+            with suppress(OSError):  # `rmdir` fails if a parent has other releases
                 while current != self.root:
                     current.rmdir()
                     current = current.parent
@@ -159,7 +159,7 @@ class Store:
 
 
 def _describe_damage(folder: Path, file: FileEntry) -> str | None:
-    """Return a message if an installed file is damaged; otherwise None. An unchanged file is read only once."""
+    """Return a message if an installed file is damaged; otherwise None. If a file does not change, it is read once."""
     path = folder / file.path
     try:
         with open_to_read(path) as source:

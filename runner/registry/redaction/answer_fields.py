@@ -1,4 +1,7 @@
-"""The fields of the chat completions and Messages formats. Servers add other fields, which may show where they run."""
+"""The known fields of an answer in the formats chat completions and Messages.
+
+Servers add other fields, which may show where the servers run. So `rules` removes them from the answers in a journal.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 _ANY = "any"
-"""Allows any value, because a model wrote it."""
+"""Allows any value. Used for text that a model wrote."""
 _SCALAR = "scalar"
+"""Allows all values except objects and lists."""
 _NUMBERS = "numbers"
 """Allows numbers, also in nested objects and lists."""
 _REST = "*"
-"""The key that stands for all other fields of an object."""
+"""The key for all fields of an object that are not listed."""
 _REMOVED = object()
+"""Marks a value that is not allowed."""
 
 _TOKEN = {"token": _SCALAR, "logprob": _SCALAR, "bytes": _NUMBERS}
 _TOKENS = [{**_TOKEN, "top_logprobs": [_TOKEN]}]
@@ -34,13 +39,15 @@ _ANSWER = {
     "stop_details": {"type": _SCALAR, "category": _SCALAR, "explanation": _ANY},
 }  # fmt: skip
 MODEL_TEXT = ("choices", "content", "stop_details")
-"""Fields that a model wrote."""
+"""Fields of an answer with text that a model wrote."""
 
 
 def select_known_fields(answer: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Return an answer with only the fields of the format, and the number of other fields that were removed."""
     selected = _select_members(answer, _ANSWER)
-    return selected, 0 if selected == answer else _count_fields(answer) - _count_fields(selected) or 1
+    if selected == answer:
+        return selected, 0
+    return selected, max(_count_fields(answer) - _count_fields(selected), 1)  # a removed list item is not a field
 
 
 def _select(value: Any, allowed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Write the files of a draft to a folder, as `get` would write them."""
+"""Write the files of a draft to a folder, because redaction and the checks of `publish` read runs from folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGE = 1 << 20
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
-    """Write contents to a folder, with symbolic links for files on disk, and return the folder.
+    """Write contents to a folder, and return the folder. Files on disk are not copied, but linked symbolically.
 
     Raises:
         ReleaseError: the folder cannot be written.
@@ -33,7 +33,7 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
 
 
 def lay_out_as_fetched(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
-    """Write a folder as `get` would, with its marker, and return the folder; only logs and rollouts are symbolic links.
+    """Write a folder like the folder that `nip-run get` writes, and return it. Only logs and rollouts are linked.
 
     Raises:
         ReleaseError: the folder cannot be written.

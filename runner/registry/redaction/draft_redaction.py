@@ -1,7 +1,8 @@
-"""Redact drafts: remove private values from structured data, and leave free text as it is.
+"""Redact drafts of releases for `publishing`: replace private values in structured data, and leave free text unchanged.
 
-Free text is what a person or a model wrote: prompts, rows of a dataset, messages. If it has private text, the checks
-stop the publish. The same run is redacted to the same bytes on every machine, and redacting twice changes nothing.
+Structured data are specs, manifests, logs and facts. Free text is what a person or a model wrote: prompts, rows of a
+dataset, messages. If free text has private text, the checks stop the publish. The same run is redacted to the same
+bytes on every machine, and redacting it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ SPEC, MANIFEST = f"{DATA}/spec.yaml", f"{DATA}/manifest.json"
 INPUTS = f"{DATA}/inputs/"
 ROWS = f"{INPUTS}dataset.jsonl"
 FREE_TEXT = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
-"""Files and folders of free text, which the hashes of a run depend on."""
+"""Files and folders with free text. A run's hashes depend on these files, so they cannot be changed."""
 _USER_SPECS = ("written/", f"{INPUTS}written/")
-"""Folders with specs as the user wrote them. Comments in them are removed, because the user can no longer edit them:
-the run is finished."""
+"""Folders with copies of the user's specs, which were saved at the start of the run. Comments in them are removed: if a
+comment had private text, the user could no longer correct it, because the run is finished."""
 
 _REDACTED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
-"""Kinds of releases with structured data; the others are free text only."""
+"""Kinds of releases with structured data. The others have only free text."""
 _URL = re.compile(r"https?://[^\s\"',}\]]+")
 _BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
 _PUBLIC_HOSTS = ("api.openai.com", "api.anthropic.com")
 
 
 def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
-    """Redact drafts that belong together, such as a training run and its parts; new files are in `work_folder`.
+    """Redact drafts that belong together, such as a training run and its parts. Large files go to `work_folder`.
 
     Raises:
         ReleaseError: a draft cannot be redacted; nothing may be published.
@@ -63,11 +64,12 @@ def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
 
 
 def rules_for(draft: Draft) -> RedactionRules:
-    """Return the redaction rules for the server addresses in one draft that is not redacted yet."""
+    """Return the redaction rules for the server addresses in one draft. The draft must not be redacted yet."""
     return RedactionRules({}, _private_urls(_structured_strings(draft)))
 
 
 def _private_urls(strings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the base URLs in structured data, except those of public providers."""
     urls = {text for key, text in strings if key == "base_url" and "://" in text and "${" not in text}
     return tuple(sorted(url for url in urls if urlsplit(url).hostname not in _PUBLIC_HOSTS))
 
@@ -97,7 +99,7 @@ def _read(content: Content) -> bytes:
 
 
 def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
-    """Return a redacted draft; its new files are written to `work_folder`."""
+    """Return a redacted draft, with large files in `work_folder`."""
     release = _without_logins(draft.release)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)
@@ -127,7 +129,7 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
 def _redact_content(
     path: str, content: Content, rules: RedactionRules, rehashed: RehashedRun | None, target: Path
 ) -> Content:
-    """Return a redacted file of a draft, or the same content if nothing changes."""
+    """Return a file of a draft redacted. Logs and rollouts are written to `target`."""
     if path in LOGS:
         return _redact_log(content, target, rules, _keep_hash if rehashed is None else rehashed.rehash_parameters)
     if path == ROLLOUTS:
@@ -146,7 +148,7 @@ def _redact_content(
 
 
 def _keep_hash(_: object, recorded: str) -> str:
-    """Return the recorded hash, for logs of a release without a spec, whose hashes cannot be recomputed."""
+    """Return the recorded hash. Used if a release has logs but no spec to recompute their hashes from."""
     return recorded
 
 
@@ -173,7 +175,7 @@ def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rena
 
 
 def _redact_first_line(content: Content, target: Path, rules: RedactionRules) -> Content:
-    """Redact the first line of a file of recorded debates, which names the models of the debates."""
+    """Redact the first line of a file with recorded debates. It names the models that debated."""
     with open_content(content) as file, create(target) as out:
         line = file.readline()
         head = orjson.loads(line)
@@ -212,7 +214,7 @@ def _redact_readme(_: str, data: bytes, rules: RedactionRules) -> bytes:
 _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
     ".json": _redact_json, ".yaml": _redact_yaml, ".txt": _redact_lines, ".lock": _redact_lines, ".md": _redact_readme
 }  # fmt: skip
-"""The function that redacts a file, by the file's suffix; files with other suffixes are free text."""
+"""The function that redacts a file, by the file's suffix. Files with other suffixes are free text."""
 
 
 def _without_logins(release: Release) -> Release:
@@ -221,7 +223,7 @@ def _without_logins(release: Release) -> Release:
 
 
 def public_source(source: FileSource) -> FileSource:
-    """Return a source without a login in its URL, and without a repository that is a folder of one machine."""
+    """Return a source without a login in its URL, and without a repository that is only a folder on this machine."""
     if source.repository is None:
         return source
     url = urlsplit(source.repository)

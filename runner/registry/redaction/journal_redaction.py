@@ -1,6 +1,7 @@
 """Redact a journal or a stage log line by line. Lines without private values keep their exact bytes.
 
-A changed line gets a new checksum. All checksums depend on the first line, so if it changes, all checksums change.
+`draft_redaction` uses this. A changed line gets a new checksum. The checksums of all lines depend on the first line, so
+if the first line changes, every line gets a new checksum.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RehashParameters = Callable[[SampleKey, str], str]
 
 
 def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: RehashParameters) -> bool:
-    """Write the redacted log to `target`; return whether any line changed.
+    """Write the redacted log to `target`, and return whether any line changed.
 
     Raises:
         JournalError: the log is damaged.
@@ -80,7 +81,7 @@ def _redact_answer(content: bytes, rules: RedactionRules) -> bytes:
             return content
         changed = {name: value for name, value in redacted.items() if value != answer[name]}
         if redacted.keys() == answer.keys() and CHOICES not in changed:
-            return with_values(content, changed)  # everything else byte for byte
+            return with_values(content, changed)  # keeps the other bytes of the answer
         return orjson.dumps(redacted)
     except (RecursionError, TypeError) as error:
         raise ReleaseError(

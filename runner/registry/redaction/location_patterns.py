@@ -1,4 +1,7 @@
-"""Find private locations in a text: URLs, users at hosts, IP addresses, internal hosts, buckets, sockets and paths."""
+"""Find private locations in a text: URLs, users at hosts, IP addresses, internal hosts, buckets, sockets and paths.
+
+`rules` applies these patterns to all strings of structured data.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ REMOVED = "???"
 _REST = r"[^\s'\"<>|;,()`:]*"
 _HOMES = r"(?:/(?:home|homes|Users|root|mnt|Volumes)/|\\(?:[Uu]sers|home)\\)"
 _HOME = re.compile(rf"{_HOMES}{_REST}|(?<!\w)[A-Za-z]:(?:[Uu]sers[\\/]|[\w.-]+\\){_REST}")
-"""Matches home folders, and paths relative to a drive: `C:work\\data`, but not `C:work/data`."""
+"""Matches home folders, and paths relative to a drive, such as `C:work\\data` (but not `C:work/data`)."""
 _SLASH = r"%(?:25)?(?:2[fF]|5[cC])"
 _ENCODED_HOME = re.compile(rf"{_SLASH}(?:home|homes|[Uu]sers|root|mnt|Volumes){_SLASH}[\w.@+~%-]*")
 _ENCODED = re.compile(
@@ -32,7 +35,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:///?(?P<host>[^\s/'\"<>()\[\]]*
 _STORE = re.compile(
     r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
 )
-"""Matches schemes of buckets and sockets, which are private whatever their host is."""
+"""Matches schemes of buckets and sockets, which are always private."""
 _NETWORK_SCHEME = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
@@ -44,9 +47,9 @@ _USER = re.compile(
     r"(?<![\w/.@-])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)(?::(?P<rest>\S+))?"
 )
 _VERSION = re.compile(r"(?i)v?\d[\w.]*|i\d+|latest|main|master|stable")
-"""Matches versions, iterations and branches, which may follow an `@` like a host."""
+"""Matches versions, iterations and branches. They may follow an `@`, and are not hosts."""
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?:/\d{1,2})?(?![\w.]*\d)(?:(?::|', ?)\d{1,5})?")
-"""Matches an address with its port: `10.0.0.1:80`, or `10.0.0.1', 80` in a Python tuple; no port in `10.0.0.1, 80`."""
+"""Matches an address, with the port in `10.0.0.1:80` and in a Python tuple, `10.0.0.1', 80`."""
 _IPV6 = re.compile(
     r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(?:%\w+)?\](?::\d+)?"
     r"|(?<![\w:.])(?:(?:[0-9A-Fa-f]{1,4}:){1,7}(?::[0-9A-Fa-f]{1,4}){1,6}"
@@ -60,7 +63,7 @@ _INTERNAL_HOST = re.compile(
 
 
 def is_public_host(host: str) -> bool:
-    """Return whether anyone can look up a host name."""
+    """Return whether a host name is one of the public internet, which is not private."""
     return _PUBLIC_HOST.fullmatch(host) is not None
 
 
@@ -79,7 +82,8 @@ def redact_locations(text: str, count: Callable[[str], None]) -> str:
         if _is_private_url(match):
             count(ADDRESS)
             return REMOVED
-        public_urls.append(match[0])  # hidden from the other patterns, which could match a part of the URL
+        # Hide the URL behind a number, because the other patterns could match a part of it.
+        public_urls.append(match[0])
         return f"\0{len(public_urls) - 1}\0"
 
     text = _URL.sub(redact_url, text.replace("\0", ""))
@@ -102,7 +106,7 @@ def _is_private_url(match: re.Match[str]) -> bool:
 
 
 def _is_public(match: re.Match[str]) -> bool:
-    """Return whether a match is a public host's path, a version after `@`, or a public git remote."""
+    """Return whether a match is not private: a path on a public host, a version after `@`, or a public git remote."""
     if match.re is _HOST_PATH:
         return is_public_host(match["host"])
     if match.re is _USER:

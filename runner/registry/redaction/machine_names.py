@@ -1,4 +1,7 @@
-"""Find names of this machine and its user, which must not be published: home, user, hosts, and results folder."""
+"""Find names of this machine and its user, which must not be published: home, user, hosts, and results folder.
+
+`private_text` searches for them in each release before it is published.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from runner.base.storage.safe_files import read_bounded
 from runner.registry.redaction.text_search import Cause
 
 MIN_LENGTH = 3
-"""Minimum length of a name; shorter names would match in any text."""
+"""Minimum length of a name to search for. Shorter names would occur in any text."""
 _MIN_HOST_LENGTH = 2
-"""Minimum length of a host that the spec names, such as `g7`."""
+"""Minimum length of a host in the spec, such as `g7`. It can be shorter because it is certainly a host."""
 
 GENERIC = frozenset(
     (
@@ -32,7 +35,7 @@ GENERIC = frozenset(
         "mistral", "deepseek", "gemma", "models", "chat", "openai", "broadcasthost",
     )
 )  # fmt: skip
-"""Names that are common in texts and identify no one."""
+"""Names that are not searched for, because they are common in texts and identify no one."""
 
 _HOSTS_FILE = Path("/etc/hosts")
 _LOCAL_ADDRESS = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
@@ -43,16 +46,18 @@ MAX_NEIGHBORS = 500
 
 @dataclass(frozen=True)
 class MachineNames:
-    """Paths and words that must not be published, each with a description."""
+    """Paths and words (terms) that must not be published. Calling it finds them in bytes."""
 
     paths: Mapping[str, str]
+    """Descriptions for messages, by path."""
     terms: Mapping[str, str]
+    """Descriptions for messages, by word."""
     allowed: frozenset[str] = frozenset()
     """Words and complete paths that may be published, in lower case."""
 
     @classmethod
     def of_process(cls, runs_folder: Path | None = None) -> MachineNames:
-        """Return the names of this machine and its user that are known without using the network."""
+        """Return the names of this machine and its user. The network is not used."""
         paths: dict[str, str] = {}
         folders = ((_home(), "the path of your home"), (runs_folder, "the path of the results folder"))
         for path, description in folders:
@@ -67,7 +72,7 @@ class MachineNames:
         return cls(paths, _identifying_names(terms))
 
     def allow(self, allowed: Collection[str]) -> MachineNames:
-        """Return these names with additional words and paths that may be published."""
+        """Return these names without words and paths that may be published."""
         return replace(self, allowed=self.allowed | {name.lower() for name in allowed})
 
     def with_terms(self, terms: Collection[str], description: str) -> MachineNames:
@@ -97,7 +102,7 @@ def _identifying_names(names: Mapping[str, str], min_length: int = MIN_LENGTH) -
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
-    """Return a pattern that matches a path in plain text, in JSON or percent-encoded, but not a longer file name."""
+    """Return a pattern for a path in plain text, in JSON or percent-encoded. It does not match longer names."""
     encoded = quote(path, safe="")
     lower = re.sub("%..", lambda match: match[0].lower(), encoded)
     forms = {path, path.replace("/", "\\/"), path.replace("\\", "\\\\"), encoded, lower, quote(encoded, safe="")}
@@ -106,7 +111,7 @@ def path_pattern(path: str) -> re.Pattern[bytes]:
 
 
 def term_pattern(term: str) -> re.Pattern[bytes]:
-    """Return a pattern that matches a complete word, as it is or in lower case, also after a JSON or percent escape."""
+    """Return a pattern for a complete word, also in lower case, and also directly after an escape in JSON or a URL."""
     before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2})"
     before += rb"|(?<=%25[0-9a-fA-F]{2}))"
     joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted({term, term.lower()}))
@@ -124,7 +129,7 @@ def _users() -> Iterator[str]:
         yield getpass.getuser()
     yield from filter(None, (os.environ.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")))
     home = _home()
-    if home is not None and len(home.parts) > 2:  # not the home of a system user, such as /root
+    if home is not None and len(home.parts) > 2:  # the name of a shorter path, such as /root, is not a person's
         yield home.name
 
 
@@ -137,13 +142,13 @@ def _host_entries() -> Iterator[list[str]]:
 
 
 def _neighbor_hosts() -> list[str]:
-    """Return the names of other machines in the hosts file, except names with a dot, which may be public."""
+    """Return the names of other machines in the hosts file. Names with a dot are omitted: they may be public."""
     entries = (names for address, *names in _host_entries() if not _LOCAL_ADDRESS.match(address))
     return list(dict.fromkeys(name for name in chain.from_iterable(entries) if "." not in name))[:MAX_NEIGHBORS]
 
 
 def _own_hosts() -> Iterator[str]:
-    """Yield the names of this machine that are known without asking a server."""
+    """Yield the names of this machine, also without their domain. No name server is asked."""
     hosts = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
     for _, *names in _host_entries():
         if hosts & set(names):

@@ -1,4 +1,4 @@
-"""Search a release for private text: secrets, names of this machine and its user, addresses of the run's servers."""
+"""Search a release for private text before it is published: secrets, names of this machine, addresses of servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from runner.registry.redaction.text_search import Cause, Finder, group_by_cause,
 from runner.spec.trainer_files import FOLDER as TRAINERS
 
 _API_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
-"""Matches the usual paths of a server's API, which are not secret."""
+"""Matches the usual paths in the address of an API, which are not secret."""
 
 
 def find_private_text(
     release: Release, contents: Mapping[str, Content], original: Draft, names: MachineNames
 ) -> Iterator[str]:
-    """Yield a message for each private text in a release; `original` is the draft before redaction."""
+    """Yield a message for each private text in a redacted release. `original` is its draft before redaction."""
     rules = rules_for(original)
     private_names = names.with_terms(rules.host_words, "the host of a server in the spec").allow(
         {release.owner, *_parts_of_public_sources(release)}
@@ -37,14 +37,14 @@ def find_private_text(
     ]
     published: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
     yield from group_by_cause(search(published, finders))
-    # Free text has no settings, except the files of trainers, whose values could be secret.
+    # Of the files with free text, only those of trainers can have settings with secret values.
     yield from secret_settings(
         {path: text for path, text in published.items() if not path.startswith(FREE_TEXT) or f"{TRAINERS}/" in path}
     )
 
 
 def _parts_of_public_sources(release: Release) -> set[str]:
-    """Return the words in the public repository URLs of a release, which are published anyway."""
+    """Return the parts of the public repository URLs in a release. They may be published, because the URLs are."""
     urls = [source.repository for source in release.sources.values() if source.repository and source.clean]
     split_urls = [re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) for url in urls]
     parts = [(host.rpartition("@")[2], *path) for host, *path in split_urls]
@@ -52,13 +52,13 @@ def _parts_of_public_sources(release: Release) -> set[str]:
 
 
 def _has_more_than_host(address: str) -> bool:
-    """Return whether an address has a login, a query or an unusual path, which may be secret."""
+    """Return whether an address has a login, a query or an unusual path, any of which may be secret."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     return "@" in parts.netloc or bool(parts.query) or not _API_PATH.fullmatch(parts.path)
 
 
 class _ServerAddresses:
-    """Finds the addresses of a spec's servers; all addresses of one host are reported in one message."""
+    """Finds the addresses of a spec's servers. One message reports all addresses of a host."""
 
     def __init__(self, base_urls: Collection[str], allowed: Collection[str]) -> None:
         by_host: dict[str, dict[str, None]] = {}

@@ -1,6 +1,7 @@
-"""Recompute the hashes of a run for redacted model settings, so that the published journal can be replayed.
+"""Recompute the hashes of a run after its settings were redacted, so that the published journal can be replayed.
 
-If redaction does not change the settings, the hashes stay the same.
+Answers in a journal are identified by hashes that depend on model settings. `draft_redaction` writes the new hashes. If
+redaction changes no setting, the hashes stay the same.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class RehashedRun:
     """The plans and hashes of a run before and after redaction."""
 
     hashes: Mapping[str, str]
-    """The new value of each hash that changes: of the game, of the run (its identity) and of the spec."""
+    """The new hashes by old hash, for those that change: of the game, of the run (its identity) and of the spec."""
     before: Plan
     after: Plan
     _parameters: Mapping[str, tuple[str, str]] = field(repr=False)
-    """The hash of each model group's parameters, before and after redaction."""
+    """The hashes of each model group's parameters: before and after redaction."""
 
     def rehash_parameters(self, sample: SampleKey, recorded: str) -> str:
         """Return the new hash of a sample's model parameters, with as many digits as were recorded.
@@ -53,9 +54,9 @@ class RehashedRun:
         return after[: len(recorded)]
 
     def rollout_renamer(self) -> Callable[[str], str]:
-        """Return a function that converts old rollout ids to new ones; call it in the order of the plan.
+        """Return a function that converts old rollout ids to new ones. Call it in the order of the plan.
 
-        It stores only the ids of skipped rollouts, so its memory does not grow with the run.
+        It computes pairs of ids as it needs them, and stores only the pairs that the caller has skipped.
         """
         if self.before.game_hash == self.after.game_hash:
             return str
@@ -112,7 +113,7 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
 
 
 def _redact_spec(spec: Spec, rules: RedactionRules) -> Spec:
-    """Return a spec redacted like its file. Replacements are not counted, because they are counted for the file."""
+    """Return a spec redacted like its file. The replacements are not counted here, because the file counts them."""
     counts = rules.counts.copy()
     experiment = spec.experiment
     redacted = replace(

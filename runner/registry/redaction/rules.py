@@ -1,6 +1,7 @@
 """Rules that replace private locations in structured data: addresses, users at hosts, buckets, sockets and paths.
 
-The rules depend on the run and its spec, never on the machine that publishes, so every publisher gets the same bytes.
+The other modules of `redaction` apply them. The rules depend only on the run and its spec, not on the machine that
+publishes, so every publisher of a run gets the same bytes.
 """
 
 from __future__ import annotations
@@ -20,39 +21,40 @@ from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_lo
 from runner.training.weights import is_path, public_model_name
 
 MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an answer", "comment"
-"""Names of rules in `facts.cleaned`, in addition to "address" and "path"."""
+"""Names of rules, in addition to "address" and "path". The fact `cleaned` of a release counts replacements by rule."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
-"""Matches an absolute path, or one in a home folder, without blanks."""
+"""Matches an absolute path, or a path in a home folder, without blanks."""
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
-"""Matches such a path with blanks. It would match sentences, too, so it is only used for the keys in `_PATH_KEYS`."""
+"""Matches such a path with blanks. Sentences can match, too, so it is only used for the keys in `_PATH_KEYS`."""
 _PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
 MODEL_KEYS = ("model", "base_model", "from_model")
 """Keys of specs, manifests and stages whose values are model names."""
 _MESSAGE_KEYS = frozenset(("error", "message", "why", "why_stopped", "reason", "log"))
-"""Keys whose values are messages of programs."""
+"""Keys whose values are messages from programs."""
 _OPEN_KEYS = frozenset(("extra_body", "headers", "options", "environment", "env"))
-"""Keys of mappings whose keys a user or a server chooses."""
+"""Keys of *open* mappings: a user or a server chooses the keys inside them."""
 _HOST_KEYS = re.compile(
     r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
+"""Matches keys in open mappings whose values are addresses of servers."""
 _CLUSTER_KEY = "execution.address"
-"""The address of a Ray cluster; other keys named `address` hold files."""
+"""The key for the address of a Ray cluster. The values of other keys named `address` are not servers."""
 _OVERRIDE_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
 _HOME = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
 """Matches the path of a home folder, whose last part is a person's name."""
 
 
 def is_open(key: str) -> bool:
-    """Return whether a dotted key is in a mapping whose keys a user or a server chooses; see `_OPEN_KEYS`."""
+    """Return whether a dotted key is in an open mapping; see `_OPEN_KEYS`."""
     return not _OPEN_KEYS.isdisjoint(key.split("."))
 
 
 def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each string at any depth with the last part of its key."""
+    """Yield each string at any depth, after the last part of its key."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from strings_in(item, str(name).rpartition(".")[2])
@@ -64,25 +66,23 @@ def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """Return the public name of each name that is a path: its last part, with a hash if several paths share it."""
-    paths = sorted({name for name in names if is_path(name)})
-    short_names = {name: public_model_name(name) or "path" for name in paths}
-    by_end: dict[str, set[str]] = {}
-    for name in paths:
-        by_end.setdefault(short_names[name], set()).add(_without_slash(name))
-    public = {}
+    """Return the public name of each model name that is a path.
+
+    It is the last part of the path, and also has a hash of the path if other paths have the same last part.
+    """
+    short_names = {name: public_model_name(name) or "path" for name in sorted(names) if is_path(name)}
+    paths = {name: name.rstrip("\\/") for name in short_names}
+    paths_by_short_name: dict[str, set[str]] = {}
     for name, short in short_names.items():
-        is_unique = len(by_end[short]) == 1
-        public[name] = short if is_unique else f"{short}-{tagged_hash('model path', _without_slash(name))[:8]}"
-    return public
-
-
-def _without_slash(path: str) -> str:
-    return path.rstrip("\\/")
+        paths_by_short_name.setdefault(short, set()).add(paths[name])
+    return {
+        name: short if len(paths_by_short_name[short]) == 1 else f"{short}-{tagged_hash('model path', paths[name])[:8]}"
+        for name, short in short_names.items()
+    }
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts that identify servers, longest first: URLs, hosts with ports, hosts that are not plain words."""
+    """Return the texts that identify servers: URLs, hosts with ports, and hosts except plain words. Longest first."""
     addresses: set[str] = set()
     for url in base_urls:
         addresses |= {url, url.rstrip("/")}
@@ -98,7 +98,7 @@ def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
 
 
 def _idna_forms(host: str) -> Iterator[str]:
-    """Yield the other spelling of an international host name: ASCII (IDNA) for a Unicode name, and vice versa."""
+    """Yield the other spelling of an international host name: the ASCII form of a Unicode name, or vice versa."""
     with suppress(UnicodeError):
         yield host.encode("idna").decode() if not host.isascii() else host.encode().decode("idna")
 
@@ -109,7 +109,7 @@ def _address_pattern(text: str) -> re.Pattern[str]:
 
 @dataclass
 class RedactionRules:
-    """The rules for runs that are published together, with counts of what they replaced so far."""
+    """The redaction rules for drafts that belong together, with counts of the replacements so far."""
 
     models: Mapping[str, str]
     """The public name of each model whose name is a path."""
@@ -123,7 +123,7 @@ class RedactionRules:
         addresses = addresses_of(self.base_urls)
         hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK, *addresses}
         self.host_words = sorted(hosts, key=lambda host: (-len(host), host))
-        """Hosts that are plain words, which may mean something else in free text."""
+        """Hosts that are plain words. In free text such a word may have another meaning."""
         longest_first = sorted(self.models.items(), key=lambda item: (-len(item[0]), item[0]))
         self._models = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in longest_first]
         self._addresses = [_address_pattern(text) for text in addresses]
@@ -132,7 +132,7 @@ class RedactionRules:
     def redact_value(self, value: Any, key: str = "", *, in_open: bool = False) -> Any:
         """Return structured data redacted, such as a manifest or a spec.
 
-        `key` is the key of the value. If `in_open`, the value is in a mapping whose keys a user or a server chooses.
+        `key` is the key of the value. `in_open` says whether the value is in an open mapping; see `_OPEN_KEYS`.
         """
         if isinstance(value, Mapping):
             prefix = "execution." if key == "execution" else ""
@@ -158,21 +158,21 @@ class RedactionRules:
             return self.hashes[text]
         if key in _MESSAGE_KEYS:
             return self.redact_message(text)
-        may_be_path = key in _PATH_KEYS or not in_open  # in open mappings, `/no_think` is a command to a model
+        may_be_path = key in _PATH_KEYS or not in_open  # in an open mapping, `/no_think` may be a command to a model
         has_blanks = " " in text and key in _PATH_KEYS
         if may_be_path and (_ABSOLUTE.fullmatch(text) or (has_blanks and _WITH_BLANKS.fullmatch(text))):
             return self._replace_all(PATH, key if key == "cache" else _last_part(text))
         return self._redact_text(text)
 
     def redact_message(self, text: str) -> str:
-        """Return a program's message redacted, including hosts whose names are plain words."""
+        """Return a message from a program redacted, including the hosts that are plain words."""
         text = self._redact_text(text)
         for pattern in self._hosts:
             text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)
         return text
 
     def redact_lines(self, text: str) -> str:
-        """Return lines redacted, which may be `KEY=VALUE` or any text."""
+        """Return a text redacted line by line. A line may be an override, `KEY=VALUE`, or any text."""
         return "".join(self._redact_line(line) for line in text.splitlines(keepends=True))
 
     def _redact_line(self, line: str) -> str:
@@ -186,7 +186,7 @@ class RedactionRules:
         return line if redacted == inner else key + equals + value.replace(inner, redacted)
 
     def redact_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a server's answer without unknown fields, and redacted except for the text that the model wrote."""
+        """Return a server's answer without unknown fields, and with all fields redacted that a model did not write."""
         selected, removed = select_known_fields(answer)
         self.counts[ANSWER_FIELD] += removed
         return {name: item if name in MODEL_TEXT else self._redact_field(name, item) for name, item in selected.items()}
@@ -196,7 +196,7 @@ class RedactionRules:
         return self.redact_message(value) if is_message else self.redact_value(value, name)
 
     def _redact_text(self, text: str) -> str:
-        """Return text with model paths, private locations, the spec's addresses, and hashes replaced, in this order."""
+        """Replace model paths, private locations, the spec's addresses, and changed hashes in a text, in this order."""
         for pattern, name in self._models:
             text = self._substitute(pattern, name, text, MODEL)
         text = redact_locations(text, lambda rule: self.counts.update([rule]))
@@ -221,7 +221,7 @@ class RedactionRules:
 
 
 def _last_part(path: str) -> str:
-    """Return a path's last part, or "path" if the last part is a home folder or the only part."""
+    """Return the last part of a path; "path" if it is the only part, or a home folder, whose name is a person's."""
     path = path.removeprefix("file:").removeprefix("//")
     if _HOME.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
         return "path"

@@ -1,7 +1,7 @@
-"""Find secrets: keys of known forms, values in this process's environment, and settings whose names say "secret".
+"""Find secrets for `private_text`: keys of known forms, values in this process's environment, settings named "secret".
 
-A secret is reported by its kind and place, and never shown. Two kinds are not found: a secret of an unknown form that
-is in no environment variable of this process, and a secret inside a compressed file.
+A message says which kind of secret is where, and never shows the secret. Two kinds are not found: a secret of an
+unknown form that is not in this process's environment, and a secret inside a compressed file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.spec.trainer_files import FOLDER, INDEX
 
 @dataclass(frozen=True)
 class _SecretForm:
-    """A form of secrets. The pattern is searched only in bytes that contain one of the `hints`."""
+    """A form of secrets. To be fast, its pattern is searched only in bytes that contain one of the `hints`."""
 
     description: str
     hints: tuple[bytes, ...]
@@ -28,11 +28,12 @@ class _SecretForm:
 
 
 _BEFORE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
-"""Matches the start of a word, also after an escape in JSON, which ends in a letter."""
+"""Matches the start of a word, also directly after an escape in JSON, such as `\\n`, which ends in a letter."""
 _MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
-"""Matches if a digit follows within 80 characters; words joined by `-` or `_` have none."""
+"""Matches if a digit follows within 80 characters. This excludes names of several words, which have no digits."""
 
 _VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
+"""Matches the secret part of a header: at least 8 characters with a digit, or at least 20 without one."""
 
 
 def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, bounded: bool = True) -> _SecretForm:
@@ -85,7 +86,7 @@ def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
 
 
 class ProcessSecrets:
-    """Finds secrets that this process knows: values of environment variables, and keys that it used."""
+    """Finds secrets that this process knows: values of environment variables, and keys that it has used."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
@@ -100,9 +101,11 @@ _SECRET_KEYS = re.compile(
     r"(?i)(?:.*[_-])?(?:(?:api|access|secret|private|auth)[_-]?key|apikey|key|token|secret|passw(?:or)?d|passphrase|"
     r"credentials?|(?:proxy-)?authorization|bearer)"
 )
+"""Matches keys of settings whose values are secret."""
 _TEXT_TOKEN_KEYS = re.compile(
     r"(?i)(?:.*[_-])?(?:bos|eos|pad|unk|sep|cls|mask|stop|end|start|think|image|special)[_-]token"
 )
+"""Matches keys for a tokenizer's special tokens, which are not secret."""
 _PLACEHOLDERS = re.compile(
     r"\?\?\?|\[secret removed\]|(?:Bearer )?\$\{?[A-Za-z_][\w:.,-]*\}?|<[^<>]*>|EMPTY|none|null", re.IGNORECASE
 )
@@ -111,7 +114,7 @@ _ASSIGNMENT_FILES = (".env", ".ini", ".toml", ".cfg")
 
 
 def is_secret_setting(key: str, text: str) -> bool:
-    """Return whether a key names a secret and its value is not just a placeholder."""
+    """Return whether a key is that of a secret, and its value is not a placeholder."""
     name = key.rpartition(".")[2]
     names_secret = _SECRET_KEYS.fullmatch(name) is not None and _TEXT_TOKEN_KEYS.fullmatch(name) is None
     return names_secret and _PLACEHOLDERS.fullmatch(text.strip()) is None

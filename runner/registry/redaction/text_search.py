@@ -1,4 +1,7 @@
-"""Search all bytes of a release, block by block, and report the files and lines of each occurrence."""
+"""Search the bytes of all files of a release for text that must not be published, and report the files and lines.
+
+`private_text` gives the search functions. Files are read in blocks, because they may be larger than memory.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from runner.documents.releases.bundle import Content, open_content
 
 BLOCK = 1 << 20
 OVERLAP = 1 << 14
-"""Number of bytes of a block that are searched again with the next block, to find texts that cross the boundary."""
+"""Number of bytes at the end of a block that are searched again with the next block, to find text in both."""
 
 MAX_PLACES = 5
-"""Maximum number of places that a message lists for one cause."""
+"""Maximum number of lines that a message lists for one cause."""
 
 
 class Cause(NamedTuple):
@@ -25,7 +28,7 @@ class Cause(NamedTuple):
     description: str
     """A description that does not contain the text."""
     text: str | None = None
-    """The text itself, which the user can allow with `--allow-name`; None for a secret, which is never shown."""
+    """The text, which the user can allow with `--allow-name`; None for a secret, which is never shown."""
 
     def __str__(self) -> str:
         return self.description if self.text is None else f"{self.text!r} ({self.description})"
@@ -47,14 +50,14 @@ class Occurrences:
 
 
 class PrivateText(str):
-    """The message of a failed check about all occurrences of one cause, in one line."""
+    """A message of a failed check, in one line, about all occurrences of one cause."""
 
     __slots__ = ("occurrences",)
     occurrences: tuple[Occurrences, ...]
 
     @classmethod
     def from_occurrences(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
-        """Return the message about occurrences of one cause: the cause, their number and places, and what to do."""
+        """Return the message: the cause, the number and places of its occurrences, and what to do."""
         files = tuple(occurrences)
         cause, count = files[0].cause, sum(file.count for file in files)
         places = [f"{file.file}:{line}" for file in files for line in file.lines]
@@ -89,7 +92,7 @@ def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterat
         counts: Counter[Cause] = Counter()
         last: dict[Cause, int] = {}
         for offset, line, cause in _matches(content, finders):
-            if offset > last.get(cause, -1):  # neighboring blocks overlap
+            if offset > last.get(cause, -1):  # otherwise it was found in the previous block, which overlaps
                 counts[cause] += 1
                 last[cause] = offset
             lines.setdefault(cause, {})[line] = None

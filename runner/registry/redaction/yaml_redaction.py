@@ -1,4 +1,4 @@
-"""Redact the values of YAML texts, without changing anything else in the text."""
+"""Redact the string values in a YAML text, without changing the rest of the text. `draft_redaction` uses this."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.registry.redaction.rules import COMMENT, RedactionRules, is_open
 
 
 def redact_yaml(text: str, rules: RedactionRules, *, comments: bool = True) -> str:
-    """Return a YAML text with redacted values, and without comments unless `comments` is true.
+    """Return a YAML text with redacted values; `comments` says whether its comments stay.
 
-    Values are redacted exactly like those of the loaded spec, because the spec's hash depends on them. A text that is
-    not YAML is redacted line by line.
+    Values are redacted like those of the loaded spec, because the recomputed hash of the spec depends on them. A text
+    that is not YAML is redacted line by line.
     """
     try:
         changes = {start: (end, value) for start, end, value in _changes(text, rules)}
@@ -30,7 +30,7 @@ def redact_yaml(text: str, rules: RedactionRules, *, comments: bool = True) -> s
 
 
 def values_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each string value with its keys joined by dots; nothing if the text is not YAML."""
+    """Yield each string value after its keys, which are joined by dots; nothing if the text is not YAML."""
     try:
         yield from ((key, node.value) for key, node in _nodes(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, RecursionError):
@@ -39,7 +39,7 @@ def values_in(text: str) -> Iterator[tuple[str, str]]:
 
 def _changes(text: str, rules: RedactionRules) -> Iterator[tuple[int, int, str]]:
     """Yield the start and end of each value to replace, and its replacement."""
-    # The loader written in Python is used, because its positions count characters, not bytes.
+    # Use the loader in Python: its positions count characters, and those of the loader in C count bytes.
     for key, node in _nodes(text, yaml.SafeLoader):
         redacted = rules.redact_string(node.value, key.rpartition(".")[2], in_open=is_open(key))
         if redacted != node.value:
@@ -56,7 +56,7 @@ def _in_one_line(value: str) -> str:
 
 
 def _comments(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each comment, between tokens or after the `|` or `>` of a block scalar."""
+    """Yield the start and end of each comment. Comments are between tokens, or after the `|` or `>` of a long text."""
     if len(text) > MAX_BYTES:
         return
     position = 0
@@ -64,7 +64,8 @@ def _comments(text: str) -> Iterator[tuple[int, int]]:
         start, end = token.start_mark.index, token.end_mark.index
         yield from _comments_between(text, position, start)
         if isinstance(token, yaml.ScalarToken) and token.style in ("|", ">"):
-            yield from _comments_between(text, start, min(text.find("\n", start) % (len(text) + 1), end))
+            line_end = text.find("\n", start)
+            yield from _comments_between(text, start, end if line_end < 0 else min(line_end, end))
         position = max(position, end)
     yield from _comments_between(text, position, len(text))
 
@@ -85,7 +86,7 @@ def _nodes(text: str, loader: type[yaml.SafeLoader]) -> Iterator[tuple[str, yaml
 
 
 def _scalars(node: yaml.Node | None, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Yield each scalar with its keys; the items of a list have the key of the list."""
+    """Yield each scalar after its keys. The items of a list have the key of the list."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             yield from _scalars(value, f"{key}.{name.value}" if key else str(name.value))
