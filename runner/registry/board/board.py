@@ -7,10 +7,9 @@ and groups.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +160,15 @@ def _read_sessions(
             if entry.reference.kind == Kind.RUN and not session.private:
                 if session.trains:
                     cache.check_training(registry, entry, release)
-                stated = session.datapoints
-                read = partial(cache.datapoints, registry, entry, release)
-                # Prefer the datapoints in the run's inputs to those that the manifest states without proof.
-                session = session.with_datapoint_lookup(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
+                session = replace(session, look_up_datapoints=_datapoint_lookup(registry, cache, entry, release))
             yield entry.sha256, session
+
+
+def _datapoint_lookup(
+    registry: Registry, cache: BoardCache, entry: ReleaseEntry, release: Release
+) -> Callable[[], frozenset[str] | None]:
+    """Return a function that reads a run's datapoints from its inputs; without inputs, from the manifest's facts."""
+    return lambda: cache.datapoints(registry, entry, release) or cache.session(entry, release).datapoints
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:

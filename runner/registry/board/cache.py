@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import orjson
 
@@ -22,7 +22,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
-from runner.documents.releases.manifest import FileEntry, Release, digest
+from runner.documents.releases.manifest import Release, digest
 from runner.registry.board.numbers import check_run
 from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
 from runner.registry.records import ROLLOUTS_FILE
@@ -39,7 +39,7 @@ MAX_SMALL_BYTES, MAX_INPUT_BYTES, MAX_ROLLOUTS_BYTES = 16 << 20, 256 << 20, 4 <<
 """Maximum sizes of each of `SMALL_FILES`, of each file of a run's inputs, and of its rollouts."""
 _CHECKED = "checked.json"
 """The file with the result of a check, in the run's folder. Its key `by` is the version of nip-run that checked."""
-STAGES = "data/stages.jsonl"
+STAGES, ROLLOUTS = "data/stages.jsonl", DATA + ROLLOUTS_FILE
 
 
 def default_cache() -> Path:
@@ -115,9 +115,7 @@ class BoardCache:
         results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in results):
             return []
-        rollouts = DATA + ROLLOUTS_FILE
-        first = [file.path for file in release.files if _is_read_first(file.path)]
-        return [*first, rollouts] if release.file(rollouts) is not None else first
+        return [file.path for file in release.files if _is_board_file(file.path)]
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """Return a benchmark run with the files that its row on the board needs, after checking its metrics.
@@ -127,17 +125,11 @@ class BoardCache:
             ReleaseError: the release cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "kept" / entry.sha256)
-        rollouts = release.file(DATA + ROLLOUTS_FILE)
 
         def check() -> dict[str, Any]:
-            fetch(registry, entry, release, folder.path, _is_read_first)
-            if rollouts is not None:
-                fetch(
-                    registry, entry, release, folder.path, lambda path: path == rollouts.path,
-                    max_bytes=MAX_ROLLOUTS_BYTES,
-                )  # fmt: skip
+            fetch(registry, entry, release, folder.path, _is_board_file)
             with _refuse_malformed(entry, folder):
-                marks, run_id = check_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
+                marks, run_id = check_run(folder, release, entry.sha256)
             return {"marks": marks, "run_id": run_id}
 
         result = self._check_once(entry, folder, check)
@@ -211,8 +203,9 @@ class BoardCache:
         return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
 
 
-def _is_read_first(path: str) -> bool:
-    return path in SMALL_FILES or path.startswith("data/inputs/")
+def _is_board_file(path: str) -> bool:
+    """Return whether a board reads a file of a benchmark run's release."""
+    return path in (*SMALL_FILES, ROLLOUTS) or path.startswith("data/inputs/")
 
 
 @contextmanager
@@ -233,13 +226,7 @@ def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
 
 
 def fetch(
-    registry: Registry,
-    entry: ReleaseEntry,
-    release: Release,
-    target: Path,
-    is_selected: Callable[[str], bool],
-    *,
-    max_bytes: int = MAX_INPUT_BYTES,
+    registry: Registry, entry: ReleaseEntry, release: Release, target: Path, is_selected: Callable[[str], bool]
 ) -> None:
     """Copy the selected files of a release's run into a folder, and check their hashes.
 
@@ -247,19 +234,14 @@ def fetch(
         ReleaseError: a file is damaged, missing, or too large.
         OSError: a file cannot be written.
     """
-    for file in release.files:
-        if not is_selected(file.path):
-            continue
+    for file in (file for file in release.files if is_selected(file.path)):
+        max_bytes = MAX_ROLLOUTS_BYTES if file.path == ROLLOUTS else MAX_INPUT_BYTES
         if file.size > (MAX_SMALL_BYTES if file.path in SMALL_FILES else max_bytes):
             raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, too large for a board")
         path = target / file.path.removeprefix(DATA)
         make_folders(path.parent)
         with registry.open(entry, file.path) as source, create(path) as copy:
-            _copy(source, file, copy, entry)
-
-
-def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: ReleaseEntry) -> None:
-    try:
-        checked_copy(source, file, copy.write)
-    except ReleaseError as error:
-        raise type(error)(f"{entry.reference}: {error}") from error
+            try:
+                checked_copy(source, file, copy.write)
+            except ReleaseError as error:
+                raise type(error)(f"{entry.reference}: {error}") from error

@@ -36,9 +36,7 @@ NOT_RECOMPUTED = "not recomputed"
 """Prefix of the mark on a row if its metrics were not checked: they are the published ones."""
 
 
-def check_run(
-    folder: RunFolder, release: Release, cached_id: str, *, has_rollouts: bool
-) -> tuple[tuple[str, ...], str]:
+def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tuple[str, ...], str]:
     """Check that a run agrees with its release, and write its table of rollouts. In the table, its id is `cached_id`.
 
     Returns:
@@ -58,7 +56,7 @@ def check_run(
     marks: tuple[str, ...] = ()
     accuracy = None
     if manifest.status in PLAYED:
-        if not has_rollouts:
+        if release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
         published = read_json(folder.metrics)
         withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None

@@ -44,6 +44,7 @@ MAX_WEIGHT_FILES = 200
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_TRAINING_FIELDS = ("iteration", "model", "from_model", "method", "dataset_sha256", "examples", "trained_tokens")
 _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
 """Settings of a model group that stay correct if users run the model on another server."""
 
@@ -119,10 +120,7 @@ def _model_facts(
 ) -> dict[str, Any]:
     last = group["made"][-1]
     return {
-        "run_id": manifest.run_id,
-        "name": manifest.name,
-        "started_at": manifest.started_at,
-        "finished_at": manifest.finished_at,
+        **{name: getattr(manifest, name) for name in ("run_id", "name", "started_at", "finished_at")},
         "group": group["group"],
         "provider": group["provider"],
         "model": last["model"],
@@ -220,13 +218,7 @@ def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
         {
-            "iteration": model["iteration"],
-            "model": model["model"],
-            "from_model": model["from_model"],
-            "method": model["method"],
-            "dataset_sha256": model["dataset_sha256"],
-            "examples": model["examples"],
-            "trained_tokens": model["trained_tokens"],
+            **{name: model[name] for name in _TRAINING_FIELDS},
             "games": [games[iteration] for iteration in model["trained_on"] if iteration in games],
         }
         for model in group["made"]

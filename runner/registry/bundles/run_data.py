@@ -24,11 +24,7 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
     if manifest.is_training_run:
         counts |= metrics.get("games", {})
     data = {
-        "run_id": manifest.run_id,
-        "name": manifest.name,
-        "kind": manifest.kind,
-        "benchmark": manifest.benchmark,
-        "protocol": manifest.protocol,
+        **{name: getattr(manifest, name) for name in ("run_id", "name", "kind", "benchmark", "protocol")},
         "status": manifest.status.value,
         "seed": manifest.seed,
         "point": dict(manifest.point),

@@ -79,10 +79,7 @@ class HistoryRow:
         return {
             "run_id": session.run_id,
             "kind": session.kind,
-            "started_at": session.facts.get("started_at"),
-            "finished_at": session.facts.get("finished_at"),
-            "status": session.facts.get("status"),
-            "benchmark": session.facts.get("benchmark"),
+            **{name: session.facts.get(name) for name in ("started_at", "finished_at", "status", "benchmark")},
             "published": list(dict.fromkeys(release.key for release in self.published)),
             "published_in": [
                 {"release": release.key, "sha256": release.sha256, "where": release.where, "yanked": release.yanked}
@@ -223,7 +220,7 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     ancestors = {
-        key: {maker.session.run for group in copies[0].groups for maker in _makers(copies[0], group, lineage)}
+        key: {maker.session.run for maker in lineage.makers_of(copies[0])}
         | {training for training in (trainings.get(_parent_run(copies[0])),) if training is not None}
         for key, copies in runs.items()
     }
@@ -241,11 +238,6 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
                     relatives.setdefault(key, trained_groups(runs[key][0]))
                     pending.append(key)
     return relatives
-
-
-def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator[Any]:
-    origin = lineage.origin_of(session, group)
-    yield from () if origin is None else origin.makers
 
 
 def _build_row(

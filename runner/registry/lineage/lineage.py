@@ -191,9 +191,7 @@ class Lineage(OriginIndex):
         """Return the makers of the models that each session started from; only sessions of `owner` if given."""
         by_session: dict[str, set[str]] = {}
         for session in (item for item in self.sessions if owner in (None, item.owner)):
-            origins = [self.origin_of(session, group) for group in session.groups]
-            makers = {maker.session.key for origin in origins if origin is not None for maker in origin.makers}
-            if makers:
+            if makers := {maker.session.key for maker in self.makers_of(session)}:
                 by_session[session.key] = makers
         return by_session
 

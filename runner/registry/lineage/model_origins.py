@@ -140,6 +140,11 @@ class OriginIndex:
             self._cache[key] = self.find_origin(ModelUse.from_group(session, group))
         return self._cache[key]
 
+    def makers_of(self, session: LineageSession) -> list[ModelMaker]:
+        """Return the makers of all models that a run started from."""
+        origins = (self.origin_of(session, group) for group in session.groups)
+        return [maker for origin in origins if origin is not None for maker in origin.makers]
+
     def find_origin(self, use: ModelUse) -> ModelOrigin | None:
         """Return the origin of a model; None if nothing shows that the model was trained."""
         same_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)

@@ -160,12 +160,10 @@ def check_types(facts: Mapping[str, Any]) -> None:
     read_typed(facts, "pinned", bool), read_typed(facts, "point", dict), read_typed(facts, "cleaned", list)
     _check_source(facts, "replay_of", (str,), (int, type(None)))
     _check_source(facts, "rejudge_of", (str,), (str,), (str,))
-    models: Mapping[str, Any] = read_typed(facts, "models", dict) or {}
-    for agent in models:
-        read_typed(models, agent, str)
-    shutdowns: Mapping[str, Any] = read_typed(facts, "shutdowns", dict) or {}
-    for model in shutdowns:
-        read_typed(shutdowns, model, str)
+    for section in ("models", "shutdowns"):
+        texts: Mapping[str, Any] = read_typed(facts, section, dict) or {}
+        for name in texts:
+            read_typed(texts, name, str)
     accuracy: Mapping[str, Any] = read_typed(facts, "accuracy", dict) or {}
     for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
         value = read_typed(accuracy, name, int, float)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
@@ -62,10 +62,6 @@ class LineageSession:
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
         return self.look_up_datapoints()
-
-    def with_datapoint_lookup(self, lookup: DatapointLookup) -> Self:
-        """Return the session with another function that looks up its datapoints."""
-        return replace(self, look_up_datapoints=lookup)
 
     @property
     def run(self) -> tuple[str, str]:
@@ -131,7 +127,8 @@ def _weights_in(release: Release) -> str | None:
     declared = release.identity.get("weights")
     entries = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_walk_order)
     candidates = [entries, [("", files[0].size, files[0].sha256)]] if len(files) == 1 else [entries]
-    return declared if files and declared in (tagged_hash("weights", candidate) for candidate in candidates) else None
+    hashes = [tagged_hash("weights", candidate) for candidate in candidates if candidate]
+    return declared if declared in hashes else None
 
 
 def _walk_order(file: tuple[str, int, str]) -> list[tuple[bool, str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import orjson
 
@@ -25,26 +24,26 @@ class FilePrefetch:
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
-        self._expected: deque[str] = deque()
-        """The expected files that were not requested yet, in order."""
-        self._unrequested: set[str] = set()
-        """The same files as in `_expected`, as a set."""
+        self._expected: Sequence[str] = ()
+        self._positions: Mapping[str, int] = {}
+        """The positions of files in `_expected`."""
+        self._next = 0
+        """The position in `_expected` after the last requested file."""
         self._fetched: dict[str, bytes] = {}
         """The contents of the last answer that were not taken yet, by path."""
 
     def expect(self, paths: Sequence[str]) -> None:
         """Set the paths of the files that will be opened soon, in this order."""
         self._fetched.clear()
-        self._expected, self._unrequested = deque(paths), set(paths)
+        self._expected, self._next = paths, 0
+        self._positions = {path: position for position, path in enumerate(paths)}
 
     def take(self, path: str) -> bytes | None:
         """Return the content of an expected file; None if the caller must request the file itself."""
-        if path in self._unrequested and path not in self._fetched:
-            while self._expected and self._expected[0] != path:  # skip files that were expected, but not opened
-                self._unrequested.discard(self._expected.popleft())
-            requested = [self._expected.popleft() for _ in range(min(MAX_FILES_AT_ONCE, len(self._expected)))]
-            self._fetched = dict(self._fetch(requested))
-            self._unrequested.difference_update(requested)
+        position = self._positions.get(path, -1)
+        if position >= self._next:
+            self._next = position + MAX_FILES_AT_ONCE
+            self._fetched = dict(self._fetch(self._expected[position : self._next]))
         return self._fetched.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
