@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from runner.api import load_spec, run
 from runner.documents.releases.bundle import open_content
-from runner.registry.bundles.runs import draft_of
-from runner.registry.components.croissant import column_kinds, croissant_of
+from runner.registry.bundles.runs import build_run_draft
+from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 
@@ -70,7 +70,7 @@ def main() -> None:
         work = Path(place)
         python = _python(work)
         folder = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 20}), work / "results").folder
-        made = draft_of(folder, Results(work / "results"), Naming("acme", licence="CC-BY-4.0"))
+        made = build_run_draft(folder, Results(work / "results"), Naming("acme", licence="CC-BY-4.0"))
         for path in ("croissant.json", "data/inputs/dataset.jsonl"):
             (work / "run" / path).parent.mkdir(parents=True, exist_ok=True)
             with open_content(made.contents[path]) as file:
@@ -81,7 +81,7 @@ def main() -> None:
         rows = work / "odd" / "dataset.jsonl"
         rows.write_text("".join(json.dumps(row) + "\n" for row in ODD))
         (work / "odd" / "croissant.json").write_bytes(
-            croissant_of("odd", "", None, {"dataset.jsonl": rows}, column_kinds(ODD))
+            build_croissant("odd", "", None, {"dataset.jsonl": rows}, find_column_kinds(ODD))
         )
         _check(python, work / "odd", ODD)
 

@@ -31,7 +31,7 @@ from shared import Claims, folder
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
-from runner.registry.components.drafts import component_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.server.accounts.accounts import add_account
 from runner.server.service import Service
@@ -81,7 +81,10 @@ def filled(folder: Path) -> tuple[dict[str, str], Things]:
         naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
         run = run_bundle(folder / "run", owner="alice", seed=1)
         private = replace(run.release, name="secret", visibility="private")
-        put(server, [component_draft(rows, Kind.DATASET, naming, None).bundle(), run, replace(run, release=private)])
+        put(
+            server,
+            [build_component_draft(rows, Kind.DATASET, naming, None).bundle(), run, replace(run, release=private)],
+        )
         put(server, [copy_of(run, name="hidden"), copy_of(run, owner="acme", version="2", links=(_again(run),))])
     return tokens, Things({"release": [f"run/alice/{run.release.name}/1", "run/alice/hidden/1"]})
 
@@ -96,7 +99,7 @@ def _again(run: Any) -> ReleaseLink:
 
 def used(served: Served, folder: Path, things: Things) -> None:
     """Have uploads, competitions, submissions, tokens, invitations; and note the names of everything."""
-    from runner.registry.bundles.runs import draft_of
+    from runner.registry.bundles.runs import build_run_draft
     from runner.results.leaderboard.results_folder import Results
     from tests.support.runs import played
     from tests.support.specs import spec_file
@@ -109,7 +112,9 @@ def used(served: Served, folder: Path, things: Things) -> None:
         _asked(served, 201, "/api/v1/competitions", "POST", {**cup, "name": name, "held_out": ["p1"]}, alice)
     spec = spec_file(folder / "mine", dataset={"path": str(folder / "rows.jsonl")}, fine_tune=None)
     result = played(spec, folder / "results", run_id="mine")
-    bundle = draft_of(result.folder, Results(folder / "results"), Naming(owner="mallory", licence="MIT")).bundle()
+    bundle = build_run_draft(
+        result.folder, Results(folder / "results"), Naming(owner="mallory", licence="MIT")
+    ).bundle()
     served.publish("mallory", bundle)
     mine = bundle.release
     where = f"/api/v1/competitions/acme/cup/submissions/mallory/{mine.name}/{mine.version}"

@@ -48,8 +48,8 @@ _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
 """Matches temporary folders of `get`. They are left behind if `get` is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
-"""Matches a comment without the word `coding`. A comment with it could declare an encoding in which pip reads other
-lines than nip-run checks."""
+"""Matches a comment without the word `coding`. A comment with it could declare an encoding, so that pip would read
+other lines than nip-run checks."""
 MAX_LOCK = 4 << 20
 _PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 

@@ -21,7 +21,7 @@ def cell(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line, in which each character is escaped that Markdown would interpret at its position.
+    """Return a text on one line, and escape each character that Markdown would interpret at its position.
 
     Dashes, dots and colons inside a line are only escaped in addresses, which would become links.
     """

@@ -87,14 +87,14 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
         RunDirectoryError: the run claims more games.
     """
     manifest = folder.manifest()
-    planned = plan.blocks * len(plan.variants)
-    limit = records
+    planned, rollouts = plan.blocks * len(plan.variants), manifest.rollouts or 0
+    max_planned, max_rollouts = records, max(records, 1) * (plan.shape.branches if plan.shape else 1)
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
-        limit = SPARE_GAMES_PER_ANSWER * records + SPARE_GAMES
-    if planned > limit or (manifest.rollouts or 0) > max(records, 1) * (plan.shape.branches if plan.shape else 1):
+        max_planned = SPARE_GAMES_PER_ANSWER * records + SPARE_GAMES
+    if planned > max_planned or rollouts > max_rollouts:
         raise RunDirectoryError(
-            f"{folder.path} is not the run that was played: its manifest and spec claim "
-            f"{max(planned, manifest.rollouts or 0):,} games, but its journal has only {records:,} answers"
+            f"{folder.path} is not the run that was played: its manifest and spec claim {max(planned, rollouts):,} "
+            f"games, but its journal has only {records:,} answers"
         )
 
 

@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, chec
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
+from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
 from runner.server.service import Service
 from runner.server.settings import Settings
@@ -160,7 +160,7 @@ def _folders(
     files = [declare(path, digest(data), len(data)) for path, data in generated]
     files += [declare(file.path, file.sha256, file.size) for file in release.files]
     yield DeclaredFolder(entry.reference, "", files)
-    additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
+    additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: format_yanked_file(entry.yanked)}}
     if entry.signed:
         additions[SIGNATURE_FOLDER] = registry.signature(entry)
     for part, contents in additions.items():

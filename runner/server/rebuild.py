@@ -18,7 +18,7 @@ from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.transports.listing import small_file
+from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.boards.paths import delete_boards
@@ -124,7 +124,7 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
         ReleaseError: the manifest is missing or damaged, or belongs to another release.
     """
     try:
-        data = small_file(blobs.open(row.sha256), MANIFEST, MAX_MANIFEST)
+        data = read_small_file(blobs.open(row.sha256), MANIFEST, MAX_MANIFEST)
     except NotFoundError as error:
         raise ReleaseError(f"{MANIFEST} is missing; restore the blob {row.sha256} from a backup") from error
     release = Release.from_bytes(data, settings.limits)

@@ -11,7 +11,7 @@ from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
-from runner.registry.transports.listing import SIGNATURE_FOLDER, small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.store.blobs import BlobStore
@@ -114,7 +114,7 @@ class ServerTree:
     def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
         yanked = None
         if (sha256 := parts.get((row.id, YANKED))) is not None:
-            yanked = small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
+            yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
         folder = f"{row.kind}/{row.owner}/{row.name}/{row.version}"
         return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
 

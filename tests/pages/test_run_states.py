@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import NipRunError
 from runner.documents.releases.reference import parse
-from runner.registry.bundles.runs import draft_of
+from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Naming
 from runner.registry.fetched_release import get
 from runner.registry.transports.locations import connect
@@ -98,7 +98,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
     played(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
     own = RunFolder(only_run(tmp_path / "results"))
     naming = Naming("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
-    reference = publish(tmp_path / "registry", draft_of(own, Results.of(own), naming).bundle())
+    reference = publish(tmp_path / "registry", build_run_draft(own, Results.of(own), naming).bundle())
     with connect(str(tmp_path / "registry")) as registry:
         get(registry, parse(reference), tmp_path / "got")
     found = page(RunFolder.from_release(tmp_path / "got" / "data"))

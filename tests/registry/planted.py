@@ -14,8 +14,8 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.board.board import RegistryBoard
-from runner.registry.lineage.links import links_of, trained_facts
-from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
+from runner.registry.lineage.links import build_links, list_public_groups
+from runner.registry.lineage.sessions import LineageSession, read_content_hashes, session_from_release
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -36,7 +36,7 @@ def step(run: str, model: str, before: str, **changes: Any) -> dict[str, Any]:
 def group(
     model: str, *lineage: Mapping[str, Any], made: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
-    """A model group as `trained_facts` has it, whose games of each iteration took `EFFORT` and a dollar."""
+    """A model group as `list_public_groups` has it, whose games of each iteration took `EFFORT` and a dollar."""
     games = [
         {"iteration": one["iteration"], "run_id": f"{one['run_id']}-i{one['iteration']}", **EFFORT, "cost_usd": 1.0}
         for one in made
@@ -50,7 +50,7 @@ def session(
 ) -> LineageSession:
     """A published run, through the bytes of its manifest."""
     release = run_release(run, *groups, owner=owner, **changes)
-    return session_of_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
+    return session_from_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
 
 
 def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
@@ -85,7 +85,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
         name: getattr(manifest, name)
         for name in ("run_id", "name", "kind", "benchmark", "status", "parent_run_id", "iteration", "started_at")
     }
-    facts |= {"trained": trained_facts(folder), "datapoints_sha256": sorted(content_hashes(folder) or ())}
+    facts |= {"trained": list_public_groups(folder), "datapoints_sha256": sorted(read_content_hashes(folder) or ())}
     contents: dict[str, Content] = {
         f"data/{path.relative_to(folder.path).as_posix()}": path
         for path in (folder.manifest_path, folder.spec, *(folder.path / "inputs").rglob("*"))
@@ -106,7 +106,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
         name=manifest.run_id.lower(),
         version=changes.pop("version", "1"),
         identity={"run": manifest.identity},
-        links=links_of(folder, results, owner),
+        links=build_links(folder, results, owner),
         facts={**facts, **changes.pop("facts", {})},
     )
     return Bundle.of(replace(release, **changes), contents)

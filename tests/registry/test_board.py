@@ -276,7 +276,7 @@ def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
     for _ in range(2):
         board = registry_board(registry, cache=cache)
         assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
-        assert "are not those of its spec.yaml and its stages" in board.left_out[0][1]
+        assert "are not those in its spec.yaml and its stage log" in board.left_out[0][1]
         assert len(board.rows) == 3
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.documents.releases.bundle import Bundle
 from runner.registry.board.board import registry_board
-from runner.registry.bundles.runs import draft_of
+from runner.registry.bundles.runs import build_run_draft
 from runner.registry.bundles.withheld_rows import MARK
 from runner.registry.draft import Naming
 from runner.registry.fetched_release import PIN
@@ -25,7 +25,7 @@ from tests.registry.planted import by_release, publish
 def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
     """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
     naming = Naming("shy", licence="MIT", dataset_licence="none")
-    made = draft_of(RunFolder(results / "runs" / "before"), Results(results), naming)
+    made = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), naming)
     pin = json.loads(bytes(made.contents[PIN]))
     changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
     return replace(made, contents={**made.contents, PIN: changed}).bundle()

@@ -11,7 +11,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.descriptions import describe_origin
-from runner.registry.lineage.history import full_history, history_of
+from runner.registry.lineage.history import build_full_history, build_history
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.sent_releases import find_sent_reference, record_release, sent_hashes
 from runner.results.folder import RunFolder
@@ -30,21 +30,21 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     first = measured("a", BASE)
     replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
     here = replace(replay, owner=None, key="b", sha256=None)
-    rows = history_of("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
+    rows = build_history("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
     told = [(row.session.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
     assert told == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
-    (alone,) = history_of("b", [replay])
+    (alone,) = build_history("b", [replay])
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, without calls to models",))
     other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
-    assert [len(row.replays) for row in history_of("a", [other, replay, first])] == [1, 0]
+    assert [len(row.replays) for row in build_history("a", [other, replay, first])] == [1, 0]
     own = replace(first, owner=None, key="a", sha256=None)  # its release is not looked at, and it is the same run
-    assert [[one.key for one in row.replays] for row in history_of("a", [own, here])] == [["b"]]
-    assert len(history_of("run/acme/a", [first])) == len(history_of("acme/a", [first])) == 1
+    assert [[one.key for one in row.replays] for row in build_history("a", [own, here])] == [["b"]]
+    assert len(build_history("run/acme/a", [first])) == len(build_history("acme/a", [first])) == 1
     round_about = [measured(one, BASE, facts={"replay_of": [of, None]}) for one, of in ("xy", "yx")]
-    assert [row.kind for row in history_of("verifier", round_about)] == ["replay", "replay"]
+    assert [row.kind for row in build_history("verifier", round_about)] == ["replay", "replay"]
     judged = measured("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
-    assert [(row.kind, *row.marks) for row in history_of("j", [judged])] == [("rejudged", "judges the debates of a")]
+    assert [(row.kind, *row.marks) for row in build_history("j", [judged])] == [("rejudged", "judges the debates of a")]
 
 
 def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_played() -> None:
@@ -56,7 +56,7 @@ def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_
     games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})
     # Also by the run's name: the test before any training came from none of its models. Games stand in its row.
     for named in ("verifier", "one", "one-i0"):
-        rows = history_of(named, [*reversed(tests), games, training("one", ONE, BASE)])
+        rows = build_history(named, [*reversed(tests), games, training("one", ONE, BASE)])
         assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], named
     assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
 
@@ -65,10 +65,10 @@ def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -
     games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})  # it began in the same second
     made = training("one", ONE, BASE)
     tested = measured("t", ONE, step("one", ONE, BASE))
-    assert [row.session.run_id for row in full_history([games, tested, made])] == ["one", "t"]
-    assert full_history([games]) == []
+    assert [row.session.run_id for row in build_full_history([games, tested, made])] == ["one", "t"]
+    assert build_full_history([games]) == []
     with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is neither in"):
-        history_of("one-i0", [games])
+        build_history("one-i0", [games])
 
 
 def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:
@@ -80,7 +80,7 @@ def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_
     here = training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended)
     here = replace(here, owner=None, key="a", sent_hashes=frozenset(map(str, (sent.sha256, model.sha256))))
     tested = measured("t", ONE, step("a", ONE, BASE))
-    row, test = history_of("verifier", [sent, model, here, replace(tested, owner=None)])
+    row, test = build_history("verifier", [sent, model, here, replace(tested, owner=None)])
     assert [describe_origin(origin) for origin in test.origins] == ["declared: a (iteration 0)"]
     assert (row.own_training.total.effort.rollouts, len(row.published)) == (10, 2)
     assert (row.marks, sent.looks_like) == ((), None)
@@ -94,7 +94,7 @@ def test_a_release_that_this_machine_did_not_make_of_a_run_is_another_whatever_f
     here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
     told = {**ended, "completion_tokens": tokens, "cleaned": [{"rule": "x"}]}
     copied = training("a", "ft:other", BASE, identity={"run": "22" * 32}, facts=told, owner="mallory", yanked="stolen")
-    first, second = sorted(history_of("a", [copied, here]), key=lambda row: row.session.owner or "")
+    first, second = sorted(build_history("a", [copied, here]), key=lambda row: row.session.owner or "")
     assert (first.published, first.marks) == ((), ())
     assert [one.key for one in second.published] == [copied.key]
     assert any("looks like a of this results folder" in mark for mark in second.marks) is looks_like

@@ -16,10 +16,10 @@ from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.descriptions import describe_effort, describe_marks
-from runner.registry.lineage.history import history_of
+from runner.registry.lineage.history import build_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.model_origins import ModelOrigin, Proof
-from runner.registry.lineage.sessions import LineageSession, session_of_release
+from runner.registry.lineage.sessions import LineageSession, session_from_release
 from runner.registry.publishing.checks import CHECKS, Subject
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.transports.locations import connect
@@ -69,7 +69,7 @@ def test_both_children_of_a_fork_are_kept_and_what_they_share_is_counted_once_in
     )
     both = session("both", group("ft:l", *lines[0]), group("ft:r", *lines[1], group="p", agents=["prover"]))
     assert rollouts_behind(both, FIRST, left, right) == (30, False)
-    rows = history_of("first", [FIRST, left, right, both])
+    rows = build_history("first", [FIRST, left, right, both])
     assert [(row.session.run_id, row.depth) for row in rows] == [("first", 0), ("left", 1), ("both", 1), ("right", 1)]
     assert [run for run, _ in rows[2].after] == ["left", "right"]
     assert len({row.session.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
@@ -163,7 +163,7 @@ def published_weights(run: str, made_by: LineageSession, content: bytes, **said:
         kind=Kind.MODEL, owner=made_by.owner or "", name=run, version="1", files=(file,),
         identity={"weights": made["weights_sha256"]}, facts={"run_id": run, "trained": [group(BASE, made=[made])]},
     )  # fmt: skip
-    return session_of_release(ReleaseEntry(release.reference, "0" * 64), release)
+    return session_from_release(ReleaseEntry(release.reference, "0" * 64), release)
 
 
 def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_claim() -> None:
@@ -258,7 +258,7 @@ def test_cycles_are_told_and_end() -> None:
     assert lineage.find_cycle("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
     assert lineage.find_cycle("run/acme/after@1") == []  # it comes from a cycle, and closes none
     assert lineage.ancestry(after).total.effort.rollouts == 20
-    assert {row.session.run_id for row in history_of("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
+    assert {row.session.run_id for row in build_history("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
     assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
 
 
@@ -316,7 +316,7 @@ def test_a_chain_of_thousands_needs_no_stack() -> None:
     end = measured("zz", names[-1], step("r0598", names[-1], names[-2]))
     assert rollouts_behind(end, *chain) == (10 * len(chain), False)
     assert Lineage([*chain, end]).cycles() == []
-    assert len(history_of("m0100", chain[:200])) == 200
+    assert len(build_history("m0100", chain[:200])) == 200
 
 
 def test_copies_of_a_run_count_once_and_what_another_owners_copy_says_otherwise_is_a_claim() -> None:

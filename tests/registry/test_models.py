@@ -14,11 +14,11 @@ from runner.api import run
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings
-from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, model_drafts
+from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, build_model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
-from runner.registry.components.parts import model_entry
+from runner.registry.components.parts import build_model_entry
 from runner.registry.draft import Draft, Naming
-from runner.registry.lineage.links import links_of, release_name, trained_facts
+from runner.registry.lineage.links import build_links, list_public_groups, release_name
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -54,7 +54,9 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def draft(results: Results, licence: str | None = "MIT") -> Draft:
-    (made,) = redact_drafts(model_drafts(results.run(LEARN), Naming("acme", licence=licence)), Path(tempfile.mkdtemp()))
+    (made,) = redact_drafts(
+        build_model_drafts(results.run(LEARN), Naming("acme", licence=licence)), Path(tempfile.mkdtemp())
+    )
     return made
 
 
@@ -73,7 +75,7 @@ def test_two_models_whose_paths_end_alike_are_two_wherever_they_stand(tmp_path: 
     assert (group["model"], f"from {group['model']}") == (told["base_model"], made.release.description)
     assert made.contents["README.md"] == f"# {told['model']}".encode()
     assert told["model"] != told["base_model"]
-    entry, _ = model_entry(ModelSettings(model=one, base_model=other), "m")
+    entry, _ = build_model_entry(ModelSettings(model=one, base_model=other), "m")
     assert {entry["model"], entry["base_model"]} == {told["base_model"], told["model"]}
 
 
@@ -120,7 +122,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
         before = file.read()
         file.truncate(MAX_WEIGHTS_BYTES + 1)
     try:
-        changed = model_drafts(folder, Naming("acme", licence="MIT"))[0]
+        changed = build_model_drafts(folder, Naming("acme", licence="MIT"))[0]
     finally:
         (weights / "shards" / "w0.bin").write_bytes(before)
     assert "were changed after the training" in changed.notes[0]
@@ -130,11 +132,13 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
 def test_no_path_of_this_machine_stands_in_what_a_run_says_of_its_models(by_command: Results) -> None:
     folder, made = by_command.run(LEARN), draft(by_command)
     texts = [content for content in made.contents.values() if isinstance(content, bytes)]
-    said = json.dumps([trained_facts(folder), [vars(one) for one in links_of(folder, by_command, "acme")]]).encode()
+    said = json.dumps(
+        [list_public_groups(folder), [vars(one) for one in build_links(folder, by_command, "acme")]]
+    ).encode()
     for text in (*texts, made.bundle().manifest, said):
         assert str(by_command.path).encode() not in text
         assert b"by command" not in text
-    assert trained_facts(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
+    assert list_public_groups(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
 
 
 def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command: Results, tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command
 def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "moved")
     made = [
-        [one.bundle().sha256 for one in model_drafts(Results(place).run(LEARN), Naming("acme"))]
+        [one.bundle().sha256 for one in build_model_drafts(Results(place).run(LEARN), Naming("acme"))]
         for place in (trained_results, tmp_path / "moved")
     ]
     assert made[0] == made[1]
@@ -168,7 +172,7 @@ def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
     step = {"model": "m", "from_model": "dummy", "run_id": "first", "iteration": 1, "release": "run/umbra/first@1"}
     saved["models"]["v"] |= {"model": "m", "base_model": "dummy", "lineage": [step]}
     spec.write_text(yaml.safe_dump(saved))
-    alone, made = model_drafts(here.run(LEARN), Naming("acme"))
+    alone, made = build_model_drafts(here.run(LEARN), Naming("acme"))
     assert alone.release.description == "Model group p of learn, trained from dummy"
     assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
     took = yaml.safe_load(bytes(made.contents["training.yaml"]))
@@ -178,7 +182,7 @@ def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
 
 def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results: Path) -> None:
     here = Results(trained_results)
-    links = {name: links_of(here.run(name), here, "acme", "2") for name in ("learn", "learn-t1", "after", "before")}
+    links = {name: build_links(here.run(name), here, "acme", "2") for name in ("learn", "learn-t1", "after", "before")}
     assert [(one.role, one.release) for one in links["learn"]] == [
         ("part", "run/acme/learn-i0@2"), ("part", "run/acme/learn-t1@2"),
         ("output", "model/acme/learn-p@2"), ("output", "model/acme/learn-v@2"),
@@ -187,7 +191,7 @@ def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results
     assert [one.identity for one in links["after"]] == [one.identity for one in links["learn"] if one.role == "output"]
     assert {one.role for one in links["after"]} == {"input"}
     assert links["before"] == ()
-    assert model_drafts(here.run("after"), Naming("acme")) == []
+    assert build_model_drafts(here.run("after"), Naming("acme")) == []
 
 
 @pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])

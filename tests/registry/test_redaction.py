@@ -16,15 +16,15 @@ from yaml import safe_load as read_yaml
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.registry.bundles.runs import draft_of
+from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Draft, Naming
 from runner.registry.publishing.spec_check import find_spec_problems
-from runner.registry.redaction.draft_folder import lay_out, lay_out_as_fetched, run_folder
+from runner.registry.redaction.draft_folder import run_folder, write_draft_folder, write_fetched_folder
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.location_patterns import redact_locations
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
-from runner.registry.redaction.rules import ANSWER_FIELD, RedactionRules, addresses_of, renamed_models
+from runner.registry.redaction.rules import ANSWER_FIELD, RedactionRules, choose_public_names, list_addresses
 from runner.registry.redaction.yaml_redaction import redact_yaml
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
@@ -70,13 +70,13 @@ def cleaned(run: Path, work: Path) -> Draft:
 @pytest.mark.full
 def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     draft = cleaned(on_vllm[0], tmp_path)
-    assert list(find_spec_problems(lay_out_as_fetched(draft.release, draft.contents, tmp_path / "honest"))) == []
+    assert list(find_spec_problems(write_fetched_folder(draft.release, draft.contents, tmp_path / "honest"))) == []
     rows = on_vllm[0] / "inputs" / "dataset.jsonl"
     with open_content(draft.contents["data/spec.yaml"]) as file:
         spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
     contents = {**draft.contents, "data/spec.yaml": spec}
-    assert list(find_spec_problems(lay_out(contents, tmp_path / "as_ones_own"))) == []
-    (said,) = find_spec_problems(lay_out_as_fetched(draft.release, contents, tmp_path / "as_got"))
+    assert list(find_spec_problems(write_draft_folder(contents, tmp_path / "as_ones_own"))) == []
+    (said,) = find_spec_problems(write_fetched_folder(draft.release, contents, tmp_path / "as_got"))
     assert "dataset.path: the path is outside" in said
 
 
@@ -85,7 +85,7 @@ def test_a_large_file_is_not_written_once_more_to_be_read_as_got(tmp_path: Path)
     rows.write_bytes(b"x" * (1 << 20))
     small.write_bytes(b"x")
     release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
-    got = lay_out_as_fetched(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
+    got = write_fetched_folder(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
     assert [(got / "data" / name).is_symlink() for name in ("a.jsonl", "b.jsonl")] == [False, False]
     assert (got / "data" / "a.jsonl").samefile(rows)
     assert not (got / "data" / "b.jsonl").samefile(small)
@@ -117,7 +117,7 @@ def test_no_address_and_no_path_is_left(on_vllm: tuple[Path, str], tmp_path: Pat
 def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     run, _ = on_vllm
     draft = cleaned(run, tmp_path / "work")
-    folder = run_folder(lay_out(draft.contents, tmp_path / "got"))
+    folder = run_folder(write_draft_folder(draft.contents, tmp_path / "got"))
     assert list(find_run_problems(folder)) == []
     assert folder.metrics.read_bytes() == (run / "metrics.json").read_bytes()
     before, after = json.loads((run / "manifest.json").read_bytes()), folder.manifest()
@@ -131,7 +131,7 @@ def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str
 def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     run, _ = on_vllm
     draft = cleaned(run, tmp_path / "work")
-    folder = run_folder(lay_out(draft.contents, tmp_path / "got"))
+    folder = run_folder(write_draft_folder(draft.contents, tmp_path / "got"))
     before, after = journal_records(run), journal_records(folder.path)
     assert [one["kind"] for one in before] == [one["kind"] for one in after]
     for old, new in zip(before, after, strict=True):
@@ -176,7 +176,7 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
     with serving(faults=FAULTS) as server:
         result = played(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
     run = result.folder.path
-    folder = run_folder(lay_out(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
+    folder = run_folder(write_draft_folder(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
     assert list(find_run_problems(folder)) == []
     before, after = run.joinpath("journal.jsonl").read_bytes(), folder.journal.read_bytes()
     changed = [old for old, new in zip(before.split(b"\n"), after.split(b"\n"), strict=True) if old != new]
@@ -211,7 +211,7 @@ def test_an_error_message_has_no_address_user_or_path_and_otherwise_stays(said: 
 def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     rules = RedactionRules({}, ())
     assert rules.redact_value({"m": {"base_url": "https://models.example.com/v1"}}) == {"m": {"base_url": "???"}}
-    assert addresses_of(("http://localhost/v1", "http://queen/v1")) == ("http://localhost/v1", "http://queen/v1")
+    assert list_addresses(("http://localhost/v1", "http://queen/v1")) == ("http://localhost/v1", "http://queen/v1")
     several = {"m": {"base_url": ["https://models.example.com/v1", "http://gpu8:1/v1"]}}
     assert rules.redact_value(several) == {"m": {"base_url": ["???", "???"]}}
     assert rules.redact_lines("execution.address=head-7.cluster:6379\n") == "execution.address=???\n"
@@ -296,7 +296,7 @@ models:
 
 
 def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
-    rules = RedactionRules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
+    rules = RedactionRules(choose_public_names(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = redact_yaml(SPEC, rules, comments=False)
     assert read_yaml(text) == rules.redact_value(read_yaml(SPEC))
     body = {"node": "???", "url": "???", "note": "see ??? and ???", "think": "/no_think"}
@@ -366,7 +366,7 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
     on_vllm: tuple[Path, str], tmp_path: Path, cause: str
 ) -> None:
     names = MachineNames({NAMES_HOME: "the path of your home"}, {NAMES_USER: "your user name"})
-    raw = draft_of(RunFolder(on_vllm[0]), Results.of(RunFolder(on_vllm[0])), Naming("acme"))
+    raw = build_run_draft(RunFolder(on_vllm[0]), Results.of(RunFolder(on_vllm[0])), Naming("acme"))
     server = Draft(raw.release, {**raw.contents, "x.txt": b"models.m.base_url=http://gpu7.corp.de:80/v1\n"})
     (draft,) = redact_drafts([raw], tmp_path)
     paths = sorted(draft.contents)
@@ -382,7 +382,7 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
 
 def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     folder = RunFolder(on_vllm[0])
-    raw = draft_of(folder, Results.of(folder), Naming("acme"))
+    raw = build_run_draft(folder, Results.of(folder), Naming("acme"))
     (draft,) = redact_drafts([replace(raw, release=replace(raw.release, description="by me@gpu18"))], tmp_path)
     readme = draft.contents["README.md"]
     assert isinstance(readme, bytes)

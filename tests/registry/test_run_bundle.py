@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.registry.bundles.parameters import SPEC, build_parameters
 from runner.registry.bundles.run_facts import MAX_DATAPOINTS
-from runner.registry.bundles.runs import draft_of, drafts_of
+from runner.registry.bundles.runs import build_run_draft, build_run_drafts
 from runner.registry.draft import Draft, Naming
 from runner.registry.recomputed_run import write_tables
 from runner.results.folder import RunFolder
@@ -42,7 +42,7 @@ NAMING = Naming("acme", licence="CC-BY-4.0")
 
 def draft(run: Path, naming: Naming = NAMING) -> Draft:
     folder = RunFolder(run)
-    return draft_of(folder, Results.of(folder), naming)
+    return build_run_draft(folder, Results.of(folder), naming)
 
 
 def read(made: Draft, path: str) -> bytes:
@@ -157,13 +157,13 @@ def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_
 import sys
 from pathlib import Path
 from runner.registry.draft import Naming
-from runner.registry.bundles.runs import draft_of
+from runner.registry.bundles.runs import build_run_draft
 from runner.results.folder import RunFolder
 from runner.results.provenance.input_files import write_inputs
 from runner.results.notes import Notes
 from runner.results.leaderboard.results_folder import Results
 folder = RunFolder(Path(sys.argv[1]))
-print(draft_of(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
+print(build_run_draft(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
 """
     found = [
         python(code, copy, cwd=tmp_path, HOME=str(tmp_path), TZ=zone, PYTHONHASHSEED=seed, USER=user).stdout.strip()
@@ -361,7 +361,7 @@ def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> Non
 @pytest.mark.full
 def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: Path) -> None:
     folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
-    drafts = drafts_of(folder, Results(tmp_path / "results"), NAMING)
+    drafts = build_run_drafts(folder, Results(tmp_path / "results"), NAMING)
     kinds = [str(one.release.kind) for one in drafts]
     names = [one.release.name for one in drafts if one.release.kind == "run"]
     assert kinds == [*sorted(kinds[:-1], reverse=True), "run"]

@@ -18,7 +18,7 @@ from runner.documents.releases.bundle import Bundle, open_content
 from runner.documents.releases.reference import Reference, parse
 from runner.registry.fetched_release import get
 from runner.registry.transports.locations import connect
-from runner.registry.verification.verify import edited_files as edited_since
+from runner.registry.verification.verify import find_edited_files as edited_since
 from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
 from runner.results.folder import RunFolder
 from runner.version import __version__

@@ -16,8 +16,8 @@ from sqlalchemy import insert, select
 from runner.base.errors import UsageError
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.reference import Kind
-from runner.registry.bundles.runs import draft_of
-from runner.registry.components.drafts import component_draft
+from runner.registry.bundles.runs import build_run_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import Viewer, account_id, viewer_of_account
@@ -118,7 +118,7 @@ def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest
     folder = tmp_path_factory.mktemp("changes")
     write_rows(folder / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    served.publish("alice", component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
     return Contest(served, folder)
 
 
@@ -182,7 +182,7 @@ def test_a_submission_counts_from_when_it_was_sent_and_not_from_when_it_was_chec
     assert made.status == 201, made.body
     result = contest.run("timed")
     naming = Naming(owner="mallory", name="timed", version="1", licence="MIT")
-    bundle = draft_of(result.folder, Results(contest.folder / "results"), naming).bundle()
+    bundle = build_run_draft(result.folder, Results(contest.folder / "results"), naming).bundle()
     contents = {}
     for path, content in bundle.files():
         with open_content(content) as source:

@@ -13,8 +13,8 @@ from sqlalchemy import update
 
 from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind
-from runner.registry.bundles.runs import draft_of
-from runner.registry.components.drafts import component_draft
+from runner.registry.bundles.runs import build_run_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
@@ -57,7 +57,7 @@ class Contest:
     def submit(self, who: str, owner: str, result: FinishedRun, **said: Any) -> str:
         """The path of its score, below a competition's."""
         naming = Naming(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
-        draft = draft_of(result.folder, Results(self.folder / "results"), naming)
+        draft = build_run_draft(result.folder, Results(self.folder / "results"), naming)
         with self.served.registry(who) as registry:
             _, added = registry.publish([draft.bundle()], "a test")
         self.told.append(added.note or "")
@@ -95,7 +95,7 @@ def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest
     folder = tmp_path_factory.mktemp("contest")
     write_rows(folder / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    served.publish("alice", component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
     alice = served.tokens["alice"]
     held = [f"p{index}" for index in range(HELD)]
     for body in (wanted("cup", held_out=held), wanted("late")):

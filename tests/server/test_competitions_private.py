@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.components.drafts import component_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.results.metric_definitions import ACCURACY
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
@@ -238,7 +238,7 @@ def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) 
     naming = Naming(owner="acme", name="known", version="1", licence="MIT")
     with server.database.writing() as connection:
         records = Records(connection)
-    put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
+    put(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
     wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
         create_competition(server.settings, server.database, records.viewer("alice"), wanted, NOW)

@@ -13,7 +13,7 @@ import yaml
 from runner.api import load_spec
 from runner.base.errors import SpecError
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.lineage.links import links_of, trained_facts
+from runner.registry.lineage.links import build_links, list_public_groups
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.spec.origin import MARKER
@@ -58,7 +58,7 @@ def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: Finishe
         name: state["model"] for name, state in before.items()
     }
     result = trained_on(spec, results_of(first))
-    for group in trained_facts(result.folder):
+    for group in list_public_groups(result.folder):
         (old,), (new,) = group["lineage"], group["made"]
         assert (old["run_id"], new["run_id"]) == (first.run_id, result.run_id)
         assert new["from_model"] == old["model"] == group["model"]
@@ -67,7 +67,7 @@ def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: Finishe
     saved = yaml.safe_load(result.folder.spec.read_text())
     assert saved["training"]["from"] is None
     assert saved["models"]["v"]["lineage"][0]["run_id"] == first.run_id
-    inputs = [link for link in links_of(result.folder, Results(results_of(first)), "acme") if link.role == "input"]
+    inputs = [link for link in build_links(result.folder, Results(results_of(first)), "acme") if link.role == "input"]
     assert [link.identity for link in inputs] == [f"dummy:{before[name]['model']}" for name in ("p", "v")]
 
 
@@ -107,7 +107,7 @@ def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was
     spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
     assert spec.got_from == {"release": RELEASE["release"], "sha256": RELEASE["sha256"]}
     result = trained_on(spec, tmp_path / "results")
-    links = [link for link in links_of(result.folder, Results(tmp_path / "results"), "me") if link.role == "input"]
+    links = [link for link in build_links(result.folder, Results(tmp_path / "results"), "me") if link.role == "input"]
     assert {(link.release, link.sha256) for link in links} == {(RELEASE["release"], RELEASE["sha256"])}
     state = json.loads((result.folder.path / "state.json").read_text())
     assert [step["release"] for step in state["v"]["lineage"]] == [RELEASE["release"], None]

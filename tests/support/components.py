@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from runner.documents.releases.reference import Kind
-from runner.registry.components.drafts import component_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Published
@@ -22,7 +22,7 @@ def naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **said:
 def published(registry: Path, path: Path, kind: Kind, named: Naming, part: str | None = None) -> Published:
     """A component, put into a registry's folder."""
     with connect(str(registry)) as there:
-        (one,), _ = there.publish([component_draft(path, kind, named, part).bundle()], "a test")
+        (one,), _ = there.publish([build_component_draft(path, kind, named, part).bundle()], "a test")
     return one
 
 

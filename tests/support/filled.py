@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.components.drafts import component_draft
+from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.server.settings import Settings
 from tests.server.test_competitions import CUP, Contest, wanted, write_rows
@@ -40,7 +40,7 @@ def _compete(served: Served, beside: Path) -> None:
     contest = Contest(served, beside)
     write_rows(beside / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    served.publish("alice", component_draft(beside / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    served.publish("alice", build_component_draft(beside / "rows.jsonl", Kind.DATASET, naming, None).bundle())
     asked = wanted("cup", held_out=[f"p{index}" for index in range(16)], day_limit=100)
     made = served.ask("/api/v1/competitions", "POST", asked, token=served.tokens["alice"])
     assert made.status == 201, made.body

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from runner.documents.releases.bundle import Bundle, open_content
 from runner.documents.releases.reference import Kind
-from runner.registry.bundles.runs import drafts_of
+from runner.registry.bundles.runs import build_run_drafts
 from runner.registry.draft import Naming
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -37,7 +37,7 @@ def run_bundle(
     (folder / "data.jsonl").write_text("".join(lines), "utf-8")
     result = played(spec, folder / "results")
     results = Results(folder / "results")
-    return drafts_of(RunFolder(result.folder.path), results, Naming(owner=owner, licence="MIT"))[-1].bundle()
+    return build_run_drafts(RunFolder(result.folder.path), results, Naming(owner=owner, licence="MIT"))[-1].bundle()
 
 
 def copy_of(bundle: Bundle, **changes: Any) -> Bundle:

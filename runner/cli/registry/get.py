@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[str, Any]:
     from runner.registry.bundles.requirements import reproduce_command
-    from runner.registry.components.drafts import spec_entry
+    from runner.registry.components.drafts import format_spec_entry
 
     release = fetched.release
     return {
@@ -82,7 +82,7 @@ def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[st
         "environment": _environment_command(fetched) if needs else None,
         "play": None if needs is None else needs.to_json(),
         "reproduce": None if needs is None else reproduce_command(fetched),
-        "named": None if needs else spec_entry(release),
+        "named": None if needs else format_spec_entry(release),
     }
 
 
@@ -155,12 +155,12 @@ def _describe_relations(fetched: FetchedRelease) -> list[str]:
     """Return the relations of the run to others, such as `child of`. Empty if the facts are invalid."""
     from runner.base.errors import ReleaseError
     from runner.registry.lineage.relations import describe_relations
-    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.lineage.sessions import session_from_release
     from runner.registry.transports.registry import ReleaseEntry
 
     with suppress(ReleaseError):
         entry = ReleaseEntry(fetched.release.reference, fetched.sha256)
-        return describe_relations(session_of_release(entry, fetched.release))
+        return describe_relations(session_from_release(entry, fetched.release))
     return []
 
 
@@ -224,7 +224,7 @@ def _describe_cost(needs: PlayRequirements) -> str:
 
 
 def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
-    from runner.registry.components.drafts import spec_entry
+    from runner.registry.components.drafts import format_spec_entry
 
     release = fetched.release
     where = fetched_registry(fetched.folder) or "WHERE"
@@ -233,5 +233,5 @@ def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none: the publisher reserves all rights"),
         ("where", str(fetched.folder)),
-        ("in a spec", f"{spec_entry(release)}   (after: {install})"),
+        ("in a spec", f"{format_spec_entry(release)}   (after: {install})"),
     ]

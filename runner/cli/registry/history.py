@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.lineage.history import history_of
+    from runner.registry.lineage.history import build_history
     from runner.results.leaderboard.results_folder import Results
 
     skipped: list[str] = []
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     published = list(_published_sessions(args.where, skipped))
     hashes = {session.sha256 for session in published}
     downloaded = [session for session in _downloaded_sessions(results, skipped) if session.sha256 not in hashes]
-    rows = history_of(args.agent, [*_local_sessions(results, skipped), *published, *downloaded])
+    rows = build_history(args.agent, [*_local_sessions(results, skipped), *published, *downloaded])
     if args.json:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
@@ -59,12 +59,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _local_sessions(results: Results, skipped: list[str]) -> Iterator[LineageSession]:
-    from runner.registry.lineage.sessions import session_of_folder
+    from runner.registry.lineage.sessions import session_from_folder
     from runner.registry.skipped_releases import describe_error
 
     for folder in results.runs():
         try:
-            yield session_of_folder(folder)
+            yield session_from_folder(folder)
         except Exception as error:  # noqa: BLE001 - a damaged run must not hide the others
             skipped.append(f"left out: {folder.run_id}: {describe_error(error)}")
     skipped.extend(results.damaged())
@@ -74,7 +74,7 @@ def _downloaded_sessions(results: Results, skipped: list[str]) -> Iterator[Linea
     """Yield the sessions of releases that `reproduce` downloaded into the results folder."""
     from runner.base.storage.atomic_files import read_json
     from runner.registry.fetched_release import fetched_folders, open_fetched
-    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.lineage.sessions import session_from_release
     from runner.registry.skipped_releases import describe_error
     from runner.registry.transports.registry import ReleaseEntry
 
@@ -82,7 +82,7 @@ def _downloaded_sessions(results: Results, skipped: list[str]) -> Iterator[Linea
         try:
             release = open_fetched(folder)
             where = str(read_json(folder / MARKER).get("where"))
-            yield session_of_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
+            yield session_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             skipped.append(f"left out: {folder}: {describe_error(error)}")
 
@@ -90,7 +90,7 @@ def _downloaded_sessions(results: Results, skipped: list[str]) -> Iterator[Linea
 def _published_sessions(where: str | None, skipped: list[str]) -> Iterator[LineageSession]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
-    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.lineage.sessions import session_from_release
     from runner.registry.skipped_releases import describe_error
 
     if where is None:
@@ -103,7 +103,7 @@ def _published_sessions(where: str | None, skipped: list[str]) -> Iterator[Linea
         for entry in entries:
             try:
                 release, _ = registry.read(entry)
-                yield session_of_release(entry, release, registry.where)
+                yield session_from_release(entry, release, registry.where)
             except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
                 skipped.append(f"left out: {entry.reference}: {describe_error(error)}")
 

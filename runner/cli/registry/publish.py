@@ -141,7 +141,7 @@ def _collect_drafts(
 
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
-    from runner.registry.bundles.runs import drafts_of
+    from runner.registry.bundles.runs import build_run_drafts
     from runner.registry.lineage.links import run_reference
     from runner.registry.publishing.public_commits import pinned_sources
     from runner.results.leaderboard.results_folder import Results
@@ -172,15 +172,15 @@ def _collect_drafts(
         _lock_run(folder, locks)
         if args.pin is not None:
             naming = replace(naming, sources=pinned_sources(folder, args.pin))
-        draft_groups.append(drafts_of(folder, Results.of(folder), naming))
+        draft_groups.append(build_run_drafts(folder, Results.of(folder), naming))
     return draft_groups, folders
 
 
 def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
     naming = _build_naming(args, kind)
-    from runner.registry.components.drafts import component_draft
+    from runner.registry.components.drafts import build_component_draft
 
-    return component_draft(path, kind, naming, args.part)
+    return build_component_draft(path, kind, naming, args.part)
 
 
 def _lock_run(folder: RunFolder, locks: ExitStack) -> None:

@@ -207,12 +207,12 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
     from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.models.api_keys import ALL, all_allowed
     from runner.registry.verification.fresh_play import fresh_plan, play_again
-    from runner.registry.verification.verify import edited_files
+    from runner.registry.verification.verify import find_edited_files
     from runner.rollouts.plan import Plan
     from runner.training.trust import check_trust, keys_sent
 
     plan = fresh_plan(fetched, args.overrides)
-    for path in () if args.quiet else edited_files(fetched.folder):
+    for path in () if args.quiet else find_edited_files(fetched.folder):
         folder = shlex.quote(str(fetched.folder))
         note(f"{path} was edited, but --fresh plays the published version; to play the edited one: nip-run {folder}")
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)

@@ -136,14 +136,14 @@ def _newest_versions(entries: Sequence[ReleaseEntry]) -> list[ReleaseEntry]:
 def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadable: list[str]) -> Iterator[_SearchHit]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
-    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.lineage.sessions import session_from_release
     from runner.registry.skipped_releases import describe_error
 
     registry.expect((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:
             release, _ = registry.read(entry)
-            session = session_of_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
+            session = session_from_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
             hit = _SearchHit(entry, release, session)
             "".join(
                 _searchable_texts(release)
@@ -168,9 +168,9 @@ def _searchable_texts(release: Release) -> Iterator[str]:
 
 
 def _component_row(hit: _SearchHit, lineage: Lineage) -> tuple[object, ...]:
-    from runner.registry.lineage.relations import parent_release
+    from runner.registry.lineage.relations import find_parent_release
 
-    parent = parent_release(hit.release.links)
+    parent = find_parent_release(hit.release.links)
     marks = [f"child of {parent}"] if parent is not None and hit.session is None else _describe_relations(hit, lineage)
     return str(hit.release.reference), hit.release.licence, _describe_release(hit, marks)
 
@@ -242,7 +242,7 @@ def _describe_release(hit: _SearchHit, marks: Sequence[str]) -> str:
 
 
 def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage) -> dict[str, Any]:
-    from runner.registry.lineage.descriptions import total_json
+    from runner.registry.lineage.descriptions import total_to_json
     from runner.registry.lineage.relations import describe_relations
 
     release, session = hit.release, hit.session
@@ -261,7 +261,7 @@ def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage
         "sources": {part: vars(source) for part, source in release.sources.items()},
         "same_run": [str(copy.release.reference) for copy in copies if copy is not hit],
         "of_other_runs": [] if session is None else describe_relations(session),
-        "effort": total_json(lineage.ancestry(session)) if session is not None and session.trains else None,
+        "effort": total_to_json(lineage.ancestry(session)) if session is not None and session.trains else None,
         "bytes": release.size,
         "files": len(release.files),
     }

@@ -106,7 +106,7 @@ def _describe_reused_answers(manifest: Manifest) -> Iterator[str]:
 
 def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
     """Run the checks of `publish` on one run, and print their results."""
-    from runner.registry.bundles.runs import drafts_of
+    from runner.registry.bundles.runs import build_run_drafts
     from runner.registry.draft import Naming
     from runner.registry.publishing.publish import Options, prepare_releases
     from runner.registry.redaction.machine_names import MachineNames
@@ -117,7 +117,7 @@ def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
     with ExitStack() as resources:
         releases = resources.enter_context(
             prepare_releases(
-                [drafts_of(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path))
+                [build_run_drafts(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path))
             )
         )
         outcomes = [outcome for release in releases for outcome in release.outcomes]
@@ -155,14 +155,14 @@ def _show_checks(ready_release: ReadyRelease, *, several: bool) -> None:
 def _show_spec(args: argparse.Namespace, results: Results) -> int:
     """Print which components of a spec are pinned, so that others can get them, and why the others are not."""
     from runner.base.errors import SpecError
-    from runner.registry.components.freeze import pins_of
+    from runner.registry.components.freeze import list_pins
     from runner.registry.components.lookup import finder_of
     from runner.spec.loader import load_specs
 
     specs = load_specs(args.what, (), results.path_of, finder_of(args.what))
     if not specs:
         raise SpecError([])
-    pins = pins_of(specs[:1])
+    pins = list_pins(specs[:1])
     if args.json:
         print_json([{"part": pin.part, "what": pin.label, "state": pin.state, "pinned": pin.is_pinned} for pin in pins])
         return ExitCode.DONE

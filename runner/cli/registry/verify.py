@@ -67,14 +67,14 @@ def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
     from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
-    from runner.registry.verification.verify import edited_files
+    from runner.registry.verification.verify import find_edited_files
 
     folder = Path(args.what)
     if not is_fetched(folder):
         return [], None
     try:
         release = open_fetched(folder)
-        return edited_files(folder), describe_missing_rows(release) if lacks_rows(release) else None
+        return find_edited_files(folder), describe_missing_rows(release) if lacks_rows(release) else None
     except ReleaseError:  # `_check_target` reports it
         return [], None
 

@@ -21,8 +21,8 @@ from runner.documents.releases.reference import Kind
 from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.board.numbers import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
-from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
-from runner.registry.lineage.lineage import Ancestry, Lineage
+from runner.registry.lineage.descriptions import describe_marks, origin_to_json, total_to_json
+from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.relations import describe_relations, replayed_run
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
@@ -47,11 +47,11 @@ class PublishedRow(LeaderboardRow):
     owner: str
     signed: bool
     effort: Mapping[str, Any]
-    """The effort of all training behind the run; see `total_json`."""
+    """The effort of all training behind the run; see `total_to_json`."""
     trained_on: Mapping[str, Any] | None
     """The number of its datapoints that its models were trained on; None if it is unknown."""
     lineage: Sequence[Mapping[str, Any]]
-    """The origins of the models; see `origin_json`."""
+    """The origins of the models; see `origin_to_json`."""
     tier: str
     """The level of verification; see `DEFAULT_TIER`."""
     numbers: str
@@ -88,7 +88,7 @@ class LoadedBoard:
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """The manifests of all runs and models, including those that are not on the board."""
+    """The manifests of all runs and models, also of runs that are not on the board."""
     sessions: Mapping[str, LineageSession]
     """Published runs and models, by the hash of the release."""
 
@@ -240,26 +240,25 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
     The database appends the rows of some tasks to the list of another task, where they have no rank.
     """
-    last_list: dict[str | None, int] = {}
-    lists: dict[tuple[str | None, str | None], int] = {}
-    started: set[tuple[str | None, int]] = set()
+    list_counts: dict[str | None, int] = {}  # by benchmark
+    list_numbers: dict[tuple[str | None, str | None], int] = {}  # by benchmark and task
+    known_lists: set[tuple[str | None, int]] = set()
     for row in rows:
-        benchmark, number = row.benchmark, row.list
-        last_list[benchmark] = max(last_list.get(benchmark, 0), number)
-        if (benchmark, number) not in started:  # the first row of a list defines the list's task
-            started.add((benchmark, number))
-            lists[benchmark, row.task] = number
-    placed = []
+        list_counts[row.benchmark] = max(list_counts.get(row.benchmark, 0), row.list)
+        if (row.benchmark, row.list) not in known_lists:  # the first row of a list defines the list's task
+            known_lists.add((row.benchmark, row.list))
+            list_numbers[row.benchmark, row.task] = row.list
+    separated = []
     for row in rows:
-        benchmark, task = row.benchmark, row.task
-        if (benchmark, task) not in lists:
-            last_list[benchmark] += 1
-            lists[benchmark, task] = last_list[benchmark]
-        own_list = replace(row, list=lists[benchmark, task])
+        key = row.benchmark, row.task
+        if key not in list_numbers:
+            list_counts[row.benchmark] += 1
+            list_numbers[key] = list_counts[row.benchmark]
         # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
         has_other_task = any(reason.is_reason_of(row) for reason in OTHER_TASK)
-        placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if has_other_task else own_list)
-    return sorted(placed, key=lambda row: (str(row.benchmark), row.list))
+        own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
+        separated.append(replace(row, list=list_numbers[key], **own_rank))
+    return sorted(separated, key=lambda row: (str(row.benchmark), row.list))
 
 
 def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
@@ -307,7 +306,7 @@ def _published_row(
 ) -> PublishedRow:  # fmt: skip
     """Return a row for the board: with the id of the run, its release, and the training behind its models."""
     session = sessions[entry.sha256]
-    ancestry: Ancestry = lineage.ancestry(session)
+    ancestry = lineage.ancestry(session)
     overlap = lineage.training_overlap(session, ancestry)
     is_published = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
     shared = () if row.shared_note is None else (row.shared_note,)
@@ -317,9 +316,9 @@ def _published_row(
         release_sha256=entry.sha256,
         owner=entry.reference.owner,
         signed=entry.signed,
-        effort=total_json(ancestry),
+        effort=total_to_json(ancestry),
         trained_on=None if overlap is None else {**vars(overlap), "shown": str(overlap)},
-        lineage=[origin_json(origin) for origin in ancestry.origins],
+        lineage=[origin_to_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
         marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, overlap)],

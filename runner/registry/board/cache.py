@@ -24,7 +24,7 @@ from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import Release, digest
 from runner.registry.board.numbers import check_run
-from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
+from runner.registry.lineage.sessions import LineageSession, read_content_hashes, session_from_release
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import describe_error, is_temporary
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -103,8 +103,8 @@ class BoardCache:
         return release
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the run or model in a manifest, with the facts for its lineage. Raises as `session_of_release`."""
-        return session_of_release(entry, release)
+        """Return the run or model in a manifest, with the facts for its lineage. Raises as `session_from_release`."""
+        return session_from_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
         """Return whether the manifest of a release is cached."""
@@ -191,7 +191,7 @@ class BoardCache:
         try:
             if not folder.is_dir():
                 fetch(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
-            return content_hashes(RunFolder(folder))
+            return read_content_hashes(RunFolder(folder))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - malformed inputs must not affect other runs

@@ -1,6 +1,6 @@
 """Check that the files of a run's release outside `data/` agree with the files in `data/`, for `verify`.
 
-The files outside are those that users see first: the hyperparameters, the spec that includes them, and the metrics.
+Users see the files outside first: the hyperparameters, the spec that includes them, and the metrics.
 """
 
 from __future__ import annotations

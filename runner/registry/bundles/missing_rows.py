@@ -80,7 +80,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
 
 
 def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
-    """Yield the settings to try: those for a run's saved rows, and those that the run used for the original dataset."""
+    """Yield the settings to try: for a run's saved rows, and for the original dataset, as the run used it."""
     yield DatasetSettings(path=str(file))
     selection = read_pin(fetched.folder / PIN).get("selection")
     try:

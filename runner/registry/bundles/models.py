@@ -19,16 +19,16 @@ from runner.documents.yaml_writer import dump
 from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
-from runner.registry.bundles.run_facts import sources_of_manifest, with_sources
+from runner.registry.bundles.run_facts import replace_sources, sources_of_manifest
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import (
     EFFORT,
+    complete_step,
+    list_public_groups,
+    list_recorded_groups,
     model_identity,
     model_reference,
     run_reference,
-    shown_step,
-    trained_as_recorded,
-    trained_facts,
 )
 from runner.registry.markdown import code
 from runner.results.folder import RunFolder
@@ -49,7 +49,7 @@ _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
 """Settings of a model group that stay correct if users run the model on another server."""
 
 
-def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
+def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     """Return a draft for the last model that a training run made in each model group; empty for other runs.
 
     Specs name the models of earlier iterations by the run's release and the iteration, such as `RUN@i3`.
@@ -57,10 +57,10 @@ def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    manifest = with_sources(folder.manifest(), naming.sources)
+    manifest = replace_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
         return []
-    groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)
+    groups = zip(list_recorded_groups(folder), _links(folder, manifest, naming), strict=True)
     switched = read_stages(folder.path, manifest.identity).all(Switched)
     return [
         _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
@@ -136,12 +136,12 @@ def _model_facts(
 def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | None, address: str | None) -> Any:
     """Return the entry `weights` of `model.yaml`; empty if a server has the weights."""
     if weights is not None:
-        known = {"sha256": weights.sha256, "bytes": weights.size, "files": len(weights.files)}
+        size = {"sha256": weights.sha256, "bytes": weights.size, "files": len(weights.files)}
     elif is_path(model):
-        known = {"sha256": recorded_sha256, "bytes": None, "files": None}
+        size = {"sha256": recorded_sha256, "bytes": None, "files": None}
     else:
         return {}
-    return {"weights": {**known, "address": address}}
+    return {"weights": {**size, "address": address}}
 
 
 def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]
 
 def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry for the `models` section of a spec, without the server's address."""
-    steps = [shown_step(step) for step in state["lineage"]]
+    steps = [complete_step(step) for step in state["lineage"]]
     address = {"base_url": "???"} if group.get("base_url") is not None else {}
     return {
         "provider": group.get("provider"),
@@ -272,7 +272,7 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
         release=naming.names.get(manifest.run_id) or str(run_reference(manifest.run_id, naming.owner, naming.version)),
         identity=manifest.identity,
     )
-    for group in trained_facts(folder):
+    for group in list_public_groups(folder):
         step = group["lineage"][-1] if group["lineage"] else None
         identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
         if step is None:

@@ -40,7 +40,7 @@ _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
 """More such keys, by section of the spec; for `models`, in each model group."""
 
 
-def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+def select_parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a resolved spec."""
     selected = {name: value for name, value in spec.items() if name not in NOT_PARAMETERS}
     for section in ("dataset", "protocol", "training"):
@@ -54,7 +54,7 @@ def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_parameters(spec: Mapping[str, Any]) -> bytes:
     """Return the file with the hyperparameters of a resolved spec."""
-    return (_HEADER + dump(parameters_of(spec))).encode()
+    return (_HEADER + dump(select_parameters(spec))).encode()
 
 
 def _without(section: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:

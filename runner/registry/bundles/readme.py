@@ -14,9 +14,9 @@ from runner.documents.releases.manifest import FileSource, Release
 from runner.models.api_keys import host_of
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, traits_of
 from runner.models.retirements import shutdown_notes
-from runner.registry.bundles.run_data import accuracy_of
+from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.lineage.relations import describe_parents
-from runner.registry.lineage.session_facts import groups_of
+from runner.registry.lineage.session_facts import parse_groups
 from runner.registry.markdown import cell, code, plain, prose
 from runner.results.leaderboard.model import Unranked
 from runner.results.manifest import Manifest, verifiers_of
@@ -59,7 +59,7 @@ def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
     # For a part of a training run, such as a test, the README of the training run names them.
     links = () if manifest.parent_run_id is not None else release.links
     # The phrases are, for example, "continues run/acme/a@1" and "child of run/acme/b@2".
-    phrases = [plain(phrase) for phrase in describe_parents(groups_of(release.facts), links)]
+    phrases = [plain(phrase) for phrase in describe_parents(parse_groups(release.facts), links)]
     if phrases:
         yield f"It {'; '.join(f'is a {phrase}' if phrase.startswith('child') else phrase for phrase in phrases)}."
 
@@ -87,7 +87,7 @@ def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
-    accuracy = accuracy_of(metrics)
+    accuracy = find_accuracy(metrics)
     # A replay made no calls, so its own cost is 0, although `cost_usd` has the cost of the replayed answers.
     cost = "an unknown cost" if manifest.own_cost_usd is None else f"${manifest.own_cost_usd:,.4f}"
     totals = f"{manifest.rollouts or 0:,} rollouts, {manifest.completions or 0:,} completions, {cost}"

@@ -84,4 +84,5 @@ def find_requirements(folder: Path) -> PlayRequirements:
     costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
     cost = (sum(low for low, _ in costs), sum(high for _, high in costs)) if len(costs) == len(estimates) else None
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
-    return PlayRequirements(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)
+    command = " ".join([command, *options])
+    return PlayRequirements(command, keys, addresses, calls=(low, high), cost_usd=cost, missing=missing, prices=prices)

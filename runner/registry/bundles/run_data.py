@@ -42,7 +42,7 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
     ).encode()
 
 
-def accuracy_of(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+def find_accuracy(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
     rows = (
         row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)

@@ -16,8 +16,8 @@ from runner.documents.releases.manifest import FileSource
 from runner.models.provider_traits import PROVIDERS, ProviderName
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
-from runner.registry.bundles.run_data import accuracy_of
-from runner.registry.lineage.links import trained_as_recorded
+from runner.registry.bundles.run_data import find_accuracy
+from runner.registry.lineage.links import list_recorded_groups
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
@@ -33,7 +33,7 @@ _FACTS = (
 )  # fmt: skip
 
 
-def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
+def load_datapoints(folder: RunFolder) -> list[PlayedDatapoint]:
     """Return the datapoints that were saved with a run.
 
     Raises:
@@ -45,7 +45,7 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
         raise RunError(f"{folder.path / 'inputs'}: the inputs of the run cannot be read: {error}") from error
 
 
-def facts_of(
+def collect_facts(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
 ) -> dict[str, Any]:
     """Return the facts as JSON values. The releases of all runs have the same keys."""
@@ -57,19 +57,19 @@ def facts_of(
         "status": manifest.status.value,
         "point": dict(manifest.point),
         "models": {row["agent"]: row["model"] for row in manifest.agents},
-        "accuracy": accuracy_of(metrics),
+        "accuracy": find_accuracy(metrics),
         "replay_of": None if manifest.replay_of is None else list(manifest.replay_of),
         "rejudge_of": None if manifest.rejudge_of is None else list(manifest.rejudge_of),
         "stopped": manifest.why_stopped,
         "pinned": is_pinned(manifest),
         "cleaned": [],
-        "trained": trained_as_recorded(folder),
+        "trained": list_recorded_groups(folder),
         "datapoints_sha256": hashes if len(hashes) <= MAX_DATAPOINTS else None,
     }
 
 
 def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
-    """Yield the settings that say which model each agent used, and on which server."""
+    """Yield the settings of each agent's model, with its provider and the server's address."""
     for row in manifest.agents:
         provider = cast("ProviderName", row["provider"])
         if provider in PROVIDERS:
@@ -78,7 +78,7 @@ def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSe
             yield ModelSettings(provider=provider, model=row["model"], base_url=address)
 
 
-def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
+def collect_hashes(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
     """Return hashes that are equal for equal runs, even if their files are formatted differently."""
     return {
         "run": manifest.identity,
@@ -105,7 +105,7 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
 
 
-def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -> Manifest:
+def replace_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -> Manifest:
     """Return a manifest with other sources of its files; if `sources` is None, the manifest is not changed."""
     if sources is None:
         return manifest

@@ -21,12 +21,18 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import SUFFIX
 from runner.registry.bundles import parameters, readme, run_data
-from runner.registry.bundles.models import model_drafts
-from runner.registry.bundles.run_facts import datapoints_of, facts_of, identity_of, sources_of_manifest, with_sources
+from runner.registry.bundles.models import build_model_drafts
+from runner.registry.bundles.run_facts import (
+    collect_facts,
+    collect_hashes,
+    load_datapoints,
+    replace_sources,
+    sources_of_manifest,
+)
 from runner.registry.components import croissant
 from runner.registry.draft import Draft, Naming
 from runner.registry.fetched_release import MAX_LOCK, PIN
-from runner.registry.lineage.links import links_of, release_name
+from runner.registry.lineage.links import build_links, release_name
 from runner.registry.records import ROLLOUTS_FILE, write_rollouts
 from runner.registry.sent_releases import find_sent_reference
 from runner.results import baseline_scores
@@ -46,22 +52,22 @@ NO_ROWS = "none"
 """The value of `--dataset-licence` for a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""Replaces the path of a replayed run in a published spec. Nobody needs it: the replay's journal has the answers."""
+"""Replaces the path of a replayed run in a published spec. Readers do not need that run: the replay has its answers."""
 
 _RUN_FILES = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
 
 
-def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
+def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     """Return the draft of the release of one run.
 
     Raises:
         RunError, SpecError: a file of the run is missing or damaged.
     """
-    manifest = with_sources(folder.manifest(), naming.sources)
+    manifest = replace_sources(folder.manifest(), naming.sources)
     spec = ModelSource(folder.path).spec
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
-    datapoints = datapoints_of(folder)
+    datapoints = load_datapoints(folder)
     release = Release(
         kind=Kind.RUN,
         owner=naming.owner,
@@ -70,10 +76,10 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         description=naming.description or str(spec.get("description") or ""),
         licence=naming.licence,
         visibility=naming.visibility,
-        identity=identity_of(folder, manifest, datapoints),
+        identity=collect_hashes(folder, manifest, datapoints),
         sources=sources_of_manifest(manifest),
         links=_links(folder, results, naming),
-        facts=facts_of(folder, manifest, metrics, datapoints),
+        facts=collect_facts(folder, manifest, metrics, datapoints),
     )
     has_rows = naming.dataset_licence != NO_ROWS
     contents: dict[str, Content] = {
@@ -87,7 +93,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         release,
         contents,
         notes=tuple(_notes(folder, manifest, spec, contents, has_rows=has_rows)),
-        # The README has names from the spec and the manifest, so it is built again after these are redacted.
+        # The README has names from the spec and the manifest. After these are redacted, the README is built again.
         derived={readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows)},
         withheld={} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"},
     )
@@ -112,7 +118,7 @@ def _readme(release: Release, folder: RunFolder, has_rows: bool) -> bytes:
     return readme.build_readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
-def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
+def build_run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
     """Return the drafts of a run and of everything that is published with it: parts, models, and the run itself last.
 
     Raises:
@@ -123,9 +129,9 @@ def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[D
     naming = replace(naming, names={**naming.names, folder.run_id: str(reference)})
     naming_of_parts = replace(naming, name=None, description="", child_of=None)
     return [
-        *(draft_of(part, results, naming_of_parts) for part in parts),
-        *model_drafts(folder, naming_of_parts),
-        draft_of(folder, results, naming),
+        *(build_run_draft(part, results, naming_of_parts) for part in parts),
+        *build_model_drafts(folder, naming_of_parts),
+        build_run_draft(folder, results, naming),
     ]
 
 
@@ -135,7 +141,7 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Release
         for run_id in folder.manifest().source_run_ids
         if (reference := find_sent_reference(results.run(run_id), naming.registry, naming.version)) is not None
     }
-    links = links_of(folder, results, naming.owner, naming.version, names={**sent, **naming.names})
+    links = build_links(folder, results, naming.owner, naming.version, names={**sent, **naming.names})
     if naming.child_of is None:
         return links
     parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
@@ -158,7 +164,7 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
 
 
 def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
-    """Return the resolved spec, in which the path of each replayed run is replaced by a placeholder."""
+    """Return the resolved spec with a placeholder instead of the path of each replayed run."""
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
@@ -188,8 +194,8 @@ def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Namin
     """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
-        columns = croissant.column_kinds(_lines(path))
-        description = croissant.croissant_of(
+        columns = croissant.find_column_kinds(_lines(path))
+        description = croissant.build_croissant(
             release.name,
             f"The datapoints of the run {manifest.run_id}, on {manifest.benchmark}.",
             naming.dataset_licence or naming.licence,

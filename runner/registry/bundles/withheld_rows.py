@@ -2,7 +2,7 @@
 
 The run's *pin* (`inputs/dataset.pin.json`) has the hashes of the datapoints and groups, and its rollouts have the
 labels. From these a board computes the task, so that the run is ranked only with runs on the same datapoints, labels
-and groups. Nobody else can check that the hashes and labels are right, so the board marks the run's metrics.
+and groups. No one else can check that the hashes and labels are right, so the board marks the run's metrics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class _WithheldDatapoint(Datapoint):
-    """A datapoint without content, of which only the hash is known."""
+    """A datapoint with a hash instead of its content."""
 
     published_hash: str = ""
 
@@ -59,8 +59,8 @@ def load_withheld(folder: RunFolder) -> Dataset:
     # The owner of a dataset may withhold all labels, but not some of them.
     are_labels_withheld = bool(labels) and all(label is None for label in labels.values())
     valid_labels = [(type(None), None)] if are_labels_withheld else [(int, 0), (int, 1)]
-    known = {point for point, label in labels.items() if (type(label), label) in valid_labels}
-    unknown = [row["id"] for row in rows if row["id"] not in known]
+    labeled = {point for point, label in labels.items() if (type(label), label) in valid_labels}
+    unknown = [row["id"] for row in rows if row["id"] not in labeled]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
             f"the run's dataset rows are withheld, and no rollout has the label of "
@@ -83,13 +83,13 @@ def load_withheld(folder: RunFolder) -> Dataset:
 def _played_datapoint(row: Mapping[str, Any], label: int | None) -> PlayedDatapoint:
     group = row["group_sha256"]
     return PlayedDatapoint(
-        row["id"],
-        group or row["id"],
-        label,
-        row["content_sha256"],
-        {},
-        group is not None,
-        row.get("all_columns_sha256"),
+        id=row["id"],
+        group=group or row["id"],
+        label=label,
+        content_sha256=row["content_sha256"],
+        columns={},
+        group_is_hash=group is not None,
+        all_columns_sha256=row.get("all_columns_sha256"),
     )
 
 

@@ -51,7 +51,7 @@ _SPDX = "https://spdx.org/licenses/"
 LICENSE_NOT_STATED = "not stated: nobody may assume that they may use it"
 
 
-def croissant_of(
+def build_croissant(
     name: str,
     description: str,
     licence: str | None,
@@ -95,7 +95,7 @@ def _describe_rows(columns: Mapping[str, str], file_id: str) -> dict[str, Any]:
     }
 
 
-def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def find_column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the kind of each column, in order of appearance.
 
     Nulls do not affect the kind. A column with integers and floats is `number`, one with other mixtures is `json`, and

@@ -34,7 +34,7 @@ _BUILTIN_FOLDERS = (
 """Folders with the files that come with nip-run."""
 
 
-def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
+def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
     """Return the draft of a component.
 
     `path` is a protocol file, a folder of templates, a table, a model file or a spec. `part` names the agent, the model
@@ -101,8 +101,8 @@ _SPEC_ENTRIES: Mapping[Kind, str] = {
 }
 
 
-def spec_entry(release: Release) -> str:
-    """Return the line of YAML with which a spec uses an installed component."""
+def format_spec_entry(release: Release) -> str:
+    """Return the line of YAML that makes a spec use an installed component."""
     return _SPEC_ENTRIES[release.kind].format(f"{release.owner}/{release.name}@{release.version}")
 
 
@@ -110,5 +110,5 @@ def _readme(release: Release, reference: Reference) -> str:
     licence = release.licence or "none is given"
     return (
         f"# {reference}\n\n{release.description}\n\nLicence: {licence}.\n\nTo use it, install it and name it in a spec:"
-        f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{spec_entry(release)}\n```\n"
+        f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{format_spec_entry(release)}\n```\n"
     )

@@ -34,7 +34,7 @@ from runner.game.prompts.templates import (
 )
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
-from runner.registry.components.croissant import column_kinds, croissant_of
+from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import Naming
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.rollouts.identity import protocol_content
@@ -62,7 +62,7 @@ class UnnamedComponent:
 # Protocols
 
 
-def protocol_file(path: Path) -> tuple[bytes, Protocol]:
+def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
     """Return the protocol in a file, and the content of the file for a release.
 
     If the protocol extends others, the content is merged with them; otherwise it is the user's file, unchanged.
@@ -81,26 +81,26 @@ def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     if not protocol.declares_verifier_first:
         # If the file had this key, it would declare that the parameter can be changed.
         del data["parameters"]["verifier_first"]
-    without_null_values: dict[str, Any] = without_nulls(data)
+    without_null_values: dict[str, Any] = remove_nulls(data)
     return without_null_values
 
 
-def without_nulls(value: Any) -> Any:
+def remove_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {name: remove_nulls(item) for name, item in value.items() if item is not None}
+    return [remove_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; name a .yaml file")
-    data, protocol = protocol_file(path)
+    data, protocol = load_protocol_file(path)
     parameters = to_plain(protocol.parameters)
     return UnnamedComponent(
-        {Kind.PROTOCOL: PinnedFiles(path, (path,))},
-        {"protocol.yaml": data},
-        {"protocol": tagged_hash("protocol", protocol_content(protocol))},
-        {
+        parts={Kind.PROTOCOL: PinnedFiles(path, (path,))},
+        contents={"protocol.yaml": data},
+        identity={"protocol": tagged_hash("protocol", protocol_content(protocol))},
+        facts={
             "protocol": protocol.name,
             "agents": {name: agent.role for name, agent in protocol.file.agents.items()},
             "channels": sorted(protocol.file.channels),
@@ -114,7 +114,7 @@ def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedCompo
 # Prompts
 
 
-def template_files(folder: Path) -> dict[str, bytes]:
+def load_template_files(folder: Path) -> dict[str, bytes]:
     """Return the templates of a folder, by file name.
 
     Raises:
@@ -145,17 +145,17 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    files = template_files(path)
+    files = load_template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     variables = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
-        {Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
-        files,
-        {"prompts": tagged_hash("prompts", hashes)},
-        {
+        parts={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
+        contents=files,
+        identity={"prompts": tagged_hash("prompts", hashes)},
+        facts={
             "agents": agents,
             "columns": columns,
             "templates": {name: {"sha256": hashes[name], "variables": variables[name]} for name in sorted(hashes)},
@@ -177,13 +177,16 @@ def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
     splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
-    columns = {"id": "text", **column_kinds({"label": point.label, **point.columns} for point in dataset.datapoints)}
-    croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
+    columns = {
+        "id": "text",
+        **find_column_kinds({"label": point.label, **point.columns} for point in dataset.datapoints),
+    }
+    croissant = build_croissant(naming.name or path.stem, description, licence, {name: path}, columns)
     return UnnamedComponent(
-        {Kind.DATASET: PinnedFiles(path, (path,))},
-        {name: path, "croissant.json": croissant},
-        {"dataset": dataset.sha256, "source": dataset.source_sha256},
-        {
+        parts={Kind.DATASET: PinnedFiles(path, (path,))},
+        contents={name: path, "croissant.json": croissant},
+        identity={"dataset": dataset.sha256, "source": dataset.source_sha256},
+        facts={
             "rows": len(dataset.datapoints),
             "columns": list(dataset.columns),
             "labels": dict(sorted(labels.items())),

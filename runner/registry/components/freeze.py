@@ -64,10 +64,11 @@ class FrozenPin:
 
     @property
     def why_not(self) -> str | None:
+        """The reason why the part is not pinned; None if it is pinned, or if the reason is unknown."""
         return None if self.is_pinned or self.source is None else self.source.why
 
 
-def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
+def list_pins(specs: Iterable[Spec]) -> list[FrozenPin]:
     """Return the pins of the specs of all points of a sweep, without duplicates, sorted by part."""
     pins: dict[FrozenPin, None] = {}
     for spec in specs:
@@ -91,7 +92,7 @@ _REFERENCE_KINDS: dict[KeyPath, Kind] = {
 
 
 def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
-    """Write a copy of a spec file, including comments, in which each named release has a version.
+    """Write a copy of a spec file, including comments, that names each release with its version.
 
     Raises:
         UsageError: the target exists, or is not in the spec's folder, so that relative paths in it would be wrong.
@@ -103,12 +104,12 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
         )
     uses = [use for spec in specs for use in spec.components.values()]
 
-    def with_version(keys: KeyPath, text: str) -> str | None:
-        kind = _kind_at(keys)
-        return None if kind is None or not is_reference(text) else _with_version(text, kind, uses)
+    def replace_reference(keys: KeyPath, text: str) -> str | None:
+        kind = _kind_at(keys) if is_reference(text) else None
+        return None if kind is None else _with_version(text, kind, uses)
 
     try:
-        frozen = replace_texts(read_bounded(path, MAX_BYTES).decode(), with_version)
+        frozen = replace_texts(read_bounded(path, MAX_BYTES).decode(), replace_reference)
         with os.fdopen(create_only(target, os.O_WRONLY), "wb") as file:
             file.write(frozen.encode())
     except FileExistsError as error:
@@ -118,6 +119,7 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
 
 
 def _kind_at(keys: KeyPath) -> Kind | None:
+    """Return the kind of release that a key can name; None if the key names none."""
     names = keys[:1] if keys[:1] == ("extends",) else keys  # `extends` is a reference or a list of references
     for key, kind in _REFERENCE_KINDS.items():
         if len(key) == len(names) and all(part in ("*", name) for part, name in zip(key, names, strict=True)):

@@ -35,7 +35,7 @@ class InstallResult:
 
 
 _Selection = dict[Reference, tuple[Registry | None, ReleaseEntry]]
-"""Releases to install, with the registry of each. The registry is None if the release is already installed."""
+"""Releases to install, with the registry of each. Installed releases have no registry (None)."""
 
 
 class Installer:
@@ -70,7 +70,7 @@ class Installer:
         return self._install_all(selected)
 
     def restore(self) -> list[InstallResult]:
-        """Install all releases that the lock pins, with the same hashes, and check those that are installed already.
+        """Install all releases that the lock pins, with the same hashes, and check releases that are installed already.
 
         Raises:
             NotFoundError, ReleaseError: as `install`; also if the registry's release does not have the pinned hash.
@@ -98,7 +98,7 @@ class Installer:
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
-        """Return a release with the registry to install it from; the registry is None if it is already installed.
+        """Return a release with the registry to install it from, or with None if it is already installed.
 
         A release in the lock comes from the registry there; other releases come from the default registry.
         """
@@ -178,7 +178,7 @@ _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
 
 
 def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:
-    """Yield the releases that a component needs. The hash of each is None if the component does not say it."""
+    """Yield the releases that a component needs. If the component does not pin the hash, it is None."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
             reference = parse(link.release)

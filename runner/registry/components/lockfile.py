@@ -154,7 +154,7 @@ class Lock:
             yield Lock.read(self.path)
 
     def _relative_pin(self, pin: LockedPin) -> LockedPin:
-        """Return a pin in which a registry folder inside the project is relative, because the project may be moved."""
+        """Return a pin with a relative path to a registry folder inside the project: the project may be moved."""
         if not pin.where.startswith("file:"):
             return pin
         with suppress(ValueError):

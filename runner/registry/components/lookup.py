@@ -1,6 +1,6 @@
 """Give the loader of specs a function that finds the releases that a spec names.
 
-The code that finds releases is slow to import, and most specs name none, so it is imported at the first call.
+Most specs name no release, and the code that finds releases is slow to import. The first call imports it.
 """
 
 from __future__ import annotations

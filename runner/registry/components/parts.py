@@ -19,10 +19,10 @@ from runner.documents.schema_check import check
 from runner.documents.yaml_writer import dump
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.registry.components.files import UnnamedComponent, without_nulls
+from runner.registry.components.files import UnnamedComponent, remove_nulls
 from runner.registry.components.lookup import finder_of
 from runner.registry.draft import Naming
-from runner.registry.redaction.rules import MODEL_KEYS, renamed_models
+from runner.registry.redaction.rules import MODEL_KEYS, choose_public_names
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.rollouts.identity import agent_content, model_content
@@ -45,17 +45,17 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
     settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
     group = settings.model
     source: ModelSettings = _shared_value([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
-    model_data, notes = model_entry(source, group)
+    model_data, notes = build_model_entry(source, group)
     content = {"model": group, **_explicit_settings(settings, {"model", "freeze"}), MODEL_GROUP: model_data}
     model = from_plain(ModelSettings, model_data)
     return UnnamedComponent(
-        _spec_files(Kind.AGENT, specs[0]),
-        {"agent.yaml": dump(content).encode()},
-        {
+        parts=_spec_files(Kind.AGENT, specs[0]),
+        contents={"agent.yaml": dump(content).encode()},
+        identity={
             "agent": tagged_hash("agent", agent_content(settings)),
             "model": tagged_hash("model", model_content(model, None)),
         },
-        {
+        facts={
             "agent": name,
             "role": specs[0].protocol.agent_spec(name).role,
             "protocol": specs[0].protocol.name,
@@ -71,34 +71,36 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
 def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Return the component with the trainer of a model group, from a spec that trains models."""
     specs = load_specs(path, (), find_component=finder_of(path))
-    sections = [spec.experiment.training for spec in specs]
-    trainers = [section.trainers for section in sections if section is not None]
-    if len(trainers) < len(specs):
+    sections = [spec.experiment.training for spec in specs if spec.experiment.training is not None]
+    if len(sections) < len(specs):
         raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
-    group = _select_part(part, list(trainers[0]), "trainer", path)
-    settings = _shared_value([section[group] for section in trainers], f"training.trainers.{group}", path)
+    method = sections[0].method
+    group = _select_part(part, list(sections[0].trainers), "trainer", path)
+    settings = _shared_value([section.trainers[group] for section in sections], f"training.trainers.{group}", path)
     content = _explicit_settings(settings, set())
-    stored_scripts, notes_on_missing = trainer_contents({group: settings}, specs[0])
+    stored_scripts, notes_on_missing = collect_trainer_contents({group: settings}, specs[0])
     identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
     folder = f"{FOLDER}/{group}/"
     files = {name.removeprefix(folder): data.hex() for name, data in stored_scripts.items() if name.startswith(folder)}
     identity |= {"stored": files} if files else {}
     return UnnamedComponent(
-        _spec_files(Kind.TRAINER, specs[0]),
-        {"trainer.yaml": dump(content).encode(), **stored_scripts},
-        {"trainer": tagged_hash("trainer", identity)},
-        {
+        parts=_spec_files(Kind.TRAINER, specs[0]),
+        contents={"trainer.yaml": dump(content).encode(), **stored_scripts},
+        identity={"trainer": tagged_hash("trainer", identity)},
+        facts={
             "backend": settings.backend,
             "format": settings.dataset_format,
             "runs_a_command": settings.command is not None,
-            "method": None if sections[0] is None else sections[0].method,
+            "method": method,
         },
         notes=notes_on_missing,
-        description=f"A trainer: {settings.backend}, for {'' if sections[0] is None else sections[0].method}",
+        description=f"A trainer: {settings.backend}, for {method}",
     )
 
 
-def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def collect_trainer_contents(
+    trainers: Mapping[str, TrainerSettings], spec: Spec
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Return the scripts of a release's trainers, and notes about files that are not in the release.
 
     Raises:
@@ -162,22 +164,22 @@ def _model_component(
     files: Mapping[str, Content],
     parts: dict[str, PinnedFiles],
 ) -> UnnamedComponent:
-    entry, notes = model_entry(settings, group)
+    entry, notes = build_model_entry(settings, group)
     published = from_plain(ModelSettings, entry)
     sha256 = weights.get("sha256")
     is_hash = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
     identity = {"model": tagged_hash("model", model_content(published, None))}
     return UnnamedComponent(
-        parts,
-        {MODEL: dump({**entry, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
-        {**identity, WEIGHTS: str(sha256)} if is_hash else identity,
-        {**_model_facts(published), WEIGHTS: weights or None, "models": {"model": published.name}},
+        parts=parts,
+        contents={MODEL: dump({**entry, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
+        identity={**identity, WEIGHTS: str(sha256)} if is_hash else identity,
+        facts={**_model_facts(published), WEIGHTS: weights or None, "models": {"model": published.name}},
         notes=notes,
         description=f"Model {published.name}, trained from {published.base_model or published.name}",
     )
 
 
-def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def build_model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a model group's settings without its address and paths, and notes about what was removed.
 
     Raises:
@@ -193,7 +195,7 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
         data["base_url"] = NOT_PUBLISHED
         notes.append(f"models.{group}.base_url was removed: users set the address of their own server")
     entries = (data, *data.get("lineage", ()))
-    published_names = renamed_models(entry[name] for entry in entries for name in MODEL_KEYS if entry.get(name))
+    published_names = choose_public_names(entry[name] for entry in entries for name in MODEL_KEYS if entry.get(name))
     for name in MODEL_KEYS:
         for entry in (entry for entry in entries if entry.get(name) in published_names):
             entry[name] = published_names[entry[name]]
@@ -214,7 +216,7 @@ def _explicit_settings(settings: Any, excluded: Iterable[str]) -> dict[str, Any]
     """Return the settings of an entry that are required or differ from the default."""
     required = {item.name for item in fields(settings) if item.default is MISSING and item.default_factory is MISSING}
     names = {*changed_keys(settings), *required} - set(excluded)
-    return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in names}
+    return {name: remove_nulls(value) for name, value in to_plain(settings).items() if name in names}
 
 
 def _model_facts(settings: ModelSettings) -> dict[str, Any]:

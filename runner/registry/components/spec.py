@@ -23,11 +23,11 @@ from runner.documents.yaml_writer import dump
 from runner.game.protocols.loader import find_protocol
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.components.files import UnnamedComponent, protocol_file, template_files
+from runner.registry.components.files import UnnamedComponent, load_protocol_file, load_template_files
 from runner.registry.components.lookup import finder_of
-from runner.registry.components.parts import trainer_contents
+from runner.registry.components.parts import collect_trainer_contents
 from runner.registry.draft import Naming
-from runner.registry.redaction.rules import renamed_models
+from runner.registry.redaction.rules import choose_public_names
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.datasets.loader import HUB
@@ -56,7 +56,9 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
     specs = load_specs(path, (), find_component=find)
     layered = read_spec_data(path, find)
     model_groups = [group for spec in specs for group in spec.experiment.models.values()]
-    published_names = renamed_models(name for group in model_groups for name in (group.name, group.base_model) if name)
+    published_names = choose_public_names(
+        name for group in model_groups for name in (group.name, group.base_model) if name
+    )
     files = _ReleaseFiles(layered, find, published_names)
     data = files.rewrite(layered.data)
     _keep_chat_formats(data, specs[0], files)
@@ -65,12 +67,12 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
     for name in list(trainers):
         if f"training.trainers.{name}" in files.uses:  # the trainer's own release has its files
             del trainers[name]
-    stored_scripts, notes_on_missing = trainer_contents(trainers, specs[0])
+    stored_scripts, notes_on_missing = collect_trainer_contents(trainers, specs[0])
     return UnnamedComponent(
-        parts_of(specs[0]),
-        {"spec.yaml": dump(data).encode(), **files.contents, **stored_scripts},
-        _identity(specs),
-        _facts(specs, published_names),
+        parts=parts_of(specs[0]),
+        contents={"spec.yaml": dump(data).encode(), **files.contents, **stored_scripts},
+        identity=_identity(specs),
+        facts=_facts(specs, published_names),
         links=tuple(files.links()),
         notes=(*dict.fromkeys(files.notes), *notes_on_missing),
         description=specs[0].experiment.description or f"Spec {specs[0].experiment.name}",
@@ -133,7 +135,7 @@ class _ReleaseFiles:
     _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
 
     def rewrite(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a spec's data in which files are named by their paths in the release, and releases have versions.
+        """Return a spec's data, with the paths of files in the release and with the versions of other releases.
 
         Raises:
             ReleaseError: the spec names a file or a run that others cannot get.
@@ -262,8 +264,8 @@ class _ReleaseFiles:
 
 _FOLDERS: Mapping[str, str] = {_PROTOCOL: "protocols", _PROMPTS: "prompts", _DATASET: "data"}
 _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
-    _PROTOCOL: lambda path: {"": protocol_file(path)[0]},
-    _PROMPTS: template_files,
+    _PROTOCOL: lambda path: {"": load_protocol_file(path)[0]},
+    _PROMPTS: load_template_files,
     _DATASET: lambda path: {"": path},
 }
 """Functions that return the files to add for a path, by the key that names it. A file's key is its path in the added

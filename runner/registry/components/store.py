@@ -32,7 +32,7 @@ _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
 """The state (modification times, size, inode) and the hash of each file that this process has checked before."""
 
 
-def store_folder() -> Path:
+def find_store_folder() -> Path:
     """Return the folder of the store: `NIP_RUN_STORE`, or by default a folder in the user's data folder."""
     if folder := os.environ.get(VARIABLE):
         return Path(folder).expanduser().absolute()
@@ -54,7 +54,7 @@ class Store:
     """The store in a folder, which need not exist yet."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = store_folder() if root is None else root.absolute()
+        self.root = find_store_folder() if root is None else root.absolute()
 
     def entries(self) -> list[ReleaseEntry]:
         """Return all installed releases. Raises as `Registry.entries`."""

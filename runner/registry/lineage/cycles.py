@@ -1,6 +1,6 @@
 """Find releases whose claims together say that a model comes from itself, so that one claim must be wrong.
 
-`publish` and servers check each new release with `closed_cycle`.
+`publish` and servers check each new release with `find_closed_cycle`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from runner.documents.releases.manifest import Release, digest
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.sessions import LineageSession, session_of_release
+from runner.registry.lineage.sessions import LineageSession, session_from_release
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
-def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
+def find_closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
     """Return a message if a release, and those published `together` with it, would close a cycle; otherwise None.
 
     If the cycle includes releases of other owners, the message is a `CheckNote`, which does not prevent the publish:
@@ -41,7 +41,7 @@ def _describe_chain(chain: Sequence[str]) -> str:
 
 
 def _session(release: Release) -> LineageSession:
-    return _as_publisher(session_of_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
+    return _as_publisher(session_from_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
 
 
 def _as_publisher(session: LineageSession) -> LineageSession:
@@ -50,14 +50,14 @@ def _as_publisher(session: LineageSession) -> LineageSession:
 
 
 def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageSession]:
-    """Yield the published runs and models, except `excluded` releases and those that cannot be read."""
+    """Yield the published runs and models, except `excluded` and unreadable releases."""
     excluded_names = set(excluded)
     for kind in (Kind.RUN, Kind.MODEL):
         for entry in registry.entries(kind):
             if str(entry.reference) in excluded_names:
                 continue
             try:
-                yield _as_publisher(session_of_release(entry, registry.read(entry)[0]))
+                yield _as_publisher(session_from_release(entry, registry.read(entry)[0]))
             except MemoryError:
                 raise
             except Exception:  # noqa: BLE001, S112 - errors of other releases do not concern this one

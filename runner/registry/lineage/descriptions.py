@@ -87,7 +87,7 @@ def _has_unknown_weights(origin: ModelOrigin) -> bool:
     return is_trained and not any(hashes) and not use.has_unique_name
 
 
-def origin_json(origin: ModelOrigin) -> dict[str, Any]:
+def origin_to_json(origin: ModelOrigin) -> dict[str, Any]:
     """Return an origin as JSON."""
     return {
         "run": origin.use.session.key if not origin.use.session.private else None,
@@ -110,7 +110,7 @@ def origin_json(origin: ModelOrigin) -> dict[str, Any]:
     }
 
 
-def total_json(ancestry: Ancestry) -> dict[str, Any]:
+def total_to_json(ancestry: Ancestry) -> dict[str, Any]:
     """Return the effort of all training behind a run as JSON."""
     total = ancestry.total
     return {

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import did_you_mean
-from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
+from runner.registry.lineage.descriptions import describe_marks, origin_to_json, total_to_json
 from runner.registry.lineage.lineage import Ancestry, Lineage, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelOrigin
 from runner.registry.lineage.relations import (
@@ -41,7 +41,7 @@ class HistoryRow:
     own_training: Ancestry
     """The training in this run, without its ancestors."""
     ancestry: Ancestry
-    """All training behind the run's models."""
+    """The training behind the run's models, in this run and in its ancestors."""
     overlap: TrainingOverlap | None
     """The number of the run's datapoints that its models were trained on; None if it is not a benchmark run."""
     published: tuple[LineageSession, ...]
@@ -93,18 +93,18 @@ class HistoryRow:
             "from": self.start_models,
             "to": self.final_models,
             "datapoints": self.datapoints,
-            "effort": total_json(self.own_training),
-            "cumulative": total_json(self.ancestry),
+            "effort": total_to_json(self.own_training),
+            "cumulative": total_to_json(self.ancestry),
             "accuracy": session.facts.get("accuracy"),
             "trained_on": None if self.overlap is None else {**asdict(self.overlap), "shown": str(self.overlap)},
-            "lineage": [origin_json(origin) for origin in self.origins],
+            "lineage": [origin_to_json(origin) for origin in self.origins],
             "after": [run_id for run_id, _ in self.after],
             "depth": self.depth,
             "marks": list(self.marks),
         }
 
 
-def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
+def build_history(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
     """Return the rows for an agent, a model group, a model or a run, each below its ancestor, the oldest first.
 
     Raises:
@@ -130,8 +130,8 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     return _build_rows(selected, runs, replays, lineage)
 
 
-def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the rows of all runs in the order of `history_of`; training games without their run are omitted."""
+def build_full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
+    """Return the rows of all runs in the order of `build_history`; training games without their run are omitted."""
     sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
     selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}
@@ -162,7 +162,7 @@ def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
 
 
 def _all_names(session: LineageSession) -> Iterator[str]:
-    """Yield all names that `history_of` accepts for a session."""
+    """Yield all names that `build_history` accepts for a session."""
     yield session.run_id
     yield session.key
     for group in session.groups:
@@ -219,15 +219,14 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
     no trained model, because the other tests are compared with it.
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
-    ancestors = {
-        key: {maker.session.run for maker in lineage.makers_of(copies[0])}
-        | {training for training in (trainings.get(_parent_run(copies[0])),) if training is not None}
-        for key, copies in runs.items()
-    }
+    ancestors: dict[RunKey, set[RunKey]] = {}
     descendants: dict[RunKey, set[RunKey]] = {}
-    for key, makers in ancestors.items():
-        for maker in makers:
-            descendants.setdefault(maker, set()).add(key)
+    for key, copies in runs.items():
+        ancestors[key] = {maker.session.run for maker in lineage.makers_of(copies[0])}
+        if (training := trainings.get(_parent_run(copies[0]))) is not None:
+            ancestors[key].add(training)
+        for ancestor in ancestors[key]:
+            descendants.setdefault(ancestor, set()).add(key)
     relatives = dict(selected)
     for neighbors in (ancestors, descendants):
         visited, pending = set(selected), list(selected)

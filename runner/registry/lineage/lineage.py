@@ -213,7 +213,7 @@ def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
 
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
-    """Return the model from which a model was trained: an earlier one of the same run, or the run's start model."""
+    """Return the model that a training started from: an earlier one of the same run, or the run's start model."""
     iteration = maker.made_model.from_iteration
     earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
     if earlier is None:

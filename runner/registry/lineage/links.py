@@ -14,7 +14,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.models.settings import FineTuneStep
-from runner.registry.redaction.rules import MODEL_KEYS, renamed_models, strings_in
+from runner.registry.redaction.rules import MODEL_KEYS, choose_public_names, strings_in
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
@@ -55,7 +55,7 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
-def links_of(
+def build_links(
     folder: RunFolder, results: Results, owner: str, version: str = "1", *, names: Mapping[str, str] | None = None
 ) -> tuple[ReleaseLink, ...]:
     """Return links to the releases that a run used, came from or belongs to, and to the models that it made.
@@ -67,11 +67,11 @@ def links_of(
         RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
-    groups = trained_facts(folder)
+    groups = list_public_groups(folder)
     return (
         *_family_links(folder, results, manifest, owner, version, names=names or {}),
         *_model_links(folder, manifest.components or {}, groups, owner, version),
-        *links_of_manifest(manifest),
+        *build_manifest_links(manifest),
         *_component_links(manifest.components or {}),
     )
 
@@ -122,7 +122,7 @@ def _model_links(
             )
 
 
-def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
+def build_manifest_links(manifest: Manifest) -> tuple[ReleaseLink, ...]:
     """Return links to the release that a run reproduces, and to the release that it is based on (`child_of`)."""
     sources = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
@@ -149,14 +149,14 @@ def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
         yield ReleaseLink(role=role, release=use.get("release"), sha256=use.get("sha256"), identity=use.get("identity"))
 
 
-def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return `trained_as_recorded`, with a public name instead of each model name that is a path on this machine.
+def list_public_groups(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
+    """Return `list_recorded_groups`, with a public name instead of each model name that is a path on this machine.
 
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    recorded = trained_as_recorded(folder, source)
-    published_names = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
+    recorded = list_recorded_groups(folder, source)
+    published_names = choose_public_names(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
     renamed: list[dict[str, Any]] = _rename_models(recorded, "", published_names)
     return renamed
 
@@ -169,7 +169,7 @@ def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> 
     return published_names.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
 
 
-def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
+def list_recorded_groups(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """Return a run's model groups: the model at the start, its past trainings, and the models that the run made.
 
     `made` lists the models that a training run made, by iteration. In an entry, `from_iteration` is the iteration that
@@ -201,7 +201,7 @@ def _group_facts(
 ) -> dict[str, Any]:
     settings = source.groups[group]
     provider, model = settings.get("provider"), settings.get("model")
-    lineage = [shown_step(step) for step in settings.get("lineage") or []]
+    lineage = [complete_step(step) for step in settings.get("lineage") or []]
     models = _made_models(source, stages, group)
     base = settings.get("base_model")
     return {
@@ -217,7 +217,7 @@ def _group_facts(
     }
 
 
-def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
+def complete_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return one step of a lineage with all fields; a field that was not recorded is None."""
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 
@@ -234,7 +234,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
         step, iteration = record.models[group]["lineage"][-1], record.iteration
         models.append(
             {
-                **shown_step(step),
+                **complete_step(step),
                 "iteration": iteration,
                 "from_iteration": iteration_of.get(step["from_model"]),
                 "trained_on": [*range(iteration + 1)] if training.get("on_all_previous_rollouts") else [iteration],
@@ -247,7 +247,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 
 
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
-    """Return the effort of each iteration's games; the numbers are None if the run of the games is missing."""
+    """Return the effort of each iteration's games; without numbers if the run of the games is missing."""
     return [
         {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)

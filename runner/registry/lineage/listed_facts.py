@@ -13,7 +13,7 @@ from runner.base.text import shortened
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.session_facts import WrongFact, read_typed
-from runner.registry.lineage.sessions import session_of_release
+from runner.registry.lineage.sessions import session_from_release
 from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
@@ -28,7 +28,7 @@ def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
-            session_of_release(entry, release)
+            session_from_release(entry, release)
         for name in TEXTS:
             if len(read_typed(facts, name, str) or "") > MAX_TEXT:
                 raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MAX_TEXT} are allowed")

@@ -65,7 +65,7 @@ class ModelUse:
         return cls(session, group, group.model, group.weights_sha256, group.lineage)
 
     def before_last_training(self) -> ModelUse:
-        """Return the model from which the last training in the lineage started."""
+        """Return the model that the last training in the lineage started from."""
         return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
     @property

@@ -56,21 +56,21 @@ def describe_dependencies(session: LineageSession) -> Iterator[str]:
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
     """Yield phrases about the releases that a run continues or is a child of, except the releases in `described`."""
-    before = continued_releases(groups)
+    before = list_continued_releases(groups)
     if before:
         yield f"continues {comma_join(before)}"
-    child = parent_release(links)
+    child = find_parent_release(links)
     if child is not None and child not in (*described, *before):
         yield f"child of {child}"
 
 
-def continued_releases(groups: Iterable[Group]) -> list[str]:
+def list_continued_releases(groups: Iterable[Group]) -> list[str]:
     """Return the releases (or run ids) that made the models that a training run started from."""
     steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
-def parent_release(links: Iterable[ReleaseLink]) -> str | None:
+def find_parent_release(links: Iterable[ReleaseLink]) -> str | None:
     """Return the release that this one is based on."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
@@ -128,7 +128,7 @@ class Originals:
 
 
 def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """Return the sessions, in which the releases of a local run have the same identity as that run.
+    """Return the sessions, with the identity of a local run for all of its releases.
 
     If the name of a model is a path, the release has another name, and thus another identity than the local run. The
     release cannot have a hash of the path, because readers could guess the path and check the guess. Therefore, a

@@ -60,7 +60,7 @@ class MadeModel:
 
     step: TrainingStep
     from_iteration: int | None
-    """The iteration that made the model from which this training started; None for the run's start model."""
+    """The iteration that made the model that this training started from; None for the run's start model."""
     trained_on: tuple[int, ...]
     """The iterations whose games were used for this training."""
 
@@ -133,7 +133,7 @@ class Group:
         return next((model for model in self.made_models if model.step.iteration == iteration), None)
 
 
-def groups_of(facts: Mapping[str, Any]) -> tuple[Group, ...]:
+def parse_groups(facts: Mapping[str, Any]) -> tuple[Group, ...]:
     return tuple(map(Group.of, _rows(facts, "trained")))
 
 
@@ -172,7 +172,7 @@ def check_types(facts: Mapping[str, Any]) -> None:
 
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
-    """Check that a fact is null, or a list in which each value has one of the types at its position in `types`."""
+    """Check that a fact is null, or a list whose values have one of the types at their position in `types`."""
     source = read_typed(facts, name, list)
     if source is None:
         return

@@ -15,8 +15,8 @@ from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
-from runner.registry.lineage.links import links_of_manifest, trained_facts
-from runner.registry.lineage.session_facts import Group, WrongFact, check_types, groups_of, read_typed
+from runner.registry.lineage.links import build_manifest_links, list_public_groups
+from runner.registry.lineage.session_facts import Group, WrongFact, check_types, parse_groups, read_typed
 from runner.registry.sent_releases import sent_hashes
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
@@ -82,7 +82,7 @@ class LineageSession:
         return any(group.made_models for group in self.groups)
 
 
-def session_of_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
+def session_from_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
     """Return the session of a published run or model. Only its manifest is read.
 
     Raises:
@@ -90,7 +90,7 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
     """
     facts = release.facts
     try:
-        groups = groups_of(facts)
+        groups = parse_groups(facts)
         run_id, kind = read_typed(facts, "run_id", str), read_typed(facts, "kind", str)
         hashes = read_typed(facts, "datapoints_sha256", list)
         check_types(facts)
@@ -98,20 +98,20 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
         raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error
     datapoints = None if hashes is None else frozenset(map(str, hashes))
     return LineageSession(
-        str(entry.reference),
-        "model" if release.kind == Kind.MODEL else kind or "benchmark",
-        run_id or release.name,
-        release.identity.get("run", ""),
-        release.owner,
-        facts,
-        groups,
-        release.links,
-        entry.sha256,
-        release.visibility == "private",
-        entry.yanked,
-        lambda: datapoints,
-        _weights_in(release) if release.kind == Kind.MODEL else None,
-        where,
+        key=str(entry.reference),
+        kind="model" if release.kind == Kind.MODEL else kind or "benchmark",
+        run_id=run_id or release.name,
+        identity=release.identity.get("run", ""),
+        owner=release.owner,
+        facts=facts,
+        groups=groups,
+        links=release.links,
+        sha256=entry.sha256,
+        private=release.visibility == "private",
+        yanked=entry.yanked,
+        look_up_datapoints=lambda: datapoints,
+        published_weights=_weights_in(release) if release.kind == Kind.MODEL else None,
+        where=where,
     )
 
 
@@ -132,7 +132,7 @@ def _weights_in(release: Release) -> str | None:
 
 
 def _walk_order(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
-    """Return a sort key for the order in which `weights_at` walks a folder: its files before its subfolders."""
+    """Return a sort key for the order of files in `weights_at`: the files of a folder before its subfolders."""
     parts = file[0].split("/")
     return [(index < len(parts) - 1, part) for index, part in enumerate(parts)]
 
@@ -143,14 +143,14 @@ _RUN_FACTS = (
 )  # fmt: skip
 
 
-def session_of_folder(folder: RunFolder) -> LineageSession:
+def session_from_folder(folder: RunFolder) -> LineageSession:
     """Return the session of a run in a results folder.
 
     Raises:
         RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
-    trained = trained_facts(folder)
+    trained = list_public_groups(folder)
     facts = {
         **{name: getattr(manifest, name) for name in _RUN_FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
@@ -158,19 +158,19 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
         "stopped": None,
     }
     try:
-        groups = groups_of({"trained": trained})
+        groups = parse_groups({"trained": trained})
     except WrongFact as error:
         raise ReleaseError(f"{folder.path}: {error}") from error
     return LineageSession(
-        folder.run_id,
-        manifest.kind,
-        folder.run_id,
-        manifest.identity,
-        None,
-        facts,
-        groups,
-        links_of_manifest(manifest),
-        look_up_datapoints=lambda: content_hashes(folder),
+        key=folder.run_id,
+        kind=manifest.kind,
+        run_id=folder.run_id,
+        identity=manifest.identity,
+        owner=None,
+        facts=facts,
+        groups=groups,
+        links=build_manifest_links(manifest),
+        look_up_datapoints=lambda: read_content_hashes(folder),
         sent_hashes=sent_hashes(folder),
     )
 
@@ -182,7 +182,7 @@ def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
     return next((row for row in rows if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)), None)
 
 
-def content_hashes(folder: RunFolder) -> frozenset[str] | None:
+def read_content_hashes(folder: RunFolder) -> frozenset[str] | None:
     """Return the content hashes of the datapoints that a run played, or None if its inputs cannot be read."""
     with suppress(OSError, ValueError, NipRunError, RecursionError):
         return frozenset(point.content_sha256 for point in played_datapoints(folder, None))

@@ -21,7 +21,7 @@ from runner.models.retirements import shutdown_notes
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome, Subject, run_checks
-from runner.registry.redaction.draft_folder import lay_out_as_fetched
+from runner.registry.redaction.draft_folder import write_fetched_folder
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.text_search import PrivateText
@@ -99,7 +99,7 @@ def prepare_releases(
             work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
                 marked = _with_hashes(_with_notes(draft), prepared)
-                folder = lay_out_as_fetched(marked.release, marked.all_contents, work / f"laid_out_{number}")
+                folder = write_fetched_folder(marked.release, marked.all_contents, work / f"laid_out_{number}")
                 prepared.append(_check(Subject(raw, marked, folder, registry, batch, options.names, options.force)))
         yield prepared
 

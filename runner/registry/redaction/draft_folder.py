@@ -23,7 +23,7 @@ LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
 _LARGE = 1 << 20
 
 
-def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
+def write_draft_folder(contents: Mapping[str, Content], target: Path) -> Path:
     """Write contents to a folder, and return the folder. Files on disk are not copied, but linked symbolically.
 
     Raises:
@@ -32,7 +32,7 @@ def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
     return _write(contents, target, lambda _: True)
 
 
-def lay_out_as_fetched(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
+def write_fetched_folder(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
     """Write a folder like the folder that `nip-run get` writes, and return it. Only logs and rollouts are linked.
 
     Raises:
@@ -70,5 +70,5 @@ def _hard_link(content: Path, target: Path) -> bool:
 
 
 def run_folder(target: Path) -> RunFolder:
-    """Return the run in a folder that `lay_out` wrote. Raises as `RunFolder.from_release`."""
+    """Return the run in a folder that `write_draft_folder` wrote. Raises as `RunFolder.from_release`."""
     return RunFolder.from_release(target / DATA)

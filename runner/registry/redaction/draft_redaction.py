@@ -24,10 +24,10 @@ from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
-from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, lay_out, run_folder
+from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, run_folder, write_draft_folder
 from runner.registry.redaction.journal_redaction import RehashParameters, redact_log
 from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
-from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, renamed_models, strings_in
+from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, choose_public_names, strings_in
 from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
@@ -56,14 +56,14 @@ def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
         ReleaseError: a draft cannot be redacted; nothing may be published.
     """
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
-    models = renamed_models(text for key, text in strings if key in MODEL_KEYS)
+    models = choose_public_names(text for key, text in strings if key in MODEL_KEYS)
     urls = _private_urls(strings)
     return [
         _redact(draft, RedactionRules(models, urls), work_folder / f"{number}") for number, draft in enumerate(drafts)
     ]
 
 
-def rules_for(draft: Draft) -> RedactionRules:
+def build_rules(draft: Draft) -> RedactionRules:
     """Return the redaction rules for the server addresses in one draft. The draft must not be redacted yet."""
     return RedactionRules({}, _private_urls(_structured_strings(draft)))
 
@@ -105,7 +105,7 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
         return replace(draft, release=release)
     rehashed: RehashedRun | None = None
     if SPEC in draft.contents:
-        rehashed = rehash_run(run_folder(lay_out(draft.all_contents, work_folder / "original")), rules)
+        rehashed = rehash_run(run_folder(write_draft_folder(draft.all_contents, work_folder / "original")), rules)
         rules.hashes.update(rehashed.hashes)
     make_folders(work_folder / "redacted")
     contents = {
@@ -120,7 +120,7 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
         facts=rules.redact_value(release.facts),
     )
     if draft.derived:
-        folder = lay_out({**draft.withheld, **contents}, work_folder / "published")
+        folder = write_draft_folder({**draft.withheld, **contents}, work_folder / "published")
         contents |= {path: build(release, folder) for path, build in draft.derived.items()}
     counts = rules.summary() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
@@ -133,7 +133,7 @@ def _redact_content(
     if path in LOGS:
         return _redact_log(content, target, rules, _keep_hash if rehashed is None else rehashed.rehash_parameters)
     if path == ROLLOUTS:
-        return _redact_rollouts(content, target, rules, str if rehashed is None else rehashed.rollout_renamer())
+        return _redact_rollouts(content, target, rules, str if rehashed is None else rehashed.make_rollout_renamer())
     if path == f"{INPUTS}{DEBATES}":
         return _redact_first_line(content, target, rules)
     redact = None if path.startswith(FREE_TEXT) else _BY_SUFFIX.get(Path(path).suffix)
@@ -195,7 +195,7 @@ def _redact_json(path: str, data: bytes, rules: RedactionRules) -> bytes:
             redacted["cache"] = None
             rules.counts[CACHE] += 1
         if isinstance(value.get("sources"), dict):
-            redacted["sources"] = {part: _public_source_facts(source) for part, source in value["sources"].items()}
+            redacted["sources"] = {part: _redact_source_facts(source) for part, source in value["sources"].items()}
     return data if redacted == value else orjson.dumps(redacted, option=orjson.OPT_INDENT_2)
 
 
@@ -218,11 +218,11 @@ _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
 
 
 def _without_logins(release: Release) -> Release:
-    """Return a release whose sources are public; see `public_source`."""
-    return replace(release, sources={part: public_source(source) for part, source in release.sources.items()})
+    """Return a release whose sources are public; see `redact_source`."""
+    return replace(release, sources={part: redact_source(source) for part, source in release.sources.items()})
 
 
-def public_source(source: FileSource) -> FileSource:
+def redact_source(source: FileSource) -> FileSource:
     """Return a source without a login in its URL, and without a repository that is only a folder on this machine."""
     if source.repository is None:
         return source
@@ -235,12 +235,12 @@ def public_source(source: FileSource) -> FileSource:
     return source
 
 
-def _public_source_facts(facts: Any) -> Any:
+def _redact_source_facts(facts: Any) -> Any:
     if not isinstance(facts, dict):
         return facts
     names = {name: facts.get(name) for name in ("repository", "commit", "path", "why")}
     try:
-        return {**facts, **vars(public_source(FileSource(**names, clean=bool(facts.get("clean")))))}
+        return {**facts, **vars(redact_source(FileSource(**names, clean=bool(facts.get("clean")))))}
     except (TypeError, ValueError, AttributeError) as error:
         raise ReleaseError(
             f"{MANIFEST} of the run is damaged at sources: {error}; restore the file from a backup"

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.registry.draft import Draft
-from runner.registry.redaction.draft_redaction import FREE_TEXT, rules_for
+from runner.registry.redaction.draft_redaction import FREE_TEXT, build_rules
 from runner.registry.redaction.location_patterns import is_public_host
 from runner.registry.redaction.machine_names import MachineNames, path_pattern
-from runner.registry.redaction.rules import addresses_of
+from runner.registry.redaction.rules import list_addresses
 from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
 from runner.spec.trainer_files import FOLDER as TRAINERS
@@ -25,7 +25,7 @@ def find_private_text(
     release: Release, contents: Mapping[str, Content], original: Draft, names: MachineNames
 ) -> Iterator[str]:
     """Yield a message for each private text in a redacted release. `original` is its draft before redaction."""
-    rules = rules_for(original)
+    rules = build_rules(original)
     private_names = names.with_terms(rules.host_words, "the host of a server in the spec").allow(
         {release.owner, *_parts_of_public_sources(release)}
     )
@@ -52,7 +52,7 @@ def _parts_of_public_sources(release: Release) -> set[str]:
 
 
 def _has_more_than_host(address: str) -> bool:
-    """Return whether an address has a login, a query or an unusual path, any of which may be secret."""
+    """Return whether an address has a part that may be secret: a login, a query or an unusual path."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     return "@" in parts.netloc or bool(parts.query) or not _API_PATH.fullmatch(parts.path)
 
@@ -63,7 +63,7 @@ class _ServerAddresses:
     def __init__(self, base_urls: Collection[str], allowed: Collection[str]) -> None:
         by_host: dict[str, dict[str, None]] = {}
         for url in base_urls:
-            by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(addresses_of([url])))
+            by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(list_addresses([url])))
         # `path_pattern` also finds the JSON and percent-encoded forms of an address, which has slashes like a path.
         self._patterns = {
             host: re.compile(b"|".join(path_pattern(text).pattern for text in private), re.IGNORECASE)

@@ -31,7 +31,7 @@ class RehashedRun:
     """The plans and hashes of a run before and after redaction."""
 
     hashes: Mapping[str, str]
-    """The new hashes by old hash, for those that change: of the game, of the run (its identity) and of the spec."""
+    """The changed hashes, by their old values: of the game, of the run (its identity) and of the spec."""
     before: Plan
     after: Plan
     _parameters: Mapping[str, tuple[str, str]] = field(repr=False)
@@ -53,7 +53,7 @@ class RehashedRun:
             )
         return after[: len(recorded)]
 
-    def rollout_renamer(self) -> Callable[[str], str]:
+    def make_rollout_renamer(self) -> Callable[[str], str]:
         """Return a function that converts old rollout ids to new ones. Call it in the order of the plan.
 
         It computes pairs of ids as it needs them, and stores only the pairs that the caller has skipped.

@@ -27,7 +27,7 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 """Matches an absolute path, or a path in a home folder, without blanks."""
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
-"""Matches such a path with blanks. Sentences can match, too, so it is only used for the keys in `_PATH_KEYS`."""
+"""Matches such a path with blanks. It could match sentences, so it is used only for the keys in `_PATH_KEYS`."""
 _PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
@@ -65,7 +65,7 @@ def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def renamed_models(names: Iterable[str]) -> dict[str, str]:
+def choose_public_names(names: Iterable[str]) -> dict[str, str]:
     """Return the public name of each model name that is a path.
 
     It is the last part of the path, and also has a hash of the path if other paths have the same last part.
@@ -81,7 +81,7 @@ def renamed_models(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
+def list_addresses(base_urls: Iterable[str]) -> tuple[str, ...]:
     """Return the texts that identify servers: URLs, hosts with ports, and hosts except plain words. Longest first."""
     addresses: set[str] = set()
     for url in base_urls:
@@ -120,7 +120,7 @@ class RedactionRules:
     """The number of replacements so far, by the name of the rule."""
 
     def __post_init__(self) -> None:
-        addresses = addresses_of(self.base_urls)
+        addresses = list_addresses(self.base_urls)
         hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK, *addresses}
         self.host_words = sorted(hosts, key=lambda host: (-len(host), host))
         """Hosts that are plain words. In free text such a word may have another meaning."""

@@ -13,7 +13,7 @@ from runner.documents.releases.manifest import CHECKSUM, read_checksum
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import Key, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
+from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 
 SIGNATURE_FOLDER = "signature"
 _FOLDER_NAMES = 4
@@ -86,7 +86,7 @@ class Listing:
     def _indexed_entry(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:
         """Return the entry of a release in a server's index."""
         try:
-            yanked = None if item.yanked is None else read_yanked(item.yanked)
+            yanked = None if item.yanked is None else parse_yanked_file(item.yanked)
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
         return ReleaseEntry(reference, item.sha256, yanked, item.signed, item.tier)
@@ -97,16 +97,16 @@ class Listing:
         try:
             sha256 = read_checksum(self._read_small(f"{folder}/{CHECKSUM}", 1_000))
             if (folder, YANKED) in yanked_or_signed:
-                yanked = read_yanked(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
+                yanked = parse_yanked_file(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
         return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE_FOLDER) in yanked_or_signed)
 
     def _read_small(self, path: str, max_bytes: int) -> bytes:
-        return small_file(self._transport.open(path), path, max_bytes)
+        return read_small_file(self._transport.open(path), path, max_bytes)
 
 
-def small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
+def read_small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
     """Return the content of an open file of a registry, and close the file. Messages show `path`.
 
     Raises:

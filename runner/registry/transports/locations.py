@@ -61,16 +61,18 @@ def _open_transport(where: str, *, pull_request: bool) -> Transport:
         raise UsageError(
             f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters; remove them"
         )
-    scheme, sign, rest = where.partition(":")
-    if sign and scheme == "git":
+    scheme, colon, rest = where.partition(":")
+    if not colon or "/" in scheme:  # a path without a scheme
+        scheme, rest = "file", where
+    if scheme == "git":
         from runner.registry.transports.git.transport import GitTransport
 
         return GitTransport(rest, pull_request=pull_request)
-    if sign and scheme == "hf":
+    if scheme == "hf":
         from runner.registry.transports.hub import HubTransport
 
         return HubTransport(rest, pull_request=pull_request)
-    if sign and scheme in ("http", "https"):
+    if scheme in ("http", "https"):
         from runner.registry.transports.http.transport import HttpTransport
 
         if pull_request:
@@ -78,13 +80,14 @@ def _open_transport(where: str, *, pull_request: bool) -> Transport:
         return HttpTransport(where)
     if pull_request:
         raise UsageError("a folder has no pull requests; omit --pull-request")
-    if sign and scheme != "file" and "/" not in scheme:
+    if scheme != "file":
         raise UsageError(f"not the address of a registry: {_without_secret(where)!r}; name {ADDRESS_FORMS}")
-    if sign and scheme == "file" and (not rest or (rest.startswith("//") and not rest.startswith("///"))):
+    names_host = rest.startswith("//") and not rest.startswith("///")  # file://HOST/DIR
+    if rest != where and (names_host or not rest):
         raise UsageError(f"not the address of a registry: {where!r} names no folder; write file:DIR")
     from runner.registry.transports.folder import FolderTransport
 
-    return FolderTransport(rest if sign and scheme == "file" else where)
+    return FolderTransport(rest)
 
 
 def _without_secret(where: str) -> str:

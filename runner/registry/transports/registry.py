@@ -22,8 +22,8 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
 from runner.registry.transports.interface import AddResult, BulkTransport, Transport
-from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, small_file
-from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, read_small_file
+from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 
 __all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
 
@@ -146,7 +146,7 @@ class Registry:
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)
         with self._name_release(entry):
-            data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
+            data = read_small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
                 raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: the hash differs; tell the release's owner")
             release = Release.from_bytes(data, self.limits)
@@ -202,7 +202,7 @@ class Registry:
         return release
 
     def find_problems(self, entry: ReleaseEntry) -> Iterator[str]:
-        """Yield a message for each damaged file of a release, and for each file in its folder that is no part of it."""
+        """Yield a message for each damaged file of a release, and for each other file in its folder."""
         try:
             release, _ = self.read(entry)
         except (ReleaseError, NewerFormatError) as error:
@@ -280,7 +280,7 @@ class Registry:
             NotFoundError: there is no such release.
             TakenError: it is yanked already.
         """
-        file = yanked_file(reason)
+        file = format_yanked_file(reason)
         entry = self.find(reference)
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)
@@ -319,7 +319,7 @@ class Registry:
         files = {}
         for path in paths:
             with suppress(NotFoundError):
-                files[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, max_bytes)
+                files[path.removeprefix(prefix)] = read_small_file(self._transport.open(path), path, max_bytes)
         return files
 
 

@@ -16,8 +16,8 @@ MAX_BYTES = 12 * MAX_REASON + 1_000
 """Maximum size of `yanked.json` in bytes. JSON writes one character as up to two escapes of six bytes."""
 
 
-def yanked_file(reason: str) -> bytes:
-    """Return the content of `yanked.json`: the reason and its hash, with which `read_yanked` notices damage.
+def format_yanked_file(reason: str) -> bytes:
+    """Return the content of `yanked.json`: the reason, and its hash to detect damage.
 
     Raises:
         UsageError: the reason is empty, too long, or more than one line of plain text.
@@ -29,7 +29,7 @@ def yanked_file(reason: str) -> bytes:
     return json.dumps({"reason": reason, "sha256": digest(reason.encode())}, indent=2).encode() + b"\n"
 
 
-def read_yanked(data: bytes) -> str:
+def parse_yanked_file(data: bytes) -> str:
     """Return the reason in the content of a `yanked.json`.
 
     Raises:
@@ -38,7 +38,7 @@ def read_yanked(data: bytes) -> str:
     try:
         content: Any = json.loads(data)
         reason = content["reason"]
-        if not isinstance(reason, str) or yanked_file(reason) != data:
+        if not isinstance(reason, str) or format_yanked_file(reason) != data:
             raise ValueError("the hash or format differs from what nip-run writes")
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise ReleaseError(f"{YANKED}/{YANKED_FILE} is damaged: {error}") from error

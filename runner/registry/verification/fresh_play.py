@@ -13,7 +13,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.verification.reproducible import add_suffix, check_reproducible, link_of
+from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
@@ -31,7 +31,7 @@ from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
 
 MARGIN = 0.1
-"""The default of `--margin`: the largest difference with which a result is reproduced, as a share of the scale."""
+"""The default of `--margin`: the largest difference of a reproduced result, as a share of the metric's scale."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def play_again(
     assert isinstance(plan, Plan)
     name = results.name_for(add_suffix(run.run_id, "-fresh"), again=True)
     plan, _ = with_original_formats(plan, results, WhichRun(run_id=name))
-    options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched))
+    options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=build_link(fetched))
     try:
         result = run_plan(plan, results, name, options)
     except ProviderRefusal as error:

@@ -22,7 +22,7 @@ from runner.registry.metric_differences import (
     is_from_other_version,
 )
 from runner.registry.recomputed_run import check_claims
-from runner.registry.verification.reproducible import add_suffix, check_reproducible, link_of
+from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
 from runner.registry.verification.rows import find_published_differences
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
@@ -86,7 +86,7 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
     name = results.name_for(add_suffix(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
     replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, which)
-    options = RunOptions(replay=source, watch=watch, reproduces=link_of(fetched))
+    options = RunOptions(replay=source, watch=watch, reproduces=build_link(fetched))
     is_earlier = is_from_0_1(run.manifest())
     try:
         result = run_plan(replay_plan, results, name, options)

@@ -100,6 +100,6 @@ def add_suffix(run_id: str, suffix: str) -> str:
     return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 
-def link_of(fetched: FetchedRelease) -> Mapping[str, str]:
-    """Return the link with which a new run records the release that it reproduces."""
+def build_link(fetched: FetchedRelease) -> Mapping[str, str]:
+    """Return the link to a release for the manifest of a run that reproduces it."""
     return {"release": str(fetched.release.reference), "sha256": fetched.sha256}

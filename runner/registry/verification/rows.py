@@ -45,7 +45,7 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
         path = recorded.table(name)
         if path.is_file():
             ignored = _missing_later_columns(path) if name == "completions" else none_ignored
-            yield from _compare_rows(path.name, name, partial(table_rows, recorded, name), recomputed, ignored)
+            yield from _compare_rows(path.name, name, partial(read_table_rows, recorded, name), recomputed, ignored)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
@@ -73,7 +73,7 @@ def _compare_rows(
     key = partial(_row_key, KEYS[table])
     in_order = True
     try:
-        for match in match_rows(recorded(), table_rows(recomputed, table), key):
+        for match in match_rows(recorded(), read_table_rows(recomputed, table), key):
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
@@ -115,7 +115,7 @@ def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozens
     columns = [
         name
         for name, value in recomputed.items()
-        if name not in ignored and not (name in recorded and is_same(recorded[name], value))
+        if name not in ignored and (name not in recorded or not is_same(recorded[name], value))
     ]
     columns += [name for name in recorded if name not in recomputed]
     descriptions = [
@@ -144,7 +144,7 @@ def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
         yield {**missing, **row}
 
 
-def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
+def read_table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
     """Yield the rows of a table with all columns of this version; columns that the table lacks are None.
 
     Raises:

@@ -24,7 +24,7 @@ from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
 from runner.registry.bundles.extra_files import find_extra_file_problems
 from runner.registry.bundles.missing_rows import lacks_rows
-from runner.registry.bundles.run_data import accuracy_of
+from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
 from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, open_fetched
@@ -127,7 +127,7 @@ def find_folder_problems(folder: Path) -> Iterator[str]:
         yield from _with_unexpected_errors(_find_record_problems(fetched))
 
 
-def edited_files(folder: Path) -> list[str]:
+def find_edited_files(folder: Path) -> list[str]:
     """Return the editable files of a fetched run that were changed.
 
     Raises:
@@ -184,7 +184,7 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
         with suppress(JournalError):  # `find_run_problems` has reported the damaged log
             yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
         yield from _find_fact_problems(fetched, run)
-        yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited_files(fetched.folder)))
+        yield from find_extra_file_problems(fetched, run, ignored=frozenset(find_edited_files(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
@@ -201,7 +201,7 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
             )
     yield from (f"{fetched.release.reference}: {problem}" for problem in find_kind_problems(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
-        accuracy = accuracy_of(read_json(run.metrics)) or {}
+        accuracy = find_accuracy(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
             if not is_same(value, accuracy.get(name)):
                 yield (

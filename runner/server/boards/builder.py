@@ -24,7 +24,7 @@ from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_b
 from runner.pages.boards.page import PIECE_ROWS, domain_of
 from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
-from runner.registry.lineage.history import full_history
+from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.lineage.sessions import LineageSession
@@ -251,7 +251,7 @@ def _write_families(index: sqlite3.Connection, board_input: BoardInput) -> None:
     """Write a training history for each family: a set of runs and models that are connected by training."""
     public = [session for session in board_input.loaded.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
-        history = [row.to_json() for row in full_history(family)]
+        history = [row.to_json() for row in build_full_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _to_json(history)))
         index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
 

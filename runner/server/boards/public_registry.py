@@ -17,9 +17,9 @@ from runner.documents.releases.versions import version_order
 from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
+from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, releases
@@ -67,8 +67,8 @@ class PublicRegistry(Registry):
 
     def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> ReleaseEntry:
         try:
-            data = None if yanked is None else small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES)
-            reason = None if data is None else read_yanked(data)
+            data = None if yanked is None else read_small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES)
+            reason = None if data is None else parse_yanked_file(data)
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
         return ReleaseEntry(reference, sha256, reason, signed)

@@ -21,9 +21,9 @@ from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.check_notes import CheckNote
 from runner.registry.skipped_releases import describe_error, lacks_memory
 from runner.registry.transports.interface import AddResult, StoredFile
-from runner.registry.transports.listing import small_file
+from runner.registry.transports.listing import read_small_file
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
+from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.registry.verification.verify import find_release_problems
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
@@ -120,8 +120,8 @@ def _with_release(folder: DeclaredFolder, line: str) -> str:
 def _release_problems(
     registry: Registry, incoming: UploadTransport, folder: DeclaredFolder, settings: Settings
 ) -> Iterator[str]:
-    data = small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
-    expected = read_checksum(small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
+    data = read_small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+    expected = read_checksum(read_small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
     if digest(data) != expected:
         yield f"{folder.path}: {CHECKSUM} is not the hash of {MANIFEST}; publish the release again"
         return
@@ -155,8 +155,8 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
         if not isinstance(target, Reference) or target.version is None:
             continue
         try:
-            sha256 = read_checksum(small_file(incoming.open(f"{target.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
-            manifest = small_file(incoming.open(f"{target.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+            sha256 = read_checksum(read_small_file(incoming.open(f"{target.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
+            manifest = read_small_file(incoming.open(f"{target.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
         except NotFoundError:
             continue
         if link.sha256 not in (None, sha256):
@@ -179,7 +179,7 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
         yield str(error)
         return
     if folder.part == YANKED:
-        read_yanked(small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_BYTES))
+        parse_yanked_file(read_small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_BYTES))
 
 
 # Running the check in a process

@@ -19,7 +19,7 @@ from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.transports.listing import small_file
+from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
 from runner.server.competitions.scoring_thread import Scoring
@@ -205,7 +205,7 @@ class Publishing:
         reference = folder.reference
         manifest = next(file for file in folder.files if file.path == MANIFEST)
         with self._blobs.open(manifest.sha256) as source:
-            release = Release.from_bytes(small_file(source, MANIFEST, MAX_MANIFEST), self._settings.limits)
+            release = Release.from_bytes(read_small_file(source, MANIFEST, MAX_MANIFEST), self._settings.limits)
         row = {
             "kind": str(reference.kind), "owner": reference.owner, "name": reference.name, "version": reference.version,
             "sha256": manifest.sha256, "visibility": release.visibility, "publisher_id": upload.account_id,

@@ -1,6 +1,6 @@
 """Parse the address of a git repository with an optional revision: the text after `git:` in a registry's address.
 
-`GitTransport` uses this. Addresses that contain a password, or for which git would run a program, are refused.
+`GitTransport` uses this. It refuses addresses that contain a password or make git run a program.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ def _stored_bytes(folder: Path) -> int:
 _USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 _AUTHORIZATION = re.compile(r"(?i)(authorization\s*:\s*)\S.*")
 _FAILURE = re.compile(r"fatal: |error: |!\t|ssh: ")
-"""Matches the start of lines in which git explains a failure. Other lines show progress, or are the server's text."""
+"""Matches the start of lines where git explains a failure. Other lines show progress, or are the server's text."""
 _TOO_LARGE = re.compile(r"File too large|File size limit exceeded")
 _EXPLANATIONS = {
     r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]":

@@ -31,7 +31,9 @@ from runner.registry.transports.git.process import (
 from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
-_BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "request", "files", "new"))
+_BASE_REF, _PROPOSED_REF, _FILES_REF, _NEW_REF = (
+    f"refs/nip-run/{name}" for name in ("base", "request", "files", "new")
+)
 """Refs in the temporary repository: the commit to read, the branch of an existing pull request, a commit with only the
 files to publish, and the commit to push."""
 _HEADS = "refs/heads/"
@@ -41,7 +43,7 @@ _FETCHED_SIZE = "64k"
 filter by size sends all files."""
 _IN_MEMORY_BYTES = 1 << 20
 """Files up to this size are read into memory; larger ones are streamed."""
-_PATH_BYTES = 256
+_MEAN_ENTRY_BYTES = 256
 """Maximum average size of an entry in the output of `git ls-tree`, in bytes."""
 _MAX_WAIT_SECONDS = 2.0
 """Maximum wait before the next attempt to push."""
@@ -66,10 +68,10 @@ class TreeEntry:
     """A file, folder, link or submodule in a commit."""
 
     mode: str
-    object: str
-    """The hash of its content."""
+    object_hash: str
+    """The hash of the entry's content."""
     size: int | None
-    """In bytes; None if the content is not fetched, or is not a file."""
+    """The size in bytes; None if the content is not fetched, or is not a file."""
 
     @property
     def is_file(self) -> bool:
@@ -111,8 +113,9 @@ class GitTransport:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
+        folders = [f"{folder}/"] if folder else [f"{kind}/" for kind in Kind]
         with self._map_errors():
-            for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
+            for path, entry in self._list("-r", "-t", *folders):
                 self._entries[path] = entry
                 if entry.is_file and path.startswith(prefix):
                     yield StoredFile(path, entry.size)
@@ -131,8 +134,8 @@ class GitTransport:
             if entry is None or entry.size is None:
                 raise GitError(f"{path} is missing in the repository; tell its owner")
             if entry.size > _IN_MEMORY_BYTES:
-                return self._git.stream("cat-file", "blob", entry.object)
-            data = self._git.read_blob(entry.object, entry.size)
+                return self._git.stream("cat-file", "blob", entry.object_hash)
+            data = self._git.read_blob(entry.object_hash, entry.size)
         if data.startswith(_LFS_POINTER):
             raise ReleaseError(
                 f"{self.where}: {path} is stored in Git LFS, which is not supported. Ask its owner to move "
@@ -158,15 +161,15 @@ class GitTransport:
             while piece := output.read1(PIECE_BYTES):  # type: ignore[attr-defined]
                 *records, rest = (rest + piece).split(b"\0")
                 count, size = count + len(records), size + len(piece)
-                if count > self._limits.entries or size > self._limits.entries * _PATH_BYTES:
+                if count > self._limits.entries or size > self._limits.entries * _MEAN_ENTRY_BYTES:
                     raise ReleaseError(
                         f"{self.where} has more than {self._limits.entries:,} files and folders, too many for a "
                         "registry. Ask its owner to split it."
                     )
                 for record in records:
                     fields, _, path = record.decode("utf-8", "backslashreplace").partition("\t")
-                    mode, _, name, length = fields.split()
-                    yield path, TreeEntry(mode, name, int(length) if length.isdigit() else None)
+                    mode, _, object_hash, length = fields.split()
+                    yield path, TreeEntry(mode, object_hash, int(length) if length.isdigit() else None)
 
     def _fetch_files(self, release: str) -> None:
         """Fetch all missing files of a release, because someone who reads one of them usually reads the others, too.
@@ -174,10 +177,10 @@ class GitTransport:
         The entries of these files are forgotten, so that the next listing shows their sizes.
         """
         entries = {path: entry for path, entry in self._entries.items() if path.startswith(release) and entry.is_file}
-        names = sorted({entry.object for entry in entries.values() if entry.size is None})
+        hashes = sorted({entry.object_hash for entry in entries.values() if entry.size is None})
         self._git.run(
             *self._remote_options(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
-            "--filter=blob:none", "--stdin", _REMOTE, feed=[f"{name}\n".encode() for name in names],
+            "--filter=blob:none", "--stdin", _REMOTE, feed=[f"{object_hash}\n".encode() for object_hash in hashes],
         )  # fmt: skip
         for path in entries:
             del self._entries[path]
@@ -210,7 +213,7 @@ class GitTransport:
         ref, self._branch = self._location.commit, None
         if ref is None:
             ref, self._branch = self._find_revision()
-        self._set_commit(None if ref is None else self._fetch(ref, _BASE))
+        self._set_commit(None if ref is None else self._fetch(ref, _BASE_REF))
 
     def _set_commit(self, commit: str | None) -> None:
         self._commit = commit
@@ -219,7 +222,7 @@ class GitTransport:
     def _find_revision(self) -> tuple[str | None, str | None]:
         """Return the full name of the branch or tag to read, and the branch to publish to.
 
-        The full name is None if the repository has no commit yet. The branch is None if the revision is a tag.
+        A repository without commits has no full name (None), and a tag has no branch (None).
         """
         refs, target = self._list_refs()
         revision = self._location.revision
@@ -349,7 +352,7 @@ class GitTransport:
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
         commit = new.commit_on(self._commit)
         if not self._push(commit, branch, None):
-            proposed = self._fetch(f"{_HEADS}{branch}", _REQUEST)
+            proposed = self._fetch(f"{_HEADS}{branch}", _PROPOSED_REF)
             listing = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new.trees).decode("utf-8", "replace")
             if all(f" {tree}\t{folder}\0" in listing for folder, tree in new.trees.items()):
                 commit = proposed  # an earlier call pushed the same folders
@@ -370,15 +373,15 @@ class _NewFolders:
         self._message = (message.replace("\0", "").strip() or "Publish").encode("utf-8", "replace")
         contents = {f"{folder}/{path}": content for folder, files in folders.items() for path, content in files}
         git.fast_import(self._import(contents))
-        hashes = git.run("rev-parse", *(f"{_FILES}:{folder}" for folder in folders)).decode().split()
+        hashes = git.run("rev-parse", *(f"{_FILES_REF}:{folder}" for folder in folders)).decode().split()
         self.trees = dict(zip(folders, hashes, strict=True))
         """The hash of each folder's git tree."""
 
     def commit_on(self, base: str | None) -> str:
         """Return a new commit that adds the folders to the commit `base`; without `base`, a first commit."""
         changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
-        self._git.fast_import([self._commit(_NEW, [*([] if base is None else [f"from {base}"]), *changes])])
-        return self._git.commit_of(_NEW)
+        self._git.fast_import([self._commit(_NEW_REF, [*([] if base is None else [f"from {base}"]), *changes])])
+        return self._git.commit_of(_NEW_REF)
 
     def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         """Yield the commands for `git fast-import` that store the files."""
@@ -397,7 +400,7 @@ class _NewFolders:
             except OSError as error:
                 raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
             yield b"\n"
-        yield self._commit(_FILES, [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)])
+        yield self._commit(_FILES_REF, [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)])
 
     def _commit(self, ref: str, changes: Sequence[str]) -> bytes:
         """Return the commands of `git fast-import` for a commit."""

@@ -20,7 +20,7 @@ _MAX_HEADER_BYTES = 4_000
 
 
 class FilePrefetch:
-    """Fetches expected files in the order in which they will be opened. Only the last answer is in memory."""
+    """Fetches expected files in the order of their use. Only the last answer is in memory."""
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
@@ -47,7 +47,7 @@ class FilePrefetch:
         return self._fetched.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the path and content of each requested file, except those that are too large or do not exist."""
+        """Yield the path and content of each requested file, except missing and too large files."""
         data = self._api.post("/files", json={"paths": requested})
         position, missing = 0, set(requested)
         while position < len(data):
@@ -60,7 +60,8 @@ class FilePrefetch:
                     f"unexpected answer to the request for files. Is {self._api.base} a nip-run registry?"
                 ) from error
             position = end + 1
-            if path not in missing or not (size is None or (type(size) is int and 0 <= size <= len(data) - position)):
+            is_valid_size = size is None or (type(size) is int and 0 <= size <= len(data) - position)
+            if path not in missing or not is_valid_size:
                 raise ReleaseError(
                     f"{self._api.base} sends a file that was not requested, or of the wrong size; tell its operator"
                 )

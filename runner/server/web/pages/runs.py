@@ -19,7 +19,7 @@ from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import ServedPage
 from runner.registry.lineage.listed_facts import listed_facts
-from runner.registry.transports.listing import small_file
+from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
@@ -141,7 +141,7 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
         return None
     tree = ServerTree(server.database, server.blobs, viewer)
     try:
-        manifest = small_file(tree.open(f"{reference.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+        manifest = read_small_file(tree.open(f"{reference.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
         release = Release.from_bytes(manifest, server.settings.limits)
     except ReleaseError:
         return None
