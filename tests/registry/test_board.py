@@ -188,7 +188,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     [
         ("forged", "the run's metrics do not follow from its records: accuracy: value is 0.99"),
         ("flipped", "correct is True, but must be False"),
-        ("model", "the models in the facts of its release are not those of its spec.yaml"),
+        ("model", "the models in its release's facts are not those in its spec.yaml"),
         ("narrow", "accuracy: ci_low is 0.5, but"),
         ("decisions", ""),
         ("riches", "a reward exceeds"),

@@ -77,7 +77,7 @@ def _compare_rows(
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
-                yield f"{position}: the order of the rows differs; this is the first row at another position"
+                yield f"{position}: the rows are in another order; this row is the first that is out of place"
             if match.recorded is None:
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
