@@ -184,8 +184,7 @@ def _missing_rows_note() -> str:
     return (
         "**The rows of the dataset are not in this release**, because its license forbids it. "
         f"`{DATA}/inputs/dataset.pin.json` identifies the file by hash and source, and has the hash of every row. "
-        "To show, recompute or play the run, add that file once with the second command above; its rows are checked by "
-        "hash."
+        "To show, recompute or play it, add that file once with the second command above; its rows are checked by hash."
     )
 
 
