@@ -184,7 +184,6 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeout = request.extensions.get("timeout", {})
-        request.headers["accept-encoding"] = "identity"
         answer = await self.exchange(
             request.method,
             str(request.url),
@@ -214,6 +213,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             UnsendableError: the request cannot be sent.
             DiskError: this machine cannot store the answer.
         """
+        headers["accept-encoding"] = "identity"
         session = self._session or self._open()
         redactor = self._redactor
         if redactor is None:
@@ -333,7 +333,6 @@ class PreparedCall:
     """A POST request to one address, whose headers are prepared once and sent with different bodies."""
 
     def __init__(self, transport: AiohttpTransport, request: httpx2.Request, timeout: httpx2.Timeout) -> None:
-        request.headers["accept-encoding"] = "identity"
         self.request = request
         """The request as the official client built it, for errors."""
         self._transport = transport
