@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.models.interface import Usage
@@ -205,6 +204,8 @@ def uses_list(groups: Iterable[ModelSettings]) -> bool:
 
 def list_version() -> str:
     """Return the name and version of the list's package, as stored in manifests."""
+    from importlib.metadata import version
+
     return f"{PACKAGE} {version(PACKAGE)}"
 
 

@@ -63,13 +63,13 @@ class Texts:
 
     def add_quoting(self, text: str, quoted: Sequence[str]) -> Text:
         """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
-        if len(text) < MIN_SHARED_LENGTH or text in self._places:
-            return self.add(text)
-        parts = _split_at_quotes(text, [quoted_text for quoted_text in quoted if len(quoted_text) < len(text)])
-        if len(parts) == 1:
+        quotes: list[str] = []
+        if len(text) >= MIN_SHARED_LENGTH and text not in self._places:
+            quotes = [quoted_text for quoted_text in quoted if quoted_text in text and quoted_text != text]
+        if not quotes:
             return self.add(text)
         references: list[int | str] = []
-        for part in parts:
+        for part in _split_at_quotes(text, quotes):
             reference = self.add(part)
             assert not isinstance(reference, list)
             references.append(reference)
@@ -78,18 +78,13 @@ class Texts:
 
 def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
     """Split a text at the start and the end of each quoted text."""
-    parts = [(text, False)]
-    for quoted_text in quoted:
-        pieces: list[tuple[str, bool]] = []
-        for part, is_quoted in parts:
-            if is_quoted or quoted_text not in part:
-                pieces.append((part, is_quoted))
-                continue
-            for place, between in enumerate(part.split(quoted_text)):
-                pieces.extend([(quoted_text, True)] * (place > 0))
-                pieces.extend([(between, False)] * bool(between))
-        parts = pieces
-    return [part for part, _ in parts]
+    first, others, parts = quoted[0], quoted[1:], list[str]()
+    for place, between in enumerate(text.split(first)):
+        if place:
+            parts.append(first)
+        if between:
+            parts += _split_at_quotes(between, others) if others else [between]
+    return parts
 
 
 def resolve_text(texts: Sequence[str], text: Text) -> str:

@@ -14,8 +14,8 @@ from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.fetched_markers import MARKER
 from runner.base.storage.format_versions import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
-from runner.base.storage.journal import JOURNAL
 from runner.base.storage.locks import is_locked
+from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import make_folder, make_folders, read_bounded
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release

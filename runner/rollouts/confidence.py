@@ -12,9 +12,8 @@ from runner.game.protocols.rewards import forced_decision
 from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND, NO_LOGPROBS, PAccept
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.rollout import Call
+from runner.rollouts.rollout import UNREADABLE, Call
 
-UNREADABLE: Final = "no answer stated a readable confidence"
 UNREADABLE_VOTES: Final = "some votes stated no readable confidence"
 BY_LOGPROBS: Final = "by log-probabilities: "
 FORCED: Final = "force_guess decides in the verifier's place"

@@ -60,7 +60,11 @@ class RecordedGames:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self._agents = {False: plan.agents(), True: plan.agents(swapped=True) if plan.seats else {}}
+        self.agents: Mapping[bool, Mapping[str, Agent]] = {
+            False: plan.agents(),
+            True: plan.agents(swapped=True) if plan.seats else {},
+        }
+        """The agents by name: True for games with exchanged models, False for others."""
         self._script = play_game if plan.debates is None else judge_debates(plan)
 
     def rollouts(self, job: Job) -> list[Rollout]:
@@ -73,7 +77,7 @@ class RecordedGames:
 
     def _rollouts_from(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
         plan, branch_rollouts = self.plan, list[Rollout]()
-        parts = GameParts(plan.spec.protocol, self._agents[bool(job.swapped)], job, self.failed_calls)
+        parts = GameParts(plan.spec.protocol, self.agents[bool(job.swapped)], job, self.failed_calls)
         script = self._script(parts, rounds)
         try:
             turn = next(script)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from runner.game.protocols.rounds import Round
 from runner.models.interface import TOKEN_CLASSES, Usage
 from runner.models.logprobs import PAccept
-from runner.rollouts.job import Job
+
+if TYPE_CHECKING:
+    from runner.rollouts.job import Job
 
 
 class Outcome(StrEnum):
@@ -70,8 +72,11 @@ class Call:
     @property
     def usage(self) -> Usage:
         """The token counts and service tier of the call."""
-        counts = {name: getattr(self, name) for name in TOKEN_CLASSES}
-        return Usage(**counts, estimated=self.usage_estimated, service_tier=self.service_tier)
+        return Usage(
+            self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.usage_estimated,
+            self.cache_write_tokens, self.reasoning_tokens, self.audio_input_tokens, self.audio_output_tokens,
+            self.service_tier,
+        )  # fmt: skip
 
     @property
     def is_answer(self) -> bool:
@@ -84,6 +89,9 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
     counts = {name: count for name in TOKEN_CLASSES if (count := getattr(usage, name))}
     return {**counts, "service_tier": usage.service_tier}
 
+
+UNREADABLE: Final = "no answer stated a readable confidence"
+"""The `confidence_note` of a game without a readable stated confidence."""
 
 CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
 

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import Place, PlaceOf, Problem, ReleaseError, RunError, SpecError
 from runner.base.hashing import file_hash, tagged_hash
-from runner.base.storage.journal import JOURNAL
+from runner.base.storage.log_lines import JOURNAL
 from runner.base.text import did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.documents.merged_data import LayeredData, RenamedKey

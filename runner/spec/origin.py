@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.base import package_data
 from runner.base.errors import Problem
+from runner.base.storage.fetched_markers import DATA
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
 from runner.documents.merged_data import LayeredData
@@ -23,9 +24,6 @@ from runner.spec.datasets.loader import HUB
 from runner.spec.experiment import Experiment
 
 __all__ = ["DATA", "MARKER", "fetched_folder", "path_problems", "read_marker"]
-
-DATA = "data"
-"""Name of the run's folder within the folder of a downloaded release."""
 
 _Lookup = Callable[[str, Path], Path | None]
 """Returns the path that a key's value names, given the folder of the file with the key; None if no file is read."""

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.errors import Problem, RunError, UsageError
 from runner.base.package_data import is_file, is_folder
 from runner.base.storage.atomic_files import read_json
-from runner.base.storage.journal import JOURNAL
+from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import open_to_read
 from runner.documents.merged_data import LayeredData
 from runner.spec.experiment import Experiment

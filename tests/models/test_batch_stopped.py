@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import BudgetExhausted
-from runner.base.storage.journal import JOURNAL
+from runner.base.storage.log_lines import JOURNAL
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import BatchRecord

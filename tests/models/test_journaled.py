@@ -8,8 +8,8 @@ import pytest
 
 from runner.base.async_runner import run_sync
 from runner.base.errors import JournalError
-from runner.base.storage.journal import JOURNAL, Journal
-from runner.base.storage.log_lines import read_journal
+from runner.base.storage.journal import Journal
+from runner.base.storage.log_lines import JOURNAL, read_journal
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex

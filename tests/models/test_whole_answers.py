@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from runner.base.redaction import REMOVED, current_redactor
-from runner.base.storage.journal import JOURNAL, Journal
-from runner.base.storage.log_lines import decode, encode
+from runner.base.storage.journal import Journal
+from runner.base.storage.log_lines import JOURNAL, decode, encode
 from runner.models.answers import split_choices
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.journal_index import open_index

@@ -8,6 +8,9 @@ from pathlib import Path
 MARKER = ".nip-run-fetched"
 """Name of the marker file, which nip-run writes to such a folder before all other files."""
 
+DATA = "data"
+"""Name of the run's folder within the folder of a downloaded release."""
+
 
 def fetched_folder(folders: Iterable[Path]) -> Path | None:
     """Return the first folder with a marker among `folders` and the folders above them; None if there is none."""

@@ -27,9 +27,6 @@ from runner.base.storage.log_lines import MORE, Unnumbered, add_number, encode, 
 from runner.base.storage.moved_files import check_there
 from runner.base.storage.safe_files import is_still_at, open_own, open_to_read
 
-JOURNAL = "journal.jsonl"
-"""Name of the journal in a run's folder."""
-
 
 class Disk(Protocol):
     """The three system calls that can fail on a disk."""

@@ -30,6 +30,9 @@ from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.format_versions import KEY, LOG_FORMAT, refuse_newer
 from runner.base.storage.safe_files import open_to_read
 
+JOURNAL = "journal.jsonl"
+"""Name of the journal in a run's folder."""
+
 BOUND = 2
 """The first format whose lines are bound to their file."""
 

@@ -55,14 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
-    from runner.runs.execution.shard_consistency import parse_shard
     from runner.runs.finished.rollout_rows import RowFilter
 
     row_filter = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_two_rollouts(row_filter, args)
     results = Results(args.results)
-    folder = results.find(args.run) if args.shard is None else results.find_part(args.run, parse_shard(args.shard))
+    if args.shard is None:
+        folder = results.find(args.run)
+    else:
+        from runner.runs.execution.shard_consistency import parse_shard
+
+        folder = results.find_part(args.run, parse_shard(args.shard))
     if args.rollout is not None:
         return _show_rollout(folder, row_filter, args)
     for option, value in (("--prompt", args.prompt), ("--round", args.round)):
@@ -341,7 +345,6 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     """Return the first rollout whose id or datapoint matches `args.rollout`, or a message that none matches."""
     from runner.base.errors import RunError
     from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
-    from runner.runs.finished.rollout_details import RolloutDetails
     from runner.runs.finished.rollout_rows import RowFilter
     from runner.runs.finished.sent_prompts import sent_prompts
 
@@ -363,12 +366,8 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
                             "--repeat N chooses another" if len(plan.variants) == 1 else _list_others(jobs, rollout.job)
                         )
                         note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
-                    failures = reconstructor.failures(rollout.job)
-                    details = RolloutDetails(
-                        rollout, plan.spec.protocol, plan.agents(swapped=rollout.job.swapped), failures
-                    )
                     prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
-                    return _RolloutMatch(folder, details, prompts)
+                    return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
     finally:
         reconstructor.close()
     if has_finished:

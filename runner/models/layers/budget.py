@@ -6,14 +6,17 @@ maximum cost, so that the provider's bill cannot exceed the budget.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from runner.base.errors import BudgetExhausted, CallError
 from runner.documents.dataclass_schema import option
 from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Complete, Completion, Request
 from runner.models.usage_totals import UsageTotals
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,9 @@ class Budget:
                 )
                 self._refusal = message, f"budget.{name}", used
                 self.check()
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            import asyncio  # not at the top, since `show` and other commands only read the settings
+
+            settled = asyncio.get_running_loop().create_future()
             self._waiting.append(settled)
             await settled
         self._reserved += amount

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.base.errors import RunError
-from runner.base.storage.journal import JOURNAL
+from runner.base.storage.log_lines import JOURNAL
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Completion, Provider, Request
 from runner.models.journal_index import open_index

@@ -27,13 +27,14 @@ from typing import Any
 from runner.base.text import in_one_line, shortened
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision
+from runner.game.protocols.rounds import Round
 from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quotable_texts
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
-from runner.runs.finished.rollout_details import RolloutDetails
+from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
 from runner.spec.datasets.loader import Dataset
 
@@ -83,22 +84,11 @@ def job_games(
 
     Without the rows of the dataset (`has_rows`), the chats are unknown.
     """
-    if not has_rows:
-        yield from (GamePage(_details(reconstructor, rollout), {}) for rollout in rollouts)
-        return
-    for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
-        yield GamePage(_details(reconstructor, rollout), chats)
-
-
-def _details(reconstructor: Reconstructor, rollout: Rollout) -> RolloutDetails:
-    plan, job = reconstructor.plan, rollout.job
-    return RolloutDetails(
-        rollout,
-        plan.spec.protocol,
-        plan.agents(swapped=job.swapped),
-        reconstructor.failures(job),
-        plan.spec.price_basis,
-    )
+    chats: Sequence[Chats] = [{}] * len(rollouts)
+    if has_rows:
+        chats = sent_chats(reconstructor.plan, rollouts, answered)
+    for rollout, rollout_chats in zip(rollouts, chats, strict=True):
+        yield GamePage(reconstructor.details(rollout), rollout_chats)
 
 
 def row_of(game: GamePage) -> dict[str, Any]:
@@ -232,19 +222,19 @@ class _Packer:
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
-        columns = [_to_text(value) for value in rollout.job.datapoint.columns.values()]
+        self._columns = {name: _to_text(value) for name, value in rollout.job.datapoint.columns.items()}
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
-        self._quoted = quotable_texts([*messages, *columns])
+        self._quoted = quotable_texts([*messages, *self._columns.values()])
 
     def pack(self) -> dict[str, Any]:
         details, rollout = self.game.details, self.game.rollout
         job = rollout.job
         return {
             "id": job.rollout_id,
-            "columns": {name: self._text(_to_text(value)) for name, value in job.datapoint.columns.items()},
-            "turns": [turn for number, _ in details.rounds(None) for turn in self._pack_turns(number)],
+            "columns": {name: self._text(text) for name, text in self._columns.items()},
+            "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),
-            "confidence": {name: getattr(rollout, name) for name in CONFIDENCE if getattr(rollout, name) is not None},
+            "confidence": {name: value for name in CONFIDENCE if (value := getattr(rollout, name)) is not None},
             "votes": None if rollout.votes is None else list(rollout.votes),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             "error": rollout.error,
@@ -253,39 +243,38 @@ class _Packer:
     def _text(self, text: str) -> Text:
         return self.texts.add_quoting(text, self._quoted)
 
-    def _pack_turns(self, number: int) -> Iterator[dict[str, Any]]:
+    def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, Any]]:
         details = self.game.details
-        round_played = dict(details.rounds(number))[number]
-        for agent in details.speakers(number, round_played):
-            messages = [
-                message for message in (round_played.messages if round_played else ()) if message.agent == agent
-            ]
+        for agent in details.speakers(number, played):
+            messages = [message for message in (played.messages if played else ()) if message.agent == agent]
             yield {
                 "round": number,
                 "agent": agent,
-                "cut_off": round_played is None,
+                "cut_off": played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
-                "answers": [self._pack_answer(call) for call in self._evaluated_answers(number, agent)],
+                "answers": list(self._pack_answers(number, agent)),
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed(number, agent)],
                 "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
-                "decision": self._decision(number, agent),
+                "decision": self._decision(agent, played),
             }
 
     def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
-        name = {"name": message["name"]} if "name" in message else {}
-        return {"role": message["role"], **name, "text": self._text(message["content"])}
+        text = self._text(message["content"])
+        if "name" in message:
+            return {"role": message["role"], "name": message["name"], "text": text}
+        return {"role": message["role"], "text": text}
 
-    def _evaluated_answers(self, number: int, agent: str) -> Iterator[Call]:
+    def _pack_answers(self, number: int, agent: str) -> Iterator[dict[str, Any]]:
         """Yield the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
         ended = set()
-        for call in self.game.rollout.calls:
-            if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
-                yield call
-                if self.game.details.answer(call).unusable_reason is None:
+        for call in self.game.details.turns.get((number, agent), ()):
+            if call.is_answer and call.vote not in ended:
+                answer = self.game.details.answer(call)
+                yield self._pack_answer(call, answer)
+                if answer.unusable_reason is None:
                     ended.add(call.vote)
 
-    def _pack_answer(self, call: Call) -> dict[str, Any]:
-        answer = self.game.details.answer(call)
+    def _pack_answer(self, call: Call, answer: RecordedAnswer) -> dict[str, Any]:
         fields = {
             "attempt": answer.attempt,
             "vote": call.vote or None,
@@ -307,18 +296,13 @@ class _Packer:
         """Return the cost of a call in dollars, or None if the price is unknown."""
         if not call.paid:
             return 0.0
-        details = self.game.details
-        price = details.price_basis.price_of(details.agents[call.agent].model_settings)
-        if price is None:
-            return None
-        return round(price.cost_of(call.usage), 9)
+        price = self.game.details.prices[call.agent]
+        return None if price is None else round(price.cost_of(call.usage), 9)
 
-    def _decision(self, number: int, agent: str) -> int | None:
-        rounds = self.game.rollout.rounds
-        if agent != self.game.details.protocol.verifier_name or number >= len(rounds):
+    def _decision(self, agent: str, played: Round | None) -> int | None:
+        if played is None or agent != self.game.details.protocol.verifier_name or played.decision == Decision.NONE:
             return None
-        decision = rounds[number].decision
-        return None if decision == Decision.NONE else int(decision)
+        return int(played.decision)
 
 
 def _to_text(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.base.errors import ReleaseError
 from runner.base.storage.format_versions import STAGE_LOG
-from runner.base.storage.journal import JOURNAL
+from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import create, hard_link, link_to, make_folder, make_folders
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.documents.releases.bundle import Content, open_content

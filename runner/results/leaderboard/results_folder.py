@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Self
 
 from runner.base.errors import RunDirectoryError, RunError, UsageError
 from runner.base.package_data import is_file
+from runner.base.storage.fetched_markers import DATA, MARKER
 from runner.base.storage.locks import locked
 from runner.base.storage.log_lines import check_log_format
 from runner.base.storage.safe_files import make_folders
 from runner.base.text import did_you_mean
 from runner.results.folder import RunFolder, part_id, split_part
 from runner.results.manifest import Manifest, Status
-from runner.results.provenance.manifest_writer import new_manifest
-from runner.results.spec_changes import changed_keys
-from runner.rollouts.run_plan import RunPlan
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
-from runner.spec.origin import DATA, MARKER
 
 if TYPE_CHECKING:
     from runner.results.leaderboard.database import Leaderboard
+    from runner.rollouts.run_plan import RunPlan
 
 RUNS = "runs"
 _MAX_LISTED = 8
@@ -203,6 +201,8 @@ class Results:
             NewerFormatError: a newer nip-run wrote the folder.
             RunError: the folder cannot be created.
         """
+        from runner.results.provenance.manifest_writer import new_manifest
+
         folder = self.run(run_id)
         check_log_format(folder.journal)  # before anything is written to the folder
         manifest = self.manifest_of(plan, run_id)
@@ -230,6 +230,8 @@ class Results:
                 "them, or play a new run with --again"
             )
         if manifest.identity != plan.identity:
+            from runner.results.spec_changes import changed_keys
+
             keys = changed_keys(folder, manifest, plan.games, plan.mutable_keys)
             difference = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
             raise RunDirectoryError(f"{folder.path} has the run of another spec; {difference}. Choose another --run-id")

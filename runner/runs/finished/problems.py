@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.storage.atomic_files import atomic_write, read_json
@@ -19,9 +19,10 @@ from runner.models.logprobs import BOUND, OPEN
 from runner.models.settings import MAX_TOP_LOGPROBS
 from runner.results.folder import RunFolder
 from runner.results.manifest import is_allowed_loss
-from runner.rollouts.confidence import UNREADABLE
-from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.rollouts.rollout import UNREADABLE, Call, Outcome, Rollout
+
+if TYPE_CHECKING:
+    from runner.rollouts.plan import Plan
 
 CALLS_SHARE = 0.05
 """Repeats, truncated answers and empty messages are reported from this share of the calls or messages on."""

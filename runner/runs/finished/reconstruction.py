@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runner.base.text import comma_join
 from runner.models.interface import Request, SampleKey
 from runner.models.journal_index import FollowedIndex, open_index
 from runner.models.journal_records import CallRecord, FailureRecord, RequestRecord
+from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.rollouts.failed_calls import failed_call
@@ -22,6 +24,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
 from runner.rollouts.recorded_games import AnsweredRequest, NotRecordedError, RecordedGames
 from runner.rollouts.rollout import Call, Rollout
+from runner.runs.finished.rollout_details import RolloutDetails
 from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
 
@@ -182,6 +185,21 @@ class Reconstructor:
     def __len__(self) -> int:
         """Return the number of records in the journal that are answers or errors that ended a game."""
         return len(self._recorded)
+
+    def details(self, rollout: Rollout) -> RolloutDetails:
+        """Return a rollout of this run with the records of its calls."""
+        job, spec = rollout.job, self.plan.spec
+        agents = self._games.agents[bool(job.swapped)]
+        return RolloutDetails(rollout, spec.protocol, agents, self.failures(job), self._prices[bool(job.swapped)])
+
+    @cached_property
+    def _prices(self) -> Mapping[bool, Mapping[str, Pricing | None]]:
+        """The price of each agent's calls: True for games with exchanged models, False for others."""
+        price_of = self.plan.spec.price_basis.price_of
+        return {
+            swapped: {name: price_of(agent.model_settings) for name, agent in agents.items()}
+            for swapped, agents in self._games.agents.items()
+        }
 
     def request_record(self, sample: SampleKey) -> RequestRecord | None:
         """Return the recorded request of a sample; None if the journal does not have its result."""

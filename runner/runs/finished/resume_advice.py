@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
-from runner.runs.finished.reconstruction import saved_plan
 
 
 def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
@@ -31,5 +30,7 @@ def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
     """Return overrides that raise a run's budget if it stopped the run; the user replaces the placeholder `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
+    from runner.runs.finished.reconstruction import saved_plan
+
     budget = saved_plan(folder).spec.experiment.budget
     return [f"budget.{name}=N" for name, limit in asdict(budget).items() if limit is not None]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from runner.game.protocols.protocol import Decision, Protocol, stance_word
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
-from runner.models.journal_records import FailureRecord
-from runner.models.prices import PriceBasis
-from runner.rollouts.agents.agent import Agent
-from runner.rollouts.rollout import Call, Rollout
+
+if TYPE_CHECKING:
+    from runner.models.journal_records import FailureRecord
+    from runner.models.prices import Pricing
+    from runner.rollouts.agents.agent import Agent
+    from runner.rollouts.rollout import Call, Rollout
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,18 @@ class RolloutDetails:
     protocol: Protocol
     agents: Mapping[str, Agent]
     failures: Sequence[FailureRecord]
-    price_basis: PriceBasis = field(default_factory=PriceBasis)
+    prices: Mapping[str, Pricing | None]
+    """The price of each agent's calls; None if it is unknown."""
+
+    @cached_property
+    def turns(self) -> Mapping[tuple[int, str], Sequence[Call]]:
+        """The calls by round and agent; empty for a turn whose calls all failed."""
+        turns: dict[tuple[int, str], list[Call]] = {}
+        for call in self.rollout.calls:
+            turns.setdefault((call.round, call.agent), []).append(call)
+        for failure in self.failures:
+            turns.setdefault((failure.sample.round, failure.sample.agent), [])
+        return turns
 
     def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
         """Yield the number and content of each round, or of the round `only`.
@@ -56,22 +70,21 @@ class RolloutDetails:
         The content of a round that failed is None.
         """
         played = self.rollout.rounds
-        called = {call.round for call in self.rollout.calls} | {failure.sample.round for failure in self.failures}
+        called = {number for number, _ in self.turns}
         for number in range(len(played) + 1):
             if only in (None, number) and (number < len(played) or number in called):
                 yield number, played[number] if number < len(played) else None
 
     def speakers(self, number: int, played: Round | None) -> list[str]:
         """Return the agents that were called in a round, in the protocol's order."""
-        called = {call.agent for call in self.rollout.calls if call.round == number}
-        called |= {failure.sample.agent for failure in self.failures if failure.sample.round == number}
-        return [name for name in self.protocol.agent_names if name in called or (played and name in played.raw)]
+        raw = played.raw if played else {}
+        return [name for name in self.protocol.agent_names if (number, name) in self.turns or name in raw]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
         """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any."""
         answers = []
-        for call in self.rollout.calls:
-            if call.round == number and call.agent == agent and call.is_answer:
+        for call in self.turns.get((number, agent), ()):
+            if call.is_answer:
                 answers.append(self.answer(call))
                 if answers[-1].unusable_reason is None:
                     break  # the game ignored further choices of the same call
@@ -79,9 +92,21 @@ class RolloutDetails:
 
     def answer(self, call: Call) -> RecordedAnswer:
         """Return the recorded answer of a call."""
-        choice = Choice(call.raw_message, call.finish_reason, call.error)
-        reason = self.agents[call.agent].unusable_reason(choice, call.round)
+        reason = None
+        if not self._is_usable(call):
+            choice = Choice(call.raw_message, call.finish_reason, call.error)
+            reason = self.agents[call.agent].unusable_reason(choice, call.round)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
+
+    def _is_usable(self, call: Call) -> bool:
+        """Return whether an answer is usable because the game used it as the only one of its turn."""
+        rounds, agent = self.rollout.rounds, call.agent
+        if call.round >= len(rounds) or len(self.turns[call.round, agent]) > 1:
+            return False
+        played = rounds[call.round]
+        return (
+            played.counts(agent) and played.retry_counts.get(agent) == 0 and played.raw.get(agent) == call.raw_message
+        )
 
     def failed(self, number: int, agent: str) -> list[FailureRecord]:
         """Return the failed calls for an agent's answer in a round."""

@@ -6,13 +6,14 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.storage.parquet import read_tables
 from runner.game.protocols.protocol import Decision
 from runner.results.folder import RunFolder
-from runner.rollouts.rollout import Rollout
-from runner.runs.finished.reconstruction import Reconstructor, played_plan
+
+if TYPE_CHECKING:
+    from runner.rollouts.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ class RolloutList:
 
 
 def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[RolloutRow]:
+    from runner.runs.finished.reconstruction import Reconstructor, played_plan
+
     reconstructor = Reconstructor(folder, played_plan(folder))
     try:
         for rollout in reconstructor.rollouts():
