@@ -6,9 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from runner.base.errors import Problem
 from runner.base.text import did_you_mean
 from runner.documents.merged_data import LayeredData
@@ -37,8 +34,9 @@ def resolve(layered: LayeredData) -> None:
         return
     if is_resolved(layered.data):
         return
+    from omegaconf import OmegaConf  # not at the top, since most specs have no interpolation
+
     config = OmegaConf.create(layered.data)
-    assert isinstance(config, DictConfig)
     layered.data = {str(name): _resolve_value(config, name, (str(name),), layered) for name in config}
 
 
@@ -122,6 +120,9 @@ def _dotted_keys(value: Any, prefix: str = "") -> Iterator[str]:
 
 def _resolve_value(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
     """Return the resolved value of one key. Each value below is resolved alone, to report all broken interpolations."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     if OmegaConf.is_missing(config, key):
         return "???"  # OmegaConf's mark for a missing value is a normal text in a spec
     try:

@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.base.errors import Place, Problem
 from runner.base.storage.safe_files import read_bounded
@@ -164,6 +161,8 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
         elif (data_without_omegaconf := read_simple_document(node)) is not None:
             document.data = data_without_omegaconf
             return document
+        from omegaconf import OmegaConf  # not at the top, since most documents are simple
+
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
         return _add_problem(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
@@ -234,8 +233,11 @@ def interpolation_problem(text: str) -> str | None:
     """Return a message if an interpolation `${...}` in a text is malformed, or not just a key; otherwise None."""
     if "${" not in text:
         return None
+    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.grammar_parser import parse
+
     try:
-        tree = parse_interpolation(text)
+        tree = parse(text)
     except OmegaConfBaseException as error:
         return f"{text!r} is not a valid interpolation: {str(error).splitlines()[0]}; write \\${{ for the text itself"
     if "InterpolationResolverContext" in _node_kinds(tree):

@@ -359,7 +359,7 @@ class RunSource:
         start_ms = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as reconstructor:
             for rollouts, requests in reconstructor.with_answered():
-                times = {request.sample: reconstructor.created_ms(request.sample) for request in requests}
+                times = {request.sample: request.created_ms for request in requests}
                 created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
                     yield ExportedGame(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.base.storage.log_follower import PIECE, LogFollower
-from runner.base.storage.log_lines import JournalReader
+from runner.base.storage.log_lines import JournalReader, read_journal
 from runner.models.interface import SampleKey
 from runner.models.journal_records import (
     BatchRecord,
@@ -17,7 +17,6 @@ from runner.models.journal_records import (
     IndexedRecord,
     RepeatRecord,
     parse_record,
-    read_records,
 )
 
 
@@ -52,6 +51,15 @@ class JournalIndex:
             self._failures.setdefault((record.sample.datapoint, record.sample.repeat), []).append(record)
         elif isinstance(record, BatchRecord):
             self.batches.append(record)
+
+    def add_data(self, offset: int, data: Mapping[str, Any]) -> None:
+        """Add the next record as JSON. Of an answer, only the sample is read."""
+        if data["kind"] != CallRecord.KIND or "of" in data:
+            self.add(IndexedRecord(offset, data["seq"], parse_record(data)))
+            return
+        sample = SampleKey(*data["sample"])
+        self._offsets[sample] = offset
+        self.answered.add(self._group_of(sample))
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -119,8 +127,11 @@ def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, Journ
         NewerFormatError: a newer nip-run wrote the journal.
     """
     reader = JournalReader(path)
+    index = JournalIndex(reader.record, ())
     try:
-        return reader, JournalIndex(reader.record, read_records(path, run))
+        for offset, data in read_journal(path, run):
+            index.add_data(offset, data)
     except BaseException:
         reader.close()
         raise
+    return reader, index

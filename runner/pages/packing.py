@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -49,7 +49,7 @@ class Texts:
     def all(self) -> list[str]:
         return list(self._places)
 
-    def add(self, text: str) -> Text:
+    def add(self, text: str) -> int | str:
         """Store a text and return the reference to it."""
         if len(text) < MIN_SHARED_LENGTH:
             self.size += len(text) + 3
@@ -62,29 +62,26 @@ class Texts:
         return index
 
     def add_quoting(self, text: str, quoted: Sequence[str]) -> Text:
-        """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
-        quotes: list[str] = []
-        if len(text) >= MIN_SHARED_LENGTH and text not in self._places:
-            quotes = [quoted_text for quoted_text in quoted if quoted_text in text and quoted_text != text]
-        if not quotes:
+        """Store a text that may contain the `quoted` texts, and return the reference to it."""
+        if len(text) < MIN_SHARED_LENGTH or text in self._places:
             return self.add(text)
-        references: list[int | str] = []
-        for part in _split_at_quotes(text, quotes):
-            reference = self.add(part)
-            assert not isinstance(reference, list)
-            references.append(reference)
-        return references
+        references = [self.add(part) for part in self._split_at_quotes(text, quoted)]
+        return references if len(references) > 1 else references[0]
 
-
-def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
-    """Split a text at the start and the end of each quoted text."""
-    first, others, parts = quoted[0], quoted[1:], list[str]()
-    for place, between in enumerate(text.split(first)):
-        if place:
-            parts.append(first)
-        if between:
-            parts += _split_at_quotes(between, others) if others else [between]
-    return parts
+    def _split_at_quotes(self, text: str, quoted: Sequence[str]) -> Iterator[str]:
+        """Yield the parts of a text between the starts and ends of quoted texts. A part that is stored is not split."""
+        for place, quoted_text in enumerate(quoted):
+            if text in self._places:
+                break
+            before, quote, after = text.partition(quoted_text)
+            if quote:
+                if before:
+                    yield from self._split_at_quotes(before, quoted[place + 1 :])
+                yield quote
+                if after:
+                    yield from self._split_at_quotes(after, quoted[place:])
+                return
+        yield text
 
 
 def resolve_text(texts: Sequence[str], text: Text) -> str:

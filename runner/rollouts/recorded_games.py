@@ -11,7 +11,7 @@ from runner.base.errors import NipRunError
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.models.interface import Request, SampleKey
-from runner.models.journal_records import CallRecord, EndedRecord, RequestRecord
+from runner.models.journal_records import CallRecord, EndedRecord
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.agents.votes import combine_votes, is_final
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
@@ -32,8 +32,8 @@ class AnsweredRequest:
     """A request whose answer is recorded. The messages of the request are rendered on first access."""
 
     sample: SampleKey
-    request_record: RequestRecord
-    """The journal's record of the request."""
+    record: CallRecord | EndedRecord
+    """The journal's record of the answer."""
     agent: Agent
     observation: Observation
 
@@ -41,6 +41,11 @@ class AnsweredRequest:
     def messages(self) -> Sequence[ChatMessage]:
         """The prompt as the templates render it, before the provider's encoding."""
         return self.agent.prompt(self.observation)
+
+    @property
+    def created_ms(self) -> float | None:
+        """The time at which the server created the answer, if known; see `CallRecord.created_ms`."""
+        return self.record.created_ms if isinstance(self.record, CallRecord) else None
 
     @property
     def request(self) -> Request:
@@ -128,7 +133,7 @@ class RecordedGames:
             record = self.recorded(sample)
             if record is None:
                 raise NotRecordedError
-            self.answered.append(AnsweredRequest(sample, record.request, agent, observation))
+            self.answered.append(AnsweredRequest(sample, record, agent, observation))
             if isinstance(record, EndedRecord):
                 raise record.as_error()
             parts.calls.extend(calls_of(sample, record.completion, agent))

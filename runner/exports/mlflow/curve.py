@@ -73,7 +73,7 @@ class Curve:
         unfinished, self._unfinished = self._unfinished, []
         for job in chain(unfinished, self._jobs):
             rollouts, answered = self._reconstructor.with_answered_of(job)
-            times = (self._reconstructor.created_ms(request.sample) for request in answered)
+            times = (request.created_ms for request in answered)
             earliest_ms = started_ms(manifest) - CLOCK_SKEW_MS
             ended_ms = max((round(time) for time in times if time and time >= earliest_ms), default=None)
             if not self._add(rollouts, ended_ms, is_over=manifest.status == Status.DONE):

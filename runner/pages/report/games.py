@@ -224,7 +224,8 @@ class _Packer:
         rollout = game.rollout
         self._columns = {name: _to_text(value) for name, value in rollout.job.datapoint.columns.items()}
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
-        self._quoted = quotable_texts([*messages, *self._columns.values()])
+        # Instructions quote columns. Without these, their parts are mostly known and need not be searched for messages.
+        self._quoted = [*quotable_texts(self._columns.values()), *quotable_texts(messages)]
 
     def pack(self) -> dict[str, Any]:
         details, rollout = self.game.details, self.game.rollout

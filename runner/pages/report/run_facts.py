@@ -15,8 +15,6 @@ from runner.base.text import comma_join
 from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
 from runner.pages.numbers import elapsed
-from runner.registry.bundles.missing_rows import OPTION, lacks_rows
-from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
@@ -214,6 +212,9 @@ def _release_folder(folder: RunFolder) -> Path | None:
 
 def _rows_option(release: Path) -> list[str]:
     """Return the option for a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
+    from runner.registry.bundles.missing_rows import OPTION, lacks_rows
+    from runner.registry.fetched_release import is_fetched, open_fetched
+
     return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
 from runner.pages.report.run import GameCollector, RunPage, collect_games, notes_name, run_page
 from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
-from runner.pages.report.runs_overview import overview
-from runner.pages.report.training import training_page
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -41,20 +39,29 @@ def runs_site(
 
     all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
     run_ids = {folder.run_id for folder in all_folders}
-    pages = [
-        training_page(folder, run_ids, titled=not is_single, has_commands=has_commands)
-        if folder.manifest().is_training_run
-        else run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands)
-        for index, folder in enumerate(all_folders)
-    ]
+    pages = []
+    for index, folder in enumerate(all_folders):
+        if folder.manifest().is_training_run:
+            from runner.pages.report.training import training_page
+
+            pages.append(training_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
+        else:
+            pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
     sections = [page.section for page in pages]
     if len(pages) > 1 and not pages[0].manifest.is_training_run:
+        from runner.pages.report.runs_overview import overview
+
         sections = [overview(pages), *sections]
-    side_by_side = compare_runs(folders if collect is None else (), store_piece)
-    sections += side_by_side.sections
+    links, compares = _navigation(pages), list[Mapping[str, Any]]()
+    if len(folders) > 1 and collect is None:
+        from runner.pages.report.comparison import compare_runs  # not at the top, since it imports NumPy
+
+        side_by_side = compare_runs(folders, store_piece)
+        sections += side_by_side.sections
+        links += [side_by_side.entry] if side_by_side.entry else []
+        compares = side_by_side.about
     runs = [page.about for page in pages if page.about]
-    about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
-    links = [*_navigation(pages), *([side_by_side.entry] if side_by_side.entry else [])]
+    about = {"format": FORMAT, "runs": runs, "compares": compares, "live": False, "notes": None}
     return Site(_title(_without_parts(folders)), links, sections, about)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,6 @@ from runner.base.errors import RunError
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.numbers import count
 from runner.pages.report.run_games import CollectedGames, GamesSummary
-from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
-from runner.registry.bundles.withheld_rows import load_withheld
-from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.rollouts.plan import Plan
@@ -28,8 +25,8 @@ class MissingRows:
 
     dataset: Dataset
     """The known facts about the datapoints."""
-    needed: str
-    """A sentence about how to get the rows."""
+    sentences: Sequence[str]
+    """Sentences about the data that cannot be shown, and about how to get the rows."""
 
 
 def missing_rows(folder: RunFolder) -> MissingRows | None:
@@ -40,13 +37,20 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
         RunError: the release cannot be read.
     """
     root = folder.path.parent
-    if folder.path.name != DATA or not is_fetched(root):
+    if folder.path.name != DATA:
+        return None
+    from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
+    from runner.registry.bundles.withheld_rows import load_withheld
+    from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
+
+    if not is_fetched(root):
         return None
     release = open_fetched(root)
     if not lacks_rows(release):
         return None
     try:
-        return MissingRows(load_withheld(folder), describe_missing_rows(release))
+        hidden = f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: the datapoints and chats of its games cannot be shown."
+        return MissingRows(load_withheld(folder), (hidden, describe_missing_rows(release)))
     except OSError as error:
         raise RunError(f"cannot read {root}: {error.strerror}; check the permissions of the folder") from error
 
@@ -74,8 +78,11 @@ def state_sentences(
     """
     lines = list(_reading_progress(manifest, games))
     root = folder.path.parent
-    if tells_source and folder.path.name == DATA and is_fetched(root):
-        lines.append(f"Fetched from a registry as {open_fetched(root).release.reference}.")
+    if tells_source and folder.path.name == DATA:
+        from runner.registry.fetched_release import is_fetched, open_fetched
+
+        if is_fetched(root):
+            lines.append(f"Fetched from a registry as {open_fetched(root).release.reference}.")
     if (judged := manifest.rejudge_of) is not None:
         lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
     if reason := explain_fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest)):
@@ -107,8 +114,7 @@ def _state_sentences(
     if manifest.is_whole_replay:
         yield "This run is a replay: every answer comes from another run, and no model was called or paid."
     if missing is not None:
-        yield f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: the datapoints and chats of its games cannot be shown."
-        yield missing.needed
+        yield from missing.sentences
     if folder.journal.is_file() and not is_bound_to_run(folder.journal):
         yield f"The run's journal: {NOT_BOUND}."
 

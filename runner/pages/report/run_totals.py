@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.game.protocols.protocol import Decision
 from runner.models.prices import Pricing
-from runner.results.metric_computation import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.runs.execution.spending import run_costs
 from runner.runs.finished.problems import GameProblem, GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
+
+if TYPE_CHECKING:
+    from runner.results.metric_computation import Metrics
 
 MAX_EXAMPLES = 3
 """Maximum number of example games of each kind."""
@@ -71,7 +73,11 @@ class RunTally:
     """Ids of the rollout and the datapoint of the first games that were not right, by kind."""
 
     def __post_init__(self) -> None:
-        self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
+        self._metrics: Metrics | None = None
+        if self.measures:
+            from runner.results.metric_computation import Metrics  # not at the top, since it imports NumPy
+
+            self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._problems = GameProblems(self.plan)
         self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}

@@ -218,10 +218,5 @@ class Reconstructor:
         record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 
-    def created_ms(self, sample: SampleKey) -> float | None:
-        """Return the time at which the server created an answer, if known; see `CallRecord.created_ms`."""
-        record = self._recorded.get(sample)
-        return record.created_ms if isinstance(record, CallRecord) else None
-
     def close(self) -> None:
         self._reader.close()

@@ -71,7 +71,7 @@ def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answe
     chats: dict[SampleKey, Sequence[ChatMessage]] = {}
     for request in answered:
         if request.sample.attempt == request.sample.vote == 0:
-            chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.request_record)
+            chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.record.request)
     if plan.shape is None:
         job_chats = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
         return [job_chats for _ in rollouts]
