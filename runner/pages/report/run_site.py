@@ -52,7 +52,8 @@ def runs_site(
         from runner.pages.report.runs_overview import overview
 
         sections = [overview(pages), *sections]
-    links, compares = _navigation(pages), list[Mapping[str, Any]]()
+    links = _navigation(pages)
+    compares: Sequence[Mapping[str, Any]] = []
     if len(folders) > 1 and collect is None:
         from runner.pages.report.comparison import compare_runs  # not at the top, since it imports NumPy
 

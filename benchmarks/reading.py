@@ -1,0 +1,110 @@
+"""What reading a finished run takes, in turns with another checkout: `python benchmarks/reading.py OTHER`.
+
+Each command reads the same run of the provider `dummy` as a process of its own, with the other checkout and with this
+one, in turns. CPU is user and system time, the least of `--repeat`. A file counts as executed if one of its functions
+is called outside of an import, in a run of 100 games; templates count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from common import ROOT, footer, measured, table, temporary_folder
+
+COMMANDS = {
+    "report": ["report", "last", "-o", "OUT.html"],
+    "show -v": ["show", "last", "-v"],
+    "show ROLLOUT": ["show", "last", "p7"],
+    "export inspect": ["export", "last", "--format", "inspect", "--out", "OUT"],
+    "export scout": ["export", "last", "--format", "scout", "--out", "OUT"],
+    "export every-eval-ever": [
+        "export", "last", "--format", "every-eval-ever", "--subject", "verifier", "--organization", "a",
+        "--relationship", "other", "--out", "OUT",
+    ],
+    "export openai": ["export", "last", "--format", "openai", "--out", "OUT"],
+    "export trl": ["export", "last", "--format", "trl", "--out", "OUT"],
+}  # fmt: skip
+
+_RUN = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from runner.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+_TRACE = """
+import sys, threading
+sys.path.insert(0, sys.argv.pop(1))
+import runner
+from runner.cli.main import main
+root, files = runner.__path__[0] + "/", set()
+
+def record(frame, event, _):
+    code = frame.f_code
+    if event != "call" or code.co_filename in files or not code.co_filename.startswith(root):
+        return
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(root):
+            return  # an import
+        frame = frame.f_back
+    files.add(code.co_filename)
+
+threading.setprofile(record)
+sys.setprofile(record)
+main(sys.argv[1:])
+sys.setprofile(None)
+loaded = sum(name.split(".")[0] == "runner" for name in sys.modules)
+print(f"\\n{len(files)} {loaded} {any(name.endswith('rollouts/engine.py') for name in files)}")
+"""
+
+
+def play(folder: Path, games: int) -> None:
+    """Play games on up to 1,000 datapoints with the provider `dummy`."""
+    points = min(games, 1000)
+    rows = (
+        {"id": f"p{i}", "label": i % 2, "question": f"Return x + {i}.", "solution": f"def f(x): return x + {i}"}
+        for i in range(points)
+    )
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {
+        "name": "reading", "dataset": {"path": "data.jsonl"}, "protocol": {"use": "nip", "max_message_rounds": 6},
+        "prompts": "prompts/code_validation/nip", "models": {"m": {"provider": "dummy"}}, "fine_tune": {},
+        "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
+        "rollouts": {"per_datapoint": games // points, "concurrency": 64},
+    }  # fmt: skip
+    (folder / "spec.yaml").write_text(json.dumps(spec))
+    measured([sys.executable, "-m", "runner.cli.main", "spec.yaml", "-q"], folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, metavar="OTHER", help="another checkout, with the same dependencies")
+    parser.add_argument("--games", type=int, default=10_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    args = parser.parse_args()
+    checkouts = [str(args.other.resolve()), str(ROOT)]
+    rows: list[list[object]] = []
+    with temporary_folder() as folder, temporary_folder() as small:
+        play(folder, args.games)
+        play(small, 100)
+        for name, words in COMMANDS.items():
+            command = [word.replace("OUT", str(folder / "out")) for word in words]
+            cpu: list[list[float]] = [[], []]
+            for _ in range(args.repeat):
+                for times, checkout in zip(cpu, checkouts, strict=True):
+                    times.append(measured([sys.executable, "-c", _RUN, checkout, *command], folder).cpu)
+            before, after = map(min, cpu)
+            traces = [measured([sys.executable, "-c", _TRACE, path, *command], small) for path in checkouts]
+            files, loaded, engine = zip(*(trace.out.split()[-3:] for trace in traces), strict=True)
+            assert engine == ("False", "False"), "the engine was executed"
+            rows.append([name, before, after, after / before, *files, *loaded])
+    columns = ("command", "CPU s before", "CPU s", "ratio", "executed before", "executed", "loaded before", "loaded")
+    table(f"reading a finished run of {args.games:,} games", columns, rows)
+    footer(__file__)
+
+
+if __name__ == "__main__":
+    main()
