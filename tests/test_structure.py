@@ -196,6 +196,7 @@ HOMES = {
     "rich": {"runner.cli.terminal.output"},
     "shtab": {"runner.cli.completion"},
     "scipy": {
+        "runner.statistics.calibration",
         "runner.statistics.minimum_detectable_effect",
         "runner.statistics.differences",
         "runner.statistics.equivalence",
