@@ -128,7 +128,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     if not isinstance(plan, TrainingPlan):
         return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
-    check_engine(plan.spec.experiment.execution, calls_models=True)
+    check_engine(plan.spec.experiment.execution)
     check_results_are_permanent(results)
     _check_templates(plan, run_id, results)
     if options.replay is not None:
@@ -151,7 +151,8 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
-    check_engine(run.plan.spec.experiment.execution, calls_models=run.options.replay is None)
+    if run.options.replay is None:
+        check_engine(run.plan.spec.experiment.execution)
     check_results_are_permanent(results)
     _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:

@@ -1,4 +1,8 @@
-"""Counts the answers and rollouts of a run, for its progress display and for its manifest."""
+"""Counts the answers and rollouts of a run, for its progress display and for its manifest.
+
+A session counts each answer when it arrives and each rollout when it is written. Both counts differ while games are in
+progress, and after a resumption: the tables have all answers, but the progress only those since the command started.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +140,7 @@ class Accounting:
         self._new_answers = AnswerCounts()
         self._has_warned = False
 
-    def answered(self, request: Request, completion: Completion) -> None:
+    def count_answer(self, request: Request, completion: Completion) -> None:
         """Count an answer that has just arrived, and report the progress."""
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
@@ -177,14 +181,14 @@ class Accounting:
                 "rollouts.max_unusable to continue anyway."
             )
 
-    def failed(self, error: CallError) -> None:
+    def count_failure(self, error: CallError) -> None:
         """Count a failed call, and report the progress."""
         self.progress.failures += 1
         self.progress.last_error = str(error)
         self._watch(self.progress)
 
     def warn(self, subject: str, message: str | None) -> None:
-        """Show a warning about a subject, such as a server; the message None means that the server answers again."""
+        """Show a warning about a subject, such as a server's address; the message None removes the warning."""
         log.warning("%s", message or f"{subject} answers again")
         if message is None:
             self.progress.warnings.pop(subject, None)
@@ -266,7 +270,7 @@ class Accounting:
             f"{self.problems.lost_example()}"
         )
 
-    def unfinished(self, spent: Spending) -> Counts:
+    def unfinished_counts(self, spent: Spending) -> Counts:
         """Return the counts for the manifest of an unfinished run; `spent` is the spending in its journal."""
         return {
             "rollouts": self.progress.rollouts,
@@ -276,7 +280,7 @@ class Accounting:
             "cost_usd_at_most": self._round_cost(spent.at_most.usd),
         }
 
-    def finished(self, spent: UsageTotals) -> Counts:
+    def final_counts(self, spent: UsageTotals) -> Counts:
         """Return the counts for the manifest of a finished run; `spent` is the maximum that it may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,

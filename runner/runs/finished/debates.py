@@ -1,8 +1,12 @@
-"""Rebuilds the debates of a finished run from its records, so that another judge can judge them."""
+"""Rebuilds the debates of a finished run from its records, so that another judge can judge them.
+
+A debate is the messages of a game without the verdicts. A spec with the key `rejudge` plans such a run.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,7 +38,7 @@ def build_games_plan(spec: Spec) -> Plan:
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates that a resumed run has already judged are unchanged. New debates may have been added.
+    """Check that the debates saved with a resumed run are unchanged. New debates may have been added.
 
     Raises:
         RunDirectoryError: a debate has changed.
@@ -92,20 +96,17 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     Raises:
         UsageError: no game has a debate to judge.
     """
-    reconstructor, protocol = Reconstructor(folder, plan), plan.spec.protocol
     omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}
-    try:
-        finished = 0
+    finished = 0
+    with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             finished += 1
-            debate = Debate.of(rollout, protocol)
+            debate = Debate.of(rollout, plan.spec.protocol)
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:
                 by_job[job_key(rollout.job)] = debate
-    finally:
-        reconstructor.close()
     if finished < plan.size:
         omitted["not finished"] = plan.size - finished
     if not by_job:

@@ -1,8 +1,12 @@
-"""Rebuilds a run's finished rollouts from its journal, offline and without cost."""
+"""Rebuilds a run's finished rollouts from its journal, without calls to models.
+
+Commands, pages and exports read games with `Reconstructor`. A job is a game, or a tree whose branches are rollouts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +33,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    If the run replays another run, which may have grown since, the recorded hash keeps the rollout ids unchanged.
+    If a model group replays another run, which may have more games by now, the plan uses the other run's recorded hash,
+    so that the rollout ids stay the same.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -47,14 +52,11 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
         RunDirectoryError: the spec or inputs have changed.
     """
     plan, manifest = saved_plan(folder, dataset), folder.manifest()
-    changed = [
-        name
-        for name, is_same in (
-            ("the datapoints", plan.spec.dataset.sha256 == manifest.dataset_sha256),
-            ("the rules, prompts or models", plan.game_hash == manifest.game_sha256),
-        )
-        if not is_same
-    ]
+    changed = []
+    if plan.spec.dataset.sha256 != manifest.dataset_sha256:
+        changed.append("the datapoints")
+    if plan.game_hash != manifest.game_sha256:
+        changed.append("the rules, prompts or models")
     if changed:
         raise RunDirectoryError(
             f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
@@ -79,7 +81,8 @@ def read_debates(path: Path) -> Debates:
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     """Yield the jobs that are, or will be, in a run's tables.
 
-    If `until` stopped the run, these end with the decisive game, although the journal may have answers of later games.
+    If the stopping rule `until` ended the run, the tables end with the decisive game. The journal may have answers for
+    later games, which were in progress at that moment.
     """
     manifest = folder.manifest()
     stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
@@ -99,14 +102,11 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 
     # The ids of branches are known only after their tree was rebuilt.
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
-    reconstructor = Reconstructor(folder, plan)
-    try:
+    with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
             for rollout in reconstructor.of_job(job):
                 if is_match(rollout.job):
                     return rollout
-    finally:
-        reconstructor.close()
     if jobs and plan.shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "

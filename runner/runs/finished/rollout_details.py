@@ -1,4 +1,4 @@
-"""Collects everything that a run's folder has about one rollout: all answers, failed calls and channels."""
+"""Collects everything about one rollout for `show`, pages and exports: all answers, failed calls and channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model. `unusable_reason` is None if the game used the answer."""
+    """One answer of a model. `unusable_reason` is None if the answer was usable."""
 
     attempt: int
     text: str | None
@@ -42,7 +42,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True)
 class RolloutDetails:
-    """A rollout and the records of its calls."""
+    """A rollout and the records of its failed calls."""
 
     rollout: Rollout
     protocol: Protocol
@@ -57,9 +57,10 @@ class RolloutDetails:
         """
         played = self.rollout.rounds
         called = {call.round for call in self.rollout.calls} | {failure.sample.round for failure in self.failures}
-        for number in range(len(played) + 1):
-            if only in (None, number) and (number < len(played) or number in called):
-                yield number, played[number] if number < len(played) else None
+        numbered: list[tuple[int, Round | None]] = [*enumerate(played)]
+        if len(played) in called:
+            numbered.append((len(played), None))
+        yield from (entry for entry in numbered if only in (None, entry[0]))
 
     def speakers(self, number: int, played: Round | None) -> list[str]:
         """Return the agents that were called in a round, in the protocol's order."""
@@ -146,5 +147,7 @@ def verdict_word(decision: int) -> str:
 
 
 def correct_word(correct: bool | None, decision: int) -> str:
-    """Return `right`, `wrong`, or `-` if there is no verdict."""
-    return "-" if decision == Decision.NONE or correct is None else "right" if correct else "wrong"
+    """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
+    if decision == Decision.NONE or correct is None:
+        return "-"
+    return "right" if correct else "wrong"

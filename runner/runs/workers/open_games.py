@@ -1,4 +1,8 @@
-"""The writer's access to the journal: appends the records of all workers, and finds the records of a leased game."""
+"""The writer's access to the journal: appends the records of all workers, and finds the records of a leased game.
+
+The writer is the main process of a run with workers. It leases each game to one worker, together with the records that
+an earlier process or a worker that died has already written.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ class OpenGames:
                 game = game_of_sample(self._plan, sample[0], sample[1])
                 self._offsets.setdefault(game, []).append(next(positions))
             for error in append.failures:
-                self._accounting.failed(TransientError(error))
+                self._accounting.count_failure(TransientError(error))
 
     def records_for(self, leased: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
         """Return the records that a worker needs to play a game.

@@ -1,4 +1,8 @@
-"""A worker, which plays leased games with its own agents, providers and connections."""
+"""A worker, which plays games of a run with its own agents, providers and connections.
+
+The writer (the main process) leases games to workers, each game to one worker. `LocalWorker` runs a worker in a local
+process, and `ActorChannel` in a Ray actor.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +94,8 @@ class _Player:
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
         failed_calls = FailedCalls(failed_calls_in(plan, costs, self._records.failures))
         self._events = RemoteEvents(
-            channel, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, channel), self._cache,
-            start.is_budgeted, AnswerJudge(plan),
+            costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
+            AnswerJudge(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.makes_outputs else None
         if fine_tune_of(plan) is not None and self._builder is None:

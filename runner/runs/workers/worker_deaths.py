@@ -7,6 +7,7 @@ import secrets
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
+from runner.runs.execution.spending import describe_lost
 from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
@@ -25,12 +26,8 @@ async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -
     # If this process is killed between these two lines, the next process counts the calls again, which is harmless.
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
     state.permits.clear(slot.calls)
-    amount = f"${max_cost.usd:.4f} is" if state.priced else f"{max_cost.tokens} tokens are"
-    calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
-    state.notes.note(
-        f"a worker process {what_happened}: {calls} in flight there; {amount} counted as their maximum cost, and "
-        "another worker repeats the calls"
-    )
+    lost = describe_lost(max_cost, "there", is_priced=state.costs.is_priced)
+    state.notes.note(f"a worker process {what_happened}: {lost}, and another worker repeats the calls")
 
 
 class WorkerDeaths:

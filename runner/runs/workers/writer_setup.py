@@ -1,4 +1,7 @@
-"""Builds the writer of a run with workers. (For a run in one process, see `runs.execution.wiring`.)"""
+"""Builds the writer of a run with workers: the main process, which alone writes the run's files.
+
+A session uses it instead of `runs.execution.wiring`, which is for a run in one process.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ async def scheduler_of(
         )
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
-            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs.is_priced, wiring.stop,
+            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
         yield GameScheduler(state, await _pool(wiring, closing), workers), journal
