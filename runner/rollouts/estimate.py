@@ -46,7 +46,7 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     check_templates(plan)
     if plan.debates is not None:
         return _rows(plan, *_judging_counts(plan))
-    shortest_rounds, longest_rounds = _played_rounds(plan.spec.protocol)
+    shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
     low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
     return _rows(plan, low, high)
 
@@ -103,7 +103,7 @@ def answer_bytes(plan: Plan) -> int:
     """Return the bytes of all answers in the shortest possible games, if each answer is as long as its word limit."""
     if plan.debates is not None:
         return _judging_bytes(plan)
-    shortest, _ = _played_rounds(plan.spec.protocol)
+    shortest, _ = played_rounds(plan.spec.protocol)
     total_words = 0
     for swapped in plan.swapped_values:
         agents = plan.agents(swapped=swapped)
@@ -145,7 +145,7 @@ class _Counts:
     completion: int = 0
 
 
-def _played_rounds(protocol: Protocol) -> tuple[int, int]:
+def played_rounds(protocol: Protocol) -> tuple[int, int]:
     """Return the number of rounds of the shortest and of the longest game."""
     first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
     return first + 1, protocol.max_message_rounds

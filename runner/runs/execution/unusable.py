@@ -15,7 +15,7 @@ MIN_ANSWERS: Final = 20
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
-"""The number of standard errors of that confidence."""
+"""The half-width of the confidence interval in standard errors: 99 % of a normal distribution are within it."""
 EXAMPLE_LENGTH: Final = 120
 """The maximum number of characters of a quoted answer, and of the reason why it is unusable."""
 

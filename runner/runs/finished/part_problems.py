@@ -1,4 +1,4 @@
-"""Collects the problems in a run and in the parts of a training run."""
+"""Collects the problems in the games of a run and, for a training run, of its parts (the runs of its games)."""
 
 from __future__ import annotations
 

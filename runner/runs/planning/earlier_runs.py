@@ -1,4 +1,7 @@
-"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers."""
+"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers.
+
+The forecast of `nip-run plan` assumes that the planned games are similar.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,10 @@ steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
-"""The query for the number and duration of sequential calls in a game.
+"""The query for the number of games, the mean and longest time that a game waited, and its mean number of steps.
 
-The speakers of a round and the votes of a speaker are concurrent; retries follow one another.
+Calls in different steps follow one another, such as those of two rounds or a retry. The speakers of a round and the
+votes of a speaker are concurrent.
 """
 
 _REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
@@ -67,7 +71,7 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
     A similar run is the spec's own run or, if that one is not finished, the newest run with the same protocol and
-    models. The result is None if there is no such run.
+    models. If there is no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.

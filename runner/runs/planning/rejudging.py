@@ -1,4 +1,7 @@
-"""Builds the specs for judging a run's debates again, from the run, the user's overrides and a choice of verdicts."""
+"""Builds the specs that judge a run's debates again, from the run, the user's overrides and a choice of verdicts.
+
+`nip-run rejudge` and `runner.rejudge` use it.
+"""
 
 from __future__ import annotations
 

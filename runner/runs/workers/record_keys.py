@@ -1,4 +1,8 @@
-"""Finds the game that a record of the journal belongs to, so that the writer can lease a game with its records."""
+"""Finds the game that a record of the journal belongs to, so that a game can be leased together with its records.
+
+The writer and the workers use the same keys. A sample is the position of one answer in the run: datapoint, repeat,
+round, agent and attempt.
+"""
 
 from __future__ import annotations
 

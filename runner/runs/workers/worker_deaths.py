@@ -1,4 +1,7 @@
-"""Handles deaths of workers: counts the calls they left in flight, and ends the run after too many deaths."""
+"""Handles deaths of workers: counts the calls they left in flight, and ends the run after too many deaths.
+
+The scheduler uses it before it starts a new worker.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
-"""The run ends if this many workers die in a row before they are ready, or as many as it has workers, if more."""
+"""The number of workers that may die in a row before they are ready; a run with more workers allows that many."""
 
 MAX_DEATHS = 12
-"""The run ends if this many workers die and no game is finished between, or 3 times its workers, if more."""
+"""The number of workers that may die without a finished game between; a run with many allows 3 times their number."""
 
 
 async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
@@ -52,8 +55,8 @@ class WorkerDeaths:
         self._early += not was_ready
         for leased in slot.leases.values():
             leased.deaths += 1
-            leased.alone += slot.plays_alone
-            if leased.alone >= MAX_DEATHS_ALONE:
+            leased.deaths_alone += slot.plays_alone
+            if leased.deaths_alone >= MAX_DEATHS_ALONE:
                 job = leased.job
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "

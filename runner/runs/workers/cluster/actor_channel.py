@@ -21,7 +21,7 @@ Ray would store larger data in the shared memory or on the disk of a node, where
 """
 
 ABANDONED_SECONDS = 120.0
-"""The time without a call after which a worker ends, because the writer is dead or has given up the worker."""
+"""A worker ends after this time without a call, because the writer is dead or no longer needs the worker."""
 
 
 class ActorChannel:
