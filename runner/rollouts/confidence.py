@@ -51,7 +51,7 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
 
 
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
-    """Yield the text of each deciding vote and the call that returned the text; without votes, those of the verdict."""
+    """Yield the text and the call of each vote that decided or, without votes, of the only verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
     if not last.votes:

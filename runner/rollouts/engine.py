@@ -1,7 +1,8 @@
 """The engine: plays jobs concurrently in one event loop, and passes their rollouts on in the order of the plan.
 
-A tree of responses is a game with branches: in each turn, the first answer continues the game, and each further answer
-starts a branch with the same earlier rounds.
+A job is one game or one tree. A tree of responses is a game with branches: in each turn, the first answer continues the
+game, and each further answer starts a branch with the same earlier rounds. A session has one engine, and each worker
+has its own.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from runner.rollouts.stop_switch import Stopped, StopSwitch
 T = TypeVar("T")
 
 LEAD_FACTOR = 4
-"""How many games a game may be ahead of the earliest unfinished one in the plan, as a multiple of the concurrency."""
+"""A game may start if it is at most this multiple of the concurrency ahead of the first unfinished game."""
 
 MIN_LEAD = 1024
-"""The least number of games that a game may be ahead, for a small concurrency."""
+"""The same limit as a number of games, for a small concurrency."""
 
 REFUSED_SECONDS = 0.5
 """Seconds to wait for other calls in flight after a refusal. This is short, as the provider will refuse them too."""
@@ -77,7 +78,7 @@ class Engine:
     check_budget: Callable[[], None] = lambda: None
     """Raises `BudgetExhausted` if the budget refused a call of another run that shares it. Called before each game."""
     exhausted: BudgetExhausted | None = None
-    """The error of the first game that the budget did not allow, after which no game starts; None until then."""
+    """The error of the first game that the budget did not allow; None until then. No game starts after it."""
     _refused_at: float | None = None
     """The time of the first error in `ERRORS_THAT_STOP_ALL`, by the event loop's clock."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
@@ -172,15 +173,13 @@ class Engine:
         """Play one game or tree, and return its rollouts: one for a game, or one for each branch, by `repeat`."""
         return sorted(await self._play_branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    def _parts(self, job: Job) -> GameParts:
-        return GameParts(self.protocol, self.swapped_agents if job.swapped else self.agents, job, self.failed_calls)
-
     async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
         """Continue a game after these rounds, and play all branches that begin in round `start` or later.
 
         Return the rollout of the game, and those of the branches.
         """
-        parts = self._parts(job)
+        agents = self.swapped_agents if job.swapped else self.agents
+        parts = GameParts(self.protocol, agents, job, self.failed_calls)
         script = self.script(parts, rounds)
         branches: list[asyncio.Task[list[Rollout]]] = []
         unfinished: BaseException | None = None
@@ -278,8 +277,8 @@ async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
     """Wait for all tasks of a game. An error that stops the whole run ends the wait and is raised.
 
     After an error that ends only this game, the other tasks still finish, because their answers are paid for. The
-    caller gets such an error from `task.result()`. It does so in the protocol's order, so that the same one of several
-    errors is always raised.
+    caller gets such an error from `task.result()`, and reads the results in the protocol's order, so that it does not
+    depend on chance which of several errors is raised.
     """
     pending: set[asyncio.Task[T]] = set(tasks)
     while pending:

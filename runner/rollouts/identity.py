@@ -1,4 +1,7 @@
-"""The content that determines the identity of a game or run, and the spec keys that may change in a resumed run."""
+"""The content that determines the identity of a game or run, and the spec keys that may change in a resumed run.
+
+The identity is a hash. `plan` hashes this content; a run whose identity differs is another run with another folder.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,7 @@ LATER_SELECTION_KEYS = ("labels", "ids", "explode")
 
 
 def selects_by_group(settings: DatasetSettings) -> bool:
-    """Whether groups of datapoints influence which datapoints are played, or in what order.
-
-    (They always influence the standard errors.)
-    """
+    """Return whether groups of datapoints influence which datapoints are played, or in what order."""
     return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
 
 

@@ -1,7 +1,9 @@
 """The plan of a run: its jobs, their identities, and the number of games.
 
 This module calls no model and writes no file. A rollout's id is the hash of everything that its game depends on. So a
-game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one.
+game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one. A block is the
+games of one datapoint and one repeat: a single game, or one for each combination of stances and seats. A seat is the
+place of an agent in the protocol; if two seats are swapped, their agents exchange their models.
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class Plan:
 
     @property
     def games(self) -> Plan:
-        """The plan itself. (A training plan has the plan of its games here; see `RunPlan`.)"""
+        """The plan itself. For a training plan, this property is the plan of its games; see `RunPlan`."""
         return self
 
     def all_games(self) -> list[Plan]:

@@ -65,7 +65,7 @@ class Call:
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
     origin: str | None = None
-    """The run that first got this answer, if it is a copy (see `Completion.origin`); in no table, like `paid`."""
+    """The run that got this answer from a model, if the answer is a copy; in no table, like `paid`."""
 
     @property
     def usage(self) -> Usage:
@@ -143,7 +143,7 @@ class Rollout:
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return the run that first got all answers in the verdict's round, if all are copies from one run; else None.
+        """Return the run that the answers in the verdict's round were copied from; None if they are not from one run.
 
         Only the verifier's answers count or, if it never answered, the last answers of the other agents.
         """

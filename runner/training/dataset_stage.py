@@ -1,4 +1,7 @@
-"""Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format."""
+"""Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format.
+
+It is a stage of the training loop; `dataset_building` writes the files.
+"""
 
 from __future__ import annotations
 

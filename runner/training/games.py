@@ -1,4 +1,7 @@
-"""Plays the games of a training run: the games that an iteration trains on, and the tests."""
+"""Plays the parts of a training run: the games that an iteration trains on, and the tests. Each part is a separate run.
+
+The training loop and the loop of retests use it.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +52,13 @@ class TrainingGames:
     def play_iteration(self, iteration: int, models: Models) -> None:
         """Play the games that an iteration trains on, unless they are finished."""
         if self.stages.last(GamesPlayed, iteration) is None:
-            log.info("iteration %d: playing", iteration)
+            log.info("iteration %d: playing games", iteration)
             self._run(self.plan.iteration_spec(iteration, models), GamesPlayed, "training", iteration)
 
     def test(self, iteration: int, models: Models) -> None:
         """Test the models before an iteration, if the scheme requires it and the test is not finished."""
         if tests_before(self.plan.training, iteration) and self.stages.last(TestPlayed, iteration) is None:
-            log.info("iteration %d: measuring", iteration)
+            log.info("iteration %d: testing the models", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 
     def _run(self, spec: Spec, record: type[RunRecord], kind: str, iteration: int) -> None:

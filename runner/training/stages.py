@@ -1,7 +1,7 @@
 """The records of a training run's finished stages, and queries on them.
 
-A record is stored as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later version
-wrote, are ignored.
+`stage_log` stores a record as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later
+version wrote, are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GroupOutcome = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """A report on the dataset of one group: its file, and the numbers of examples written and left out."""
+    """A report on the dataset of one model group: its file, and the numbers of examples written and omitted."""
 
     file: str
     format: str

@@ -1,4 +1,4 @@
-"""Converts arrays to an agent's observations, and the agent's replies to arrays."""
+"""Converts arrays to an agent's observations, and the agent's replies to arrays. See `arrays` for their layout."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import BatchRecord, FailureRecord, log_header, read_records
+from runner.models.journal_records import BatchRecord, log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journal import JournaledCompleter, Log, Recorded
@@ -35,7 +35,7 @@ from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls, failed_call
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -46,7 +46,7 @@ from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import describe_lost, record_lost_calls
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Wiring:
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._cache(closing, journal.number)
             replayed = self._replayed()
-            failures = replayed.failures if replayed is not None and self._is_full_replay else recorded.failures
-            failed_calls = FailedCalls(failed_calls_in(self.plan, self.costs, failures))
+            failures = replayed.failures if replayed is not None and self._is_whole_replay else recorded.failures
+            failed_calls = FailedCalls(failed_calls_in(self.plan, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
@@ -128,9 +128,8 @@ class Wiring:
             )  # fmt: skip
 
     @property
-    def _is_full_replay(self) -> bool:
-        """Whether another run's answers are replayed in all rounds, so that no model is called."""
-        return self.replay is not None and self.replay.until_round is None
+    def _is_whole_replay(self) -> bool:
+        return is_whole_replay(self.replay)
 
     def _replayed(self) -> ReplayModel | None:
         if self.replay is None:
@@ -179,7 +178,7 @@ class Wiring:
         """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
             return Connection(_refuse_unrecorded)
-        if replayed is not None and self._is_full_replay:
+        if replayed is not None and self._is_whole_replay:
             return Connection(replayed.complete, (replayed.close,))
         self.add_open_files_note()
         live = connect(
@@ -210,7 +209,7 @@ class Wiring:
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches; these providers write to the journal themselves."""
-        if self.recorded_only or self._is_full_replay:
+        if self.recorded_only or self._is_whole_replay:
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 
@@ -257,21 +256,6 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
 
 def _sent_messages(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
     return costs.groups[request.group].sent_messages(request.messages)
-
-
-def failed_calls_in(
-    plan: Plan, costs: CallCosts, failures: Callable[[str, int], Sequence[FailureRecord]]
-) -> Callable[[Job], list[Call]]:
-    """Return a function that returns the failed calls of a rollout.
-
-    `failures` returns the records of failed calls by datapoint id and rollout number.
-    """
-
-    def find(job: Job) -> list[Call]:
-        failed = failures(job.datapoint.id, job.number)
-        return [failed_call(record, costs.groups[plan.group_of(record.sample)].name) for record in failed]
-
-    return find
 
 
 async def _refuse_unrecorded(request: Request) -> Completion:

@@ -20,12 +20,12 @@ from runner.models.journal_index import FollowedIndex, open_index
 from runner.models.journal_records import CallRecord, FailureRecord, RequestRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.rollouts.failed_calls import failed_call
+from runner.rollouts.failed_calls import failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
 from runner.rollouts.recorded_games import AnsweredRequest, NotRecordedError, RecordedGames
-from runner.rollouts.rollout import Call, Rollout
+from runner.rollouts.rollout import Rollout
 from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
 
@@ -140,7 +140,8 @@ class Reconstructor:
             self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
         else:
             self._reader, self._recorded = followed, followed.index
-        self._games = RecordedGames(plan, self._recorded.get, self._failed if with_failures else lambda _: ())
+        failed_calls = failed_calls_in(plan, self._recorded.failures) if with_failures else lambda _: ()
+        self._games = RecordedGames(plan, self._recorded.get, failed_calls)
 
     def of_job(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""
@@ -174,10 +175,6 @@ class Reconstructor:
     def failures(self, job: Job) -> Sequence[FailureRecord]:
         """Return the records of a game's failed calls, in the order of failure."""
         return self._recorded.failures(job.datapoint.id, job.number)
-
-    def _failed(self, job: Job) -> list[Call]:
-        models = self.plan.spec.experiment.models
-        return [failed_call(record, models[self.plan.group_of(record.sample)].name) for record in self.failures(job)]
 
     def __len__(self) -> int:
         """Return the number of records in the journal that are answers or errors that ended a game."""

@@ -38,7 +38,7 @@ from runner.runs.execution.spending import measure_spending, run_costs, spending
 from runner.runs.execution.wiring import WiredLayers, Wiring
 from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.session.disk_space import check_disk_space
 
 _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
@@ -284,9 +284,8 @@ class Session:
         """Return how many games are played concurrently."""
         limit = self.plan.share.rollouts.concurrency
         if self._decision is not None:
-            replay = self._wiring.replay
             # A replay has no answers for games after the last recorded one, and concurrency does not speed it up.
-            return 1 if replay is not None and replay.until_round is None else min(limit, self.plan.size)
+            return 1 if is_whole_replay(self._wiring.replay) else min(limit, self.plan.size)
         return self.plan.size if self._is_batched else min(limit, self.plan.size)
 
     @property

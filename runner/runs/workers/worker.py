@@ -19,13 +19,13 @@ from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
 from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
-from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import failed_calls_in, labels_for_dummy, replayed_run, with_journal
+from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.record_keys import game_of_job
@@ -92,7 +92,7 @@ class _Player:
         self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
-        failed_calls = FailedCalls(failed_calls_in(plan, costs, self._records.failures))
+        failed_calls = FailedCalls(failed_calls_in(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
             AnswerJudge(plan), channel=channel, journal=self._journal,

@@ -41,7 +41,7 @@ from runner.training.backends.model_name import MAX_LENGTH, name_problem
 LOG_LINES = 10
 """The number of lines of the trainer's log in an error message."""
 LOG_BYTES = 8192
-"""The number of bytes at the end of the log in which these lines are searched."""
+"""The maximum number of bytes at the end of the log that are searched for these lines."""
 MAX_STATUS_BYTES = 1 << 20
 """The maximum size in bytes of exit.json and trainer.lock."""
 
@@ -51,8 +51,9 @@ _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torc
 def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -> list[str]:
     """Return a message for each missing part of a trainer: its program, script or files.
 
-    `stored` are the paths of files that came with a fetched trainer, which runs in a separate folder. A script is only
-    checked if the program is an interpreter, because arguments of `ssh` or `docker` are paths on other machines.
+    `stored` are the paths of files that came with a fetched (downloaded) trainer, which runs in a separate folder. A
+    script is only checked if the program is an interpreter, because arguments of `ssh` or `docker` are paths on other
+    machines.
     """
     program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
     if _PLACEHOLDER.search(program):
@@ -93,7 +94,7 @@ class CommandBackend:
     If a trainer was killed and left no result, the next `submit` starts it again. If it failed, `submit` does not start
     it again, because it may fail again at the same cost; the caller submits a new job instead.
 
-    `here` is the folder in which the trainer runs; None for the current folder.
+    `here` is the working folder of the trainer; None for the current folder.
     """
 
     def __init__(self, group: str, trainer: TrainerSettings, here: Path | None = None) -> None:
