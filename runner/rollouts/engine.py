@@ -90,7 +90,7 @@ class Engine:
         swapped_agents = plan.agents(swapped=True) if plan.seats else {}
         return cls(
             plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, shape=plan.shape,
-            branch=plan.branch, script=script, **options,
+            branch=plan.branch, script=script, siblings=plan.siblings, sharing=plan.sharing, **options,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class Engine:
     async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
         """Continue a game after these rounds, and play all branches that begin in round `start` or later.
 
-        Return the rollout of the game, and those of the branches.
+        Return the rollouts of the game and of the branches.
         """
         agents = self.swapped_agents if job.swapped else self.agents
         parts = GameParts(self.protocol, agents, job, self.failed_calls)

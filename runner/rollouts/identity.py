@@ -80,7 +80,7 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     """Return the settings of a model group that a game depends on, without its address, API key, price and time limits.
 
     For a group that replays a run, the content has the hash of the run's journal (`replayed`), not the run's folder,
-    which may be moved. The chat format is left out if it is the one of 0.1.0, so that such games have the same id.
+    which may be moved. The chat format of 0.1.0 is omitted, so that its games keep their ids.
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}

@@ -1,6 +1,6 @@
 """Judges the debates of another run: only the judge's model is called.
 
-The judge is the verifier of the spec. The engine uses this script in place of `play_game` if a plan has debates.
+The judge is the verifier of the spec. If a plan has debates, the engine uses this script instead of `play_game`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Divides the limits of a run among its shards: budget, concurrency and rates.
 
-A shard is a share of a run's datapoints, which one process plays. The limits of all shards add up to those of the run.
+A shard is a share of a run's datapoints, which one process plays. The limits of all shards together equal the limits of
+the run.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ RunPart = Callable[[Spec, str, str, int], RunFolder]
 
 @dataclass(frozen=True)
 class TrainingGames:
-    """Plays the parts of a training run, each of which is a separate run."""
+    """Plays the parts of a training run."""
 
     plan: TrainingPlan
     folder: RunFolder

@@ -1,6 +1,6 @@
 """Tests the models of a finished training run again, on other datapoints or with more repeats.
 
-A training spec with `rerun_tests` selects this loop in place of `TrainingLoop`.
+A training spec with `rerun_tests` runs this loop instead of `TrainingLoop`.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, TrainingPart
-from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import changed_keys, is_unchanged
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress, Watch
@@ -45,10 +43,10 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import (
     RunOptions,
     has_outputs,
-    mark_as_fetched,
     rebuild_outputs,
     relative_cache_path,
     run_games,
+    write_run_files,
 )
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
@@ -110,8 +108,7 @@ def train(
         try:
             work.complete()
         except NipRunError as error:
-            for line in work.notes:
-                error.add_note(f"note: {line}")
+            error.with_notes(f"note: {line}" for line in work.notes)
             raise
     with interruptible(run_id):
         results.board.append(folder)
@@ -120,10 +117,7 @@ def train(
 
 def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
     """Write the spec, inputs and trainers' files of a run to its folder."""
-    mark_as_fetched(plan.spec, folder)
-    if not folder.manifest_path.is_file():
-        write_initial_files(plan.spec, folder)
-    write_inputs(plan.games, folder)
+    write_run_files(plan.games, folder)
     if _iterations_left(plan, folder):
         _store_trainer_files(plan, folder)
 

@@ -1,4 +1,4 @@
-"""Stores the script and the files of a `command` trainer with its run, and restores those of a fetched trainer.
+"""Stores the script and the files of a `command` trainer with its run, and restores the files of a fetched trainer.
 
 A trainer is the user's own program that fine-tunes a model. A fetched (downloaded) spec brings the files of its trainer
 along, so that others can repeat the training.

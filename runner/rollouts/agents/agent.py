@@ -117,7 +117,7 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
-        """Return the variables for the agent's templates. Those that do not depend on the datapoint are cached."""
+        """Return the variables for the agent's templates. Variables that do not depend on the datapoint are cached."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
             format_ = self.hyper_params.decision_format
@@ -399,7 +399,8 @@ class Agent:
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
         """Return the full chat of a finished game in the group's chat format, as the original code trains on it.
 
-        The system message is that of the agent's first turn, because that of a later turn states fewer questions left.
+        The chat has the system message of the agent's first turn, because in later turns the message states fewer
+        questions left.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 

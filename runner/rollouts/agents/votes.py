@@ -21,7 +21,7 @@ WaitForReplies = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
 def majority(decisions: Sequence[int]) -> int:
     """Return the most frequent decision among the votes that decide; `Decision.NONE` if no vote decides.
 
-    If two decisions are equally frequent, return the one of the earlier vote.
+    If two decisions are equally frequent, return the decision of the earlier vote.
     """
     decided = [decision for decision in decisions if decision != Decision.NONE]
     if not decided:

@@ -113,7 +113,7 @@ class CountedRollout(NamedTuple):
     usd: tuple[float, ...]
     """The cost of each call with a known price."""
     origin: str | None = None
-    """The run from which the verdict was copied, if any; None for a rollout that failed in transport."""
+    """The run that the verdict was copied from, if any; None for a rollout that failed in transport."""
 
 
 Watch = Callable[[Progress], None]
@@ -133,7 +133,7 @@ class Accounting:
         self._failed_calls = 0
         """The number of failed calls in the tables, including those of earlier processes."""
         self._copied_answers: Counter[str] = Counter()
-        """The number of rollouts whose verdict was copied from another run, by this run's id."""
+        """The number of rollouts whose verdict was copied from another run, by the id of that run."""
         self.problems = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
@@ -203,10 +203,10 @@ class Accounting:
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout and its calls."""
-        self.count(self.counted(rollout))
+        self.count(self.values_of(rollout))
         self.problems.add(rollout)
 
-    def counted(self, rollout: Rollout) -> CountedRollout:
+    def values_of(self, rollout: Rollout) -> CountedRollout:
         """Return the values of a finished rollout that `count` needs."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
         totals, usd, failed = UsageTotals(), [], 0
@@ -225,7 +225,7 @@ class Accounting:
         )
 
     def count(self, rollout: CountedRollout) -> None:
-        """Count a finished rollout, given as the result of `counted`."""
+        """Count a finished rollout, given as the result of `values_of`."""
         progress, written = self.progress, self._written
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1

@@ -133,7 +133,7 @@ class WorkerOutputBuilder:
                 return None
             output = self._builder.build(rollout)
             numbers = output.measured._replace(added=self._intern(output.measured.added))
-            counted = self._intern(self._accounting.counted(rollout))
+            counted = self._intern(self._accounting.values_of(rollout))
             outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._intern(problem_free_counts)))
         return WorkerGame(outputs)
 

@@ -90,7 +90,7 @@ class ServerNotes:
             self.note(new_note)
             return
         self._notes[self._notes.index(note)] = new_note
-        if total.bit_length() > before.bit_length():  # log the note only when the number has doubled
+        if total.bit_length() > before.bit_length():  # log only if the number has reached another power of two
             log.warning("%s", new_note)
 
     def report_fewer_answers(self, group: str) -> None:

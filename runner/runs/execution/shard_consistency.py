@@ -90,9 +90,9 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     if not run.manifest_path.is_file():
         other_parts = [part for part in parts if shard is None or part[0].of != shard.of]
         if other_parts:
-            wanted = "" if shard is None else f", not into {shard.of}"
+            conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
-                f"run {run.run_id} is split into {describe_shards(other_parts)}{wanted}; resume a shard with --shard "
+                f"run {run.run_id} is split into {describe_shards(other_parts)}{conflict}; resume a shard with --shard "
                 f"K/{other_parts[0][0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
                 "play a new run"
             )

@@ -57,7 +57,7 @@ class WiredLayers:
     """Sends a request to its model."""
     failed_calls: Callable[[Job], Sequence[Call]]
     """Returns the failed calls of a game."""
-    check_there: Callable[[], None]
+    check_folder: Callable[[], None]
     """Raises `FolderGoneError` if the run's folder was moved or deleted."""
     check_answered: Callable[[], None]
     """Raises `ProviderRefusal` if a model group has answered every call with a refusal."""

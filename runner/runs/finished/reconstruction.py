@@ -198,7 +198,7 @@ class Reconstructor:
         return isinstance(record, CallRecord) and record.completion.from_cache
 
     def created_ms(self, sample: SampleKey) -> float | None:
-        """Return the time at which the server created an answer, if known; see `CallRecord.created_ms`."""
+        """Return the time when the server created an answer, if known; see `CallRecord.created_ms`."""
         record = self._recorded.get(sample)
         return record.created_ms if isinstance(record, CallRecord) else None
 

@@ -112,7 +112,7 @@ def _verified_chat(
 
 
 def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
-    """Yield the prompt of each round in which the agent was called."""
+    """Yield the prompt of each round where the agent was called."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)
@@ -131,7 +131,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
     """Return the repeat in the sample key of an answer.
 
-    In a tree, several branches share an answer. Its repeat is that of the tree's node that the answer leads to.
+    In a tree, several branches share an answer, and its repeat is the repeat of the node that the answer leads to.
     """
     if shape is None:
         return repeat

@@ -108,7 +108,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class _Measurements:
-    """All measurements for a forecast."""
+    """The measurements for a forecast."""
 
     first: MeasuredRun
     """A short run in one process.

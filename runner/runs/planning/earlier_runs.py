@@ -43,8 +43,8 @@ SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
 """The query for the number of games, the mean and longest time that a game waited, and its mean number of steps.
 
-Calls in different steps follow one another, such as those of two rounds or a retry. The speakers of a round and the
-votes of a speaker are concurrent.
+A step is a group of concurrent calls: of the speakers of a round, or of the votes of a speaker. Steps follow one
+another, such as two rounds, or an answer and its retry.
 """
 
 _REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
@@ -70,8 +70,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
-    A similar run is the spec's own run or, if that one is not finished, the newest run with the same protocol and
-    models. If there is no such run, return None.
+    Prefer the spec's own run if it is finished, then the newest run with the same protocol and models. If there is no
+    such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.

@@ -20,8 +20,11 @@ SUFFIX = "-rejudged"
 MAX_NAME_LENGTH = 80
 
 WhichVerdicts = Literal["last", "each"]
-"""`last`: one verdict per debate, at the turn of the first judge's verdict or its last turn. `each`: a verdict at every
-turn of the judge up to that one."""
+"""The turns of the judge where it gives a verdict on a debate.
+
+`last`: only the turn where the first judge decided or, if it did not decide, its last turn. `each`: also all earlier
+turns.
+"""
 
 
 def rejudge_specs(

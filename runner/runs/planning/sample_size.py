@@ -93,13 +93,13 @@ class SampleSize:
     detect: float
     variance: VarianceOfDifference
     datapoints: int
-    """The number of datapoints in the dataset or, if there is a run to compare with, of those that both have."""
+    """The number of datapoints in the dataset; if there is a run to compare with, the number that both have."""
     groups: int
     rows: tuple[Needed, ...]
 
     @property
     def cheapest(self) -> Needed | None:
-        """The row with the fewest games among those that fit the dataset; None if none fits."""
+        """The row with the fewest games that fit the dataset; None if no row fits."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.games, default=None)
 
 

@@ -137,7 +137,9 @@ def open_session(
     check_debates(plan, folder)
     if plan.shard is None:
         results.board.check()
-    _write_inputs(plan, folder, baseline)
+    write_run_files(plan, folder)
+    if baseline is not None:
+        baseline.write(folder)
     manifest = replace(
         updated_manifest(manifest, plan).with_recorded("replay_of", "cache"),
         replay_of=source,
@@ -189,14 +191,12 @@ def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, result
     return _notes_on_size(plan, folder, manifest)
 
 
-def _write_inputs(plan: Plan, folder: RunFolder, baseline: BaselineScores | None) -> None:
+def write_run_files(plan: Plan, folder: RunFolder) -> None:
     """Write the spec and inputs of a run to its folder, if they are not there yet."""
-    mark_as_fetched(plan.spec, folder)
+    _mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
         write_initial_files(plan.spec, folder)
     write_inputs(plan, folder)
-    if baseline is not None:
-        baseline.write(folder)
 
 
 def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
@@ -269,12 +269,13 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
                 f"run {folder.run_id} has judged {manifest.rollouts:,} debates, but this spec selects only "
                 f"{plan.size:,}; add --run-id NAME, or --again, to judge them in a new run"
             )
-        datapoints, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
+        repeats = plan.spec.experiment.rollouts.per_datapoint
+        with_rollouts = max(repeats, change.per_datapoint) > 1
+        played = _describe_size(change.datapoints, change.per_datapoint, with_rollouts=with_rollouts)
+        selected = _describe_size(len(plan.points), repeats, with_rollouts=with_rollouts)
         raise UsageError(
-            f"run {folder.run_id} is finished with "
-            f"{_describe_size(change.datapoints, change.per_datapoint, other=repeats)}, but this spec selects only "
-            f"{_describe_size(datapoints, repeats, other=change.per_datapoint)}; add --run-id NAME, or --again, to "
-            "play a new run"
+            f"run {folder.run_id} is finished with {played}, but this spec selects only {selected}; add --run-id NAME, "
+            "or --again, to play a new run"
         )
     if not change.is_regrouped:
         return []
@@ -283,14 +284,10 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
     return [f"run {folder.run_id}: confidence intervals are recomputed, clustered by {by}"]
 
 
-def _describe_size(datapoints: int, repeats: int, *, other: int) -> str:
-    """Describe the size of a run, such as "10 rollouts of 5 datapoints" or just "5 datapoints".
-
-    `repeats` is the number of rollouts per datapoint, and `other` is this number in the run to compare with. The text
-    omits the rollouts if both are 1.
-    """
+def _describe_size(datapoints: int, repeats: int, *, with_rollouts: bool) -> str:
+    """Describe the size of a run, such as "10 rollouts of 5 datapoints" or, without rollouts, "5 datapoints"."""
     points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
-    return points if repeats == other == 1 else f"{counted(datapoints * repeats, 'rollout')} of {points}"
+    return f"{counted(datapoints * repeats, 'rollout')} of {points}" if with_rollouts else points
 
 
 def _replay_source(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
@@ -326,8 +323,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
     try:
         yield
     except NipRunError as error:
-        for line in session.notes:
-            error.add_note(f"note: {line}")
+        error.with_notes(f"note: {line}" for line in session.notes)
         # If the folder is gone, the leaderboard may be gone too, or belong to other results.
         is_there = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
         if is_there and session.plan.shard is None:
@@ -335,7 +331,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
         raise
 
 
-def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
+def _mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
     """If the spec was downloaded, mark the run's folder as downloaded, so that the saved spec is not trusted more."""
     if spec.fetched is None:
         return

@@ -178,7 +178,7 @@ class Session:
 
             def check_after_games() -> None:
                 wired.check_answered()
-                wired.check_there()
+                wired.check_folder()
 
             await self._play_all(self._engine(wired), check_after_games, wired.records)
 
@@ -201,14 +201,11 @@ class Session:
 
     def _engine(self, wired: WiredLayers) -> Engine:
         """Return the engine that plays the games in this process."""
-        plan = self.plan
         return Engine.of_plan(
-            plan,
+            self.plan,
             wired.complete,
             failed_calls=wired.failed_calls,
             on_end=wired.ended,
-            siblings=plan.siblings,
-            sharing=plan.sharing,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
             order=self._order,
@@ -282,11 +279,11 @@ class Session:
 
     def _concurrency(self) -> int:
         """Return how many games are played concurrently."""
-        limit = self.plan.share.rollouts.concurrency
-        if self._decision is not None:
-            # A replay has no answers for games after the last recorded one, and concurrency does not speed it up.
-            return 1 if is_whole_replay(self._wiring.replay) else min(limit, self.plan.size)
-        return self.plan.size if self._is_batched else min(limit, self.plan.size)
+        if self._decision is None and self._is_batched:
+            return self.plan.size
+        if self._decision is not None and is_whole_replay(self._wiring.replay):
+            return 1  # because the replayed run has no answers for games after its last one
+        return min(self.plan.share.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:

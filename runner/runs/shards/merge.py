@@ -32,7 +32,6 @@ from runner.results.manifest import PLAYED, Manifest
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Watch
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
 from runner.runs.execution.shared_resources import SharedResources
@@ -53,12 +52,11 @@ PIECE_BYTES = 4 << 20
 def merge(
     run_id: str,
     results: Results,
-    others: Sequence[RunFolder] = (),
+    other_parts: Sequence[RunFolder] = (),
     *,
     wait_seconds: float = 0.0,
-    watch: Watch | None = None,
 ) -> FinishedRun:
-    """Merge the shards of a run, from its folder and from the folders `others`, and return the merged run.
+    """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
 
     A run that is already merged is returned unchanged, unless it has lost its metrics or tables: these are rebuilt. No
     model is called, and no API key is needed.
@@ -70,16 +68,18 @@ def merge(
         Interrupted: SIGINT or SIGTERM; nothing was changed.
     """
     run = results.run(run_id)
-    if not others and not run.path.is_dir():
+    if not other_parts and not run.path.is_dir():
         check_parts(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _merged_already(run, results)
-        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *others)}
+        folders = {
+            folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *other_parts)
+        }
         results.board.check()
         parts = check_parts(run_id, *read_parts(list(folders.values())))
         try:
-            result = _Merge(run, parts, watch).build()
+            result = _Merge(run, parts).build()
         except BaseException:
             with suppress(OSError):
                 remove_folder(run.path / STAGING)
@@ -117,8 +117,8 @@ def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
 class _Merge:
     """The merge of one run."""
 
-    def __init__(self, run: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
-        self._run, self._parts, self._watch = run, parts, watch
+    def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
+        self._run, self._parts = run, parts
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
         """The part that started first. The merged run takes the values that are fixed at a run's start from it."""
         self._staged = RunFolder(run.path / STAGING, run.run_id)
@@ -135,8 +135,7 @@ class _Merge:
         self._write_log()
         manifest = self._manifest(plan)
         self._staged.write_manifest(manifest)
-        shared = SharedResources([plan])
-        session = Session(plan, self._staged, manifest, shared, watch=self._watch, recorded_only=True)
+        session = Session(plan, self._staged, manifest, SharedResources([plan]), recorded_only=True)
         try:
             session.play_alone()
         except RunError as error:

@@ -147,8 +147,6 @@ class _Player:
             with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
             on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
-            siblings=plan.siblings,
-            sharing=plan.sharing,
             stop=self._stop,
         )
 

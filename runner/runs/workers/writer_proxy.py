@@ -67,6 +67,7 @@ class RemoteJournal:
         self._clear()
 
     def _clear(self) -> None:
+        # The records of a group are written atomically.
         self._groups: list[Sequence[Unnumbered]] = []
         self._samples: list[tuple[Any, ...]] = []
         self._failures: list[str] = []

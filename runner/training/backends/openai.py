@@ -194,7 +194,7 @@ class OpenAiBackend:
         """Return the id of the job, and create it if necessary.
 
         `is_uncertain` is whether an earlier attempt may have created the job. If so, look for the job before creating
-        it; likewise after every further uncertain attempt.
+        it. Do the same after every further attempt that may have worked.
         """
         body = self._body(job, submission.files[-1])
 

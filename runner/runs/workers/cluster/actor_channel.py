@@ -32,6 +32,7 @@ class ActorChannel:
         self.worker.connect(self)
         self._reader, self._outbox = FrameReader(), Outbox()
         self._next = 0
+        """The number of the writer's next call."""
         self._early: dict[int, asyncio.Future[None]] = {}
         """The calls that arrived before a call with a lower number, by number, each waiting for its turn."""
         self._open: asyncio.Future[bytes] | None = None

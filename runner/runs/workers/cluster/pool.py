@@ -1,6 +1,6 @@
 """Workers on the nodes of a Ray cluster. Each worker is an actor: a process that Ray starts on a node with a free CPU.
 
-The scheduler uses `RayPool` in place of `LocalPool` if the spec sets `execution.engine: ray`.
+If the spec sets `execution.engine: ray`, the scheduler uses `RayPool` instead of `LocalPool`.
 """
 
 from __future__ import annotations
