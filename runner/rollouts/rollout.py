@@ -1,4 +1,7 @@
-"""The record of a finished game: its messages, decision, model calls and outcome."""
+"""The record of a finished game: its messages, decision, model calls and outcome.
+
+The engine creates it, and tables, metrics, pages and exports are computed from it.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +89,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 
 CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
+"""The fields about the confidence in a verdict; see `Rollout`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far."""
+"""Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far.
+
+`dataset_stage` decides which files to build.
+"""
 
 from __future__ import annotations
 

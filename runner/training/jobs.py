@@ -1,4 +1,7 @@
-"""Submits, polls and records the fine-tuning jobs of an iteration, one for each model group."""
+"""Submits, polls and records the fine-tuning jobs of an iteration, one for each model group.
+
+It is a stage of the training loop. The backend of a group runs its jobs, for example at a provider.
+"""
 
 from __future__ import annotations
 

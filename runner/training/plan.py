@@ -1,4 +1,8 @@
-"""Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train."""
+"""Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train.
+
+The plan calls no model and writes no file. It determines the run's identity: the hash that tells whether two specs
+describe the same run.
+"""
 
 from __future__ import annotations
 

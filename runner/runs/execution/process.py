@@ -1,4 +1,7 @@
-"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files."""
+"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files.
+
+`SharedResources`, sessions and workers use them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ want to wait can press Ctrl-C again.
 """
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The log handlers of this context: that of a run and, for a part of a training run, also that of the training run."""
+"""The log handlers of this context: of a run and, for a part of a training run, also of the training run."""
 
 _logging = logging.getLogger("nip_run")
 
@@ -244,7 +247,7 @@ def connections_within_limits(requested: int, runs: int = 1) -> int:
 def _open_files() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that the listing itself opens
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # minus the file that the listing itself opens
     return SPARE_FILES
 
 

@@ -1,4 +1,7 @@
-"""The resources that concurrent runs share: the event loop, signals, connections to servers, and slots for games."""
+"""The resources that concurrent runs share: the event loop, signals, connections to servers, and slots for games.
+
+A command creates them once for one run, or for several runs such as those of a sweep. A slot allows one game at a time.
+"""
 
 from __future__ import annotations
 

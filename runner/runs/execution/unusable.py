@@ -1,4 +1,7 @@
-"""Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`."""
+"""Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`.
+
+An answer is unusable if the game cannot continue with it, such as a refusal or a message in the wrong format.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class AnswerCounts(NamedTuple):
 
 
 class AnswerJudge:
-    """Decides whether answers are usable, by the rules of the agent that requested them; blank text never is."""
+    """Decides whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.agents(), plan.spec.experiment.models

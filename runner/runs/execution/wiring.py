@@ -50,8 +50,8 @@ from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
 
 @dataclass(frozen=True)
-class WiredLayers:
-    """The functions that the games of a run call."""
+class ModelLayers:
+    """The functions of the connected layers that the games of a run call."""
 
     complete: Complete
     """Sends a request to its model."""
@@ -91,7 +91,7 @@ class Wiring:
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[WiredLayers]:
+    async def open_layers(self) -> AsyncIterator[ModelLayers]:
         """Open the journal, count the calls that an earlier process left in flight, and yield the connected layers.
 
         Raises:
@@ -105,7 +105,7 @@ class Wiring:
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._cache(closing, journal.number)
             replayed = self._replayed()
-            failures = replayed.failures if replayed is not None and self._is_whole_replay else recorded.failures
+            failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else recorded.failures
             failed_calls = FailedCalls(failed_calls_in(self.plan, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
@@ -122,14 +122,10 @@ class Wiring:
             complete = with_journal(
                 self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
             )
-            yield WiredLayers(
+            yield ModelLayers(
                 complete, failed_calls.take, journal.check_there, connection.check_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
-
-    @property
-    def _is_whole_replay(self) -> bool:
-        return is_whole_replay(self.replay)
 
     def _replayed(self) -> ReplayModel | None:
         if self.replay is None:
@@ -178,7 +174,7 @@ class Wiring:
         """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
             return Connection(_refuse_unrecorded)
-        if replayed is not None and self._is_whole_replay:
+        if replayed is not None and is_whole_replay(self.replay):
             return Connection(replayed.complete, (replayed.close,))
         self.add_open_files_note()
         live = connect(
@@ -209,7 +205,7 @@ class Wiring:
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches; these providers write to the journal themselves."""
-        if self.recorded_only or self._is_whole_replay:
+        if self.recorded_only or is_whole_replay(self.replay):
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 

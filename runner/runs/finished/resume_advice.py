@@ -1,4 +1,4 @@
-"""Advice on how to resume an unfinished run, for error messages and for the list of runs."""
+"""Advice on how to resume an unfinished run, for `show` and the pages."""
 
 from __future__ import annotations
 

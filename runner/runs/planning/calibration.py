@@ -6,6 +6,7 @@ the planned length. Afterwards, the run is deleted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -126,12 +127,12 @@ class CalibrationRun:
     def _plan_with_games(self, games: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
-        blocks = -(-games // len(self.plan.variants))  # rounded up; a block has one game of each variant
+        blocks = math.ceil(games / len(self.plan.variants))  # a block has one game of each variant
         points = spec.dataset.datapoints[:blocks]
         reduced = replace(
             experiment,
             models={name: self._dummy(name, settings) for name, settings in experiment.models.items()},
-            rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
+            rollouts=replace(experiment.rollouts, per_datapoint=math.ceil(blocks / len(points))),
             execution=execution,
             budget=BudgetSettings(),
             until=None,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,7 +130,7 @@ class Prediction:
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
     """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
-    shard_games = -(-games.games // players.shards)  # rounded up
+    shard_games = math.ceil(games.games / players.shards)
     concurrent_games = max(min(players.concurrency // players.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.games * games.calls
     bounds = [*_rates(games, players, shard_games), *_servers(games, concurrent_games), *_machine(costs, players)]

@@ -93,11 +93,11 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     seconds: list[float] = []
 
     async def play() -> None:
-        async with wiring.opened() as wired:
+        async with wiring.open_layers() as layers:
 
             async def send_calls(count: int) -> None:
                 for _ in range(count):
-                    await wired.complete(next(requests))
+                    await layers.complete(next(requests))
                     await asyncio.sleep(0)
 
             async def send_concurrently(count: int) -> None:

@@ -35,7 +35,7 @@ from runner.runs.execution.process import cores_here, interruption, log_to, wait
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
-from runner.runs.execution.wiring import WiredLayers, Wiring
+from runner.runs.execution.wiring import ModelLayers, Wiring
 from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
@@ -167,20 +167,20 @@ class Session:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
-            from runner.runs.workers.writer_setup import scheduler_of  # most runs have no workers
+            from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
             makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with scheduler_of(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
+            async with open_scheduler(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
                 cores = min(workers, cores_here())
                 await self._play_all(scheduler, journal.check_there, lambda: journal.records, cores)
             return
-        async with self._wiring.opened() as wired:
+        async with self._wiring.open_layers() as layers:
 
             def check_after_games() -> None:
-                wired.check_answered()
-                wired.check_folder()
+                layers.check_answered()
+                layers.check_folder()
 
-            await self._play_all(self._engine(wired), check_after_games, wired.records)
+            await self._play_all(self._engine(layers), check_after_games, layers.records)
 
     def _workers(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
@@ -199,13 +199,13 @@ class Session:
             )
         return None if execution.engine == "processes" and workers == 1 else workers
 
-    def _engine(self, wired: WiredLayers) -> Engine:
+    def _engine(self, layers: ModelLayers) -> Engine:
         """Return the engine that plays the games in this process."""
         return Engine.of_plan(
             self.plan,
-            wired.complete,
-            failed_calls=wired.failed_calls,
-            on_end=wired.ended,
+            layers.complete,
+            failed_calls=layers.failed_calls,
+            on_end=layers.ended,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
             order=self._order,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -56,12 +57,16 @@ class GameScheduler:
         self._progress = asyncio.Event()
         state.stop.set_on_stop(self._progress)
         self._failure: BaseException | None = None
+        """The first error that stops the run, which `play_all` raises."""
         self._exhausted: BudgetExhausted | None = None
+        """The error of a budget that does not allow more games."""
         self._was_stopped = False
+        """Whether a game in progress was given up because the run is stopping."""
         self._deaths = WorkerDeaths(workers)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
+        """Whether all games have ended, so that dead workers are not replaced."""
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
@@ -82,7 +87,7 @@ class GameScheduler:
         state, slots = self._state, self._slots
         self._results = results
         self._concurrency = concurrency
-        # Games that share calls must be played by the same worker, which has the records of these calls.
+        # The same worker must play all games that share calls, because it has the records of these calls.
         self._book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
         is_complete = False
         monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
@@ -142,7 +147,7 @@ class GameScheduler:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
-        concurrent_games, waiting_games = -(-self._concurrency // max(expected_workers, 1)), 0  # rounded up
+        concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
         if not self._state.start.is_durable:  # all answers are free, such as replayed ones; no call waits for a server
             concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
         leased = True

@@ -23,7 +23,7 @@ from runner.runs.workers.worker_state import WriterState
 
 
 @asynccontextmanager
-async def scheduler_of(
+async def open_scheduler(
     wiring: Wiring, workers: int, *, makes_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
     """Open the journal, the budget and the limits, and yield the scheduler of this many workers and the journal.

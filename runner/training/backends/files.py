@@ -1,4 +1,4 @@
-"""The backend `files`: the run waits until the user has trained a model by hand and gives its name."""
+"""The backend `files`: the run waits until the user has trained a model by hand and given its name (`--set-model`)."""
 
 from __future__ import annotations
 
