@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable, TooManyUnusable
@@ -28,8 +28,6 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
-
-T = TypeVar("T")
 
 LEAD_FACTOR = 4
 """A game may start if it is at most this multiple of the concurrency ahead of the first unfinished game."""
@@ -106,7 +104,7 @@ class Engine:
             BudgetExhausted: the budget does not allow the remaining games. Games that it allowed were finished.
         """
 
-        async def worker() -> None:
+        async def play_jobs() -> None:
             for job in jobs:
                 self._check_may_start()
                 while not results.has_room(job.index):
@@ -126,9 +124,11 @@ class Engine:
                 # A provider without a network never suspends this task, but the event loop must get to handle signals.
                 await asyncio.sleep(0)
 
-        tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
+        tasks = [asyncio.create_task(play_jobs()) for _ in range(concurrency)]
         try:
-            await _all_or_first_failure(tasks)
+            stopped = await _wait_for_all(tasks, (Stopped, BudgetExhausted))
+            if stopped is not None:
+                raise stopped
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
@@ -189,7 +189,7 @@ class Engine:
                 rollouts.append(await self._play_line(parts, script, start, branches))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
-            await _all_unless_fatal(branches)
+            await _wait_for_all(branches)
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(branches, error)
             raise
@@ -265,7 +265,7 @@ class Engine:
         If one fails with an error that stops the run, the others are canceled, and the error is raised.
         """
         try:
-            await _all_unless_fatal(tasks)
+            await _wait_for_all(tasks)
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
@@ -273,33 +273,23 @@ class Engine:
             await cancel_all(tasks)
 
 
-async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
-    """Wait for all tasks of a game. An error that stops the whole run ends the wait and is raised.
+async def _wait_for_all(
+    tasks: Sequence[asyncio.Task[Any]], tolerated: tuple[type[BaseException], ...] = TURN_FAILURES
+) -> BaseException | None:
+    """Wait for all tasks, and return the last tolerated error, if any. Any other error ends the wait and is raised.
 
-    After an error that ends only this game, the other tasks still finish, because their answers are paid for. The
-    caller gets such an error from `task.result()`, and reads the results in the protocol's order, so that it does not
-    depend on chance which of several errors is raised.
+    By default, errors that end only one game are tolerated: the other tasks still finish, because their answers are
+    paid for. The caller gets such an error from `task.result()`, and reads the results in the protocol's order, so that
+    it does not depend on chance which of several errors is raised.
     """
-    pending: set[asyncio.Task[T]] = set(tasks)
+    pending = set(tasks)
+    tolerated_error: BaseException | None = None
     while pending:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             failure = task.exception()
-            if failure is not None and not isinstance(failure, TURN_FAILURES):
-                raise failure
-
-
-async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all tasks. `Stopped` and `BudgetExhausted` are raised after all tasks have ended, others at once."""
-    pending: set[asyncio.Task[None]] = set(tasks)
-    stopped: BaseException | None = None
-    while pending:
-        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
-        for task in finished:
-            failure = task.exception()
-            if isinstance(failure, (Stopped, BudgetExhausted)):
-                stopped = failure
+            if isinstance(failure, tolerated):
+                tolerated_error = failure
             elif failure is not None:
                 raise failure
-    if stopped is not None:
-        raise stopped
+    return tolerated_error

@@ -25,7 +25,6 @@ from runner.base.errors import (
 )
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
-from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
@@ -43,6 +42,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import (
     RunOptions,
     has_outputs,
+    open_budget,
     rebuild_outputs,
     relative_cache_path,
     run_games,
@@ -100,7 +100,9 @@ def train(
                 return _unchanged_run(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
         _write_inputs(plan, folder)
-        options = replace(options, budget=options.budget or _own_budget(plan, results, run_id))
+        settings = plan.spec.experiment.budget
+        budget = options.budget or open_budget(settings, lambda: spent_on_games(results, run_id))
+        options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).with_recorded("cache")
         manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
         work = _Work(plan, results, folder, manifest, options, sleep)
@@ -120,16 +122,6 @@ def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
     write_run_files(plan.games, folder)
     if _iterations_left(plan, folder):
         _store_trainer_files(plan, folder)
-
-
-def _own_budget(plan: TrainingPlan, results: Results, run_id: str) -> Budget | None:
-    """Return the spec's budget for this run, including the spending on games so far; None if there is no limit."""
-    settings = plan.spec.experiment.budget
-    if not settings.limited:
-        return None
-    budget = Budget(settings)
-    budget.add_spent(spent_on_games(results, run_id))
-    return budget
 
 
 @dataclass

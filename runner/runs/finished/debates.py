@@ -49,6 +49,19 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
         plan.debates.check_same(read_debates(saved), f"run {folder.run_id}")
 
 
+def check_has_games(manifest: Manifest) -> None:
+    """Check that a run whose debates are to be judged is not a training run.
+
+    Raises:
+        UsageError: it is a training run.
+    """
+    if manifest.is_training_run:
+        raise UsageError(
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
+            f"such as {manifest.run_id}-i0"
+        )
+
+
 def debate_notes(plan: Plan) -> list[str]:
     """Return the notes on a plan's debates to show before the run starts."""
     debates = plan.debates
@@ -71,11 +84,7 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
         return read_debates(path if is_file(path) else saved)
     folder = RunFolder(path)
     manifest = folder.manifest()
-    if manifest.is_training_run:
-        raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
-        )
+    check_has_games(manifest)
     plan = played_plan(folder)
     if plan.shape is not None:
         raise UsageError(

@@ -8,13 +8,13 @@ affect a large enough share of the calls, messages or rollouts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.storage.atomic_files import atomic_write, read_json
-from runner.base.text import in_one_line
+from runner.base.text import counted, in_one_line
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, OPEN
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -74,6 +74,32 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
     """
     file = folder.path / FILE
     return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
+
+
+class PartProblem(NamedTuple):
+    """A problem, and the run that has the affected games."""
+
+    run_id: str
+    problem: GameProblem
+
+
+def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblem]:
+    """Return the problems in a run, and one problem of each kind in its parts, from the first part that has it.
+
+    The parts of a training run are the runs of its games. Other runs have no parts.
+
+    Raises:
+        RunError: a file with problems is damaged.
+    """
+    problems = [PartProblem(folder.run_id, problem) for problem in load_problems(folder)]
+    by_kind: dict[str, list[PartProblem]] = {}
+    for part in parts:
+        for problem in load_problems(part):
+            by_kind.setdefault(problem.kind, []).append(PartProblem(part.run_id, problem))
+    for (run_id, problem), *more_parts in by_kind.values():
+        more = f" (and in {counted(len(more_parts), 'more part')})" if more_parts else ""
+        problems.append(PartProblem(run_id, replace(problem, message=f"{run_id}: {problem.message}{more}")))
+    return problems
 
 
 def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:

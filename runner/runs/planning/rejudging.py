@@ -11,6 +11,7 @@ from typing import Any, Literal
 from runner.base.errors import UsageError
 from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
+from runner.runs.finished.debates import check_has_games
 from runner.spec.components import FindComponent
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Overrides, Spec, load_saved, load_specs
@@ -46,11 +47,7 @@ def rejudge_specs(
             f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them with nip-run merge, and "
             "judge the merged run"
         )
-    if manifest.is_training_run:
-        raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
-        )
+    check_has_games(manifest)
     _check(overrides)
     specs = load_specs(
         _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)

@@ -19,7 +19,8 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted
 from runner.documents.fetched_files import MARKER, MAX_MARKER
 from runner.models.api_keys import KeyUse
-from runner.models.layers.budget import Budget
+from runner.models.layers.budget import Budget, BudgetSettings
+from runner.models.usage_totals import UsageTotals
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -147,10 +148,11 @@ def open_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
+    budget = options.budget or open_budget(plan.share.budget, lambda: spending(plan, folder))
     session = Session(
         plan, folder, manifest, shared,
-        order=order, budget=options.budget or _own_budget(plan, folder), replay=replay, watch=options.watch,
-        on_rollout=options.on_rollout, baseline=baseline,
+        order=order, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
+        baseline=baseline,
     )  # fmt: skip
     session.notes.extend(size_notes)
     return session
@@ -199,13 +201,12 @@ def write_run_files(plan: Plan, folder: RunFolder) -> None:
     write_inputs(plan, folder)
 
 
-def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
-    """Return the spec's budget for this run, including its spending so far; None if there is no limit."""
-    settings = plan.share.budget
+def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> Budget | None:
+    """Return a budget that includes a run's spending so far, which `spent` computes; None if there is no limit."""
     if not settings.limited:
         return None
     budget = Budget(settings)
-    budget.add_spent(spending(plan, folder))
+    budget.add_spent(spent())
     return budget
 
 

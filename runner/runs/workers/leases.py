@@ -1,6 +1,7 @@
-"""The games that are not leased, and the worker slot that each of them must go to. The scheduler uses it.
+"""The games that are not leased, the worker slot that each of them must go to, and the key of each game.
 
-The writer leases each game to the worker in one slot. If the worker dies, its games are returned here.
+The writer (the main process) leases each game to the worker in one slot, with the game's records in the journal. If the
+worker dies, its games are returned here. The key tells which records belong to a game.
 """
 
 from __future__ import annotations
@@ -10,12 +11,31 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
 
 SUSPECT_DEATHS = 3
 """After this many deaths of workers that played a game, the next worker plays the game alone, to test it."""
 
 MAX_DEATHS_ALONE = 2
 """After this many deaths of workers that played a game alone, the run ends with an error that names the game."""
+
+
+Game = tuple[object, ...]
+"""The key of a game or tree or, if games share calls, of all games of a datapoint."""
+
+
+def game_of_sample(plan: Plan, datapoint: str, repeat: int) -> Game:
+    """Return the key of the game that a sample (an answer of the run) belongs to."""
+    if plan.shares_between_games:
+        return (datapoint,)
+    variants = len(plan.variants)
+    branches = 1 if plan.shape is None else plan.shape.branches
+    return datapoint, repeat // variants // branches, repeat % variants
+
+
+def game_of_job(plan: Plan, job: Job) -> Game:
+    """Return the key of the game of a job."""
+    return game_of_sample(plan, job.datapoint.id, job.number)
 
 
 @dataclass(eq=False)

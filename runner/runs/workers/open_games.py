@@ -16,9 +16,8 @@ from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.workers.leases import LeasedGame
+from runner.runs.workers.leases import Game, LeasedGame, game_of_job, game_of_sample
 from runner.runs.workers.messages import Append, Record
-from runner.runs.workers.record_keys import Game, game_of_job, game_of_sample
 
 
 class OpenGames:

@@ -28,7 +28,7 @@ from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
-from runner.runs.workers.record_keys import game_of_job
+from runner.runs.workers.leases import game_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
     LeasedRecords,

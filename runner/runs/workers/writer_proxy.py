@@ -26,6 +26,7 @@ from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.channel import WorkerChannel
+from runner.runs.workers.leases import game_of_sample
 from runner.runs.workers.messages import (
     Acknowledged,
     AnswersCounted,
@@ -43,7 +44,6 @@ from runner.runs.workers.messages import (
     ServerDown,
     UnlikeServer,
 )
-from runner.runs.workers.record_keys import game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
 MAX_UNSENT = 64
