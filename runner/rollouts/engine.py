@@ -67,7 +67,7 @@ class Engine:
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
     """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.siblings`."""
     sharing: frozenset[str] = frozenset()
-    """The model groups that request the answers for sibling samples in one call."""
+    """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
     """The slots for games that this run shares with other runs; None if it shares none."""

@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def sharing(self) -> frozenset[str]:
-        """The model groups that request the answers for sibling samples in one call."""
+        """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
         models, trees = self.spec.experiment.models, self.shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 

@@ -42,7 +42,7 @@ class DatasetStage:
     stages: StageLog
     games: TrainingGames
 
-    def datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
+    def prepare(self, iteration: int) -> Mapping[str, DatasetReport]:
         """Return a report on each group's dataset, after building or rebuilding the files that need it.
 
         A file is rebuilt if it is missing, was edited, or needs another format. But a file that the user has edited to

@@ -40,14 +40,14 @@ class TrainingGames:
         for record in (*self.stages.all(GamesPlayed), *self.stages.all(TestPlayed)):
             check_part(self.folder, record)
 
-    def of(self, iteration: int) -> RunFolder:
+    def folder_of(self, iteration: int) -> RunFolder:
         """Return the folder of the games that an iteration plays to train on."""
         return self.folder.sibling(part_id(self.folder.run_id, iteration, "training"))
 
     def training_games(self, iteration: int) -> list[RunFolder]:
         """Return the folders of all games in an iteration's datasets, oldest first."""
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
-        return [self.of(earlier) for earlier in range(first, iteration + 1)]
+        return [self.folder_of(earlier) for earlier in range(first, iteration + 1)]
 
     def play_iteration(self, iteration: int, models: Models) -> None:
         """Play the games that an iteration trains on, unless they are finished."""

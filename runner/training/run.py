@@ -58,7 +58,7 @@ from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.retests import RerunLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GamesPlayed, GroupOutcome, Stages, Switched, TestPlayed, TrainingEnded
-from runner.training.summary import summary
+from runner.training.summary import summarize
 from runner.training.trainer_files import restore_files, store_trainer_files
 
 TRAINERS = "training.trainers."
@@ -266,7 +266,7 @@ class _Work:
         folder = self.folder
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-        metrics = summary(folder, stages, self.results.parts_of(folder.run_id))
+        metrics = summarize(folder, stages, self.results.parts_of(folder.run_id))
         folder.unseal()
         atomic_write(folder.metrics, orjson.dumps(metrics, option=orjson.OPT_INDENT_2))
         folder.seal()

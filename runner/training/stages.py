@@ -64,6 +64,7 @@ class DatasetReport:
     chat_format: str | None = None
     """The format of the dataset's chats; None for a dataset of 0.1.0, which built chats in another way."""
     as_played: bool = False
+    """Whether this is also the chat format of the games."""
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:

@@ -38,7 +38,7 @@ def progress_summary(folder: RunFolder) -> dict[str, Any]:
     stages, training = read_stages(folder.path, folder.identity()), saved_plan(folder).spec.experiment.training
     assert training is not None
     parts = Results.of(folder).parts_of(folder.run_id)
-    return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
+    return {**summarize(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
 def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
@@ -60,7 +60,7 @@ def describe_left_out(outcome: Mapping[str, Any]) -> str:
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
-def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
+def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
     """Return the summary of a training run in the format of its `metrics.json`; `parts` are the runs of its parts.
 
     Raises:

@@ -1,7 +1,7 @@
 """Counts the answers and rollouts of a run, for its progress display and for its manifest.
 
-A session counts each answer when it arrives and each rollout when it is written. Both counts differ while games are in
-progress, and after a resumption: the tables have all answers, but the progress only those since the command started.
+A session counts each answer when a game gets it, and each rollout with its calls when its rows are written. The
+progress display uses the first counts, and the manifest of a finished run the second.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ class Accounting:
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
         self._new_answers = AnswerCounts()
+        """The usable and unusable answers that models gave since this command started."""
         self._has_warned = False
 
     def count_answer(self, request: Request, completion: Completion) -> None:

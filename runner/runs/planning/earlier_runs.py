@@ -29,9 +29,12 @@ FROM completions c JOIN (
 ) r USING (rollout_id)
 WHERE c.latency_ms IS NOT NULL GROUP BY ALL
 """
-"""The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers."""
+"""The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers.
 
-_CHAINS = """
+The nested query adds the column `swapped` to tables of earlier versions, which lack it.
+"""
+
+_STEPS = """
 WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
     SELECT rollout_id, round, agent, vote, sum(latency_ms) / 1000 AS seconds, count(*) AS calls
@@ -88,11 +91,13 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
         return read_statistics(own_run, plan)
     models = _models_of_plan(plan)
     similar = [
-        (manifest.started_at, folder.run_id, folder)
+        folder
         for folder in results.runs()
         if _mismatch(manifest := folder.manifest(), plan) is None and _models_of_run(manifest) == models
     ]
-    return read_statistics(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
+    if not similar:
+        return None
+    return read_statistics(max(similar, key=lambda folder: (folder.manifest().started_at, folder.run_id)), plan)
 
 
 def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
@@ -127,7 +132,7 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         use = groups[plan.groups(swapped=swapped)[agent]]
         use.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
         calls, seconds = calls + count, seconds + waited
-    ((games, waits, longest, steps),) = read_tables(_CHAINS, tables, {})
+    ((games, waits, longest, steps),) = read_tables(_STEPS, tables, {})
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
     uses = {
@@ -158,8 +163,8 @@ def _in_flight(manifest: Manifest, seconds: float) -> float | None:
     """Return the average number of calls in flight, given the total seconds of all calls; None if unknown."""
     if manifest.finished_at is None:
         return None
-    took = datetime.fromisoformat(manifest.finished_at) - datetime.fromisoformat(manifest.started_at)
-    return seconds / took.total_seconds() if took.total_seconds() > 0 else None
+    duration = datetime.fromisoformat(manifest.finished_at) - datetime.fromisoformat(manifest.started_at)
+    return seconds / duration.total_seconds() if duration.total_seconds() > 0 else None
 
 
 def _reported_rates(folder: RunFolder) -> dict[str, Rate]:

@@ -244,7 +244,7 @@ class OpenAiBackend:
         }
 
     def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
-        """Call until the call succeeds, and return its result.
+        """Call until the call succeeds, and return its result. `submitted` is the job that the call submits, if any.
 
         The policy for transient failures sets the attempts and waits, but a wait that the server requests has priority.
 
