@@ -34,7 +34,7 @@ EXAMPLE_LENGTH = 120
 """The maximum number of characters of a quoted answer."""
 
 FILE = "troubles.json"
-"""The file with the problems in a run's folder."""
+"""The file with the problems in a run's folder. Earlier versions called problems troubles."""
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 """The faults of an unusable answer, as named in messages."""
@@ -44,6 +44,7 @@ EMPTY_MESSAGES, ESTIMATED = "empty_messages", "estimated_usage"
 """The kinds of problems that `GameProblems` counts, in addition to the outcomes of rollouts without a verdict."""
 
 NOT_RIGHT = "and accuracy counts them as not correct"
+"""The part of a message about rollouts without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
 
 
 class PartProblem(NamedTuple):
-    """A problem, and the run that has the affected games."""
+    """A problem, and the id of the run or part with the affected games."""
 
     run_id: str
     problem: GameProblem
@@ -160,15 +161,16 @@ class GameProblems:
             if note:
                 _count(self._unsure, note, rollout)
         self._add_calls(rollout)
-        for played in rollout.rounds:
-            self._messages += sum(map(played.counts, played.raw))
-            speakers = {message.agent for message in played.messages}
-            deciders = played.raw.keys() - speakers
-            for agent, retry_count in played.retry_counts.items():
+        for round_ in rollout.rounds:
+            self._messages += sum(map(round_.counts, round_.raw))  # without the messages of a judged debate
+            speakers = {message.agent for message in round_.messages}
+            deciders = round_.raw.keys() - speakers
+            for agent, retry_count in round_.retry_counts.items():
                 if retry_count >= self._attempts and agent not in deciders:
                     _count(self._counts, EMPTY_MESSAGES, rollout)
 
     def _add_calls(self, rollout: Rollout) -> None:
+        """Count a rollout's answers and the problems of its calls."""
         previous: Call | None = None
         for call in rollout.calls:
             if call.latency_ms is None:  # the call failed without an answer
@@ -195,9 +197,9 @@ class GameProblems:
             answers += 1
             if call.attempt or call.usage_estimated or call.finish_reason == "length" or _fault(call) == EMPTY:
                 return None
-        if any(bad for played in rollout.rounds for bad in played.retry_counts.values()):
+        if any(retries for round_ in rollout.rounds for retries in round_.retry_counts.values()):
             return None
-        return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
+        return answers, sum([round_.counts(agent) for round_ in rollout.rounds for agent in round_.raw])
 
     def add_problem_free(self, answers: int, messages: int) -> None:
         """Count a rollout without problems, given its numbers of answers and messages."""
@@ -264,7 +266,7 @@ class GameProblems:
         if count is None or count.number < UNDECIDED_SHARE * self._rollouts:
             return
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
-        answers = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
+        answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
         else:

@@ -130,10 +130,7 @@ def open_session(
     replay = options.replay or _recorded_replay(plan, manifest, run_id, results)
     source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
-        if plan.shard is None:
-            results.board.append_missing(folder)
-        metrics = folder.read_metrics()
-        return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, load_problems(folder))))
+        return _finished_result(plan, folder, manifest, results)
     size_notes = _check_continuable(plan, folder, manifest, results) if part is None else []
     check_debates(plan, folder)
     if plan.shard is None:
@@ -169,6 +166,14 @@ def _merged_result(folder: RunFolder) -> FinishedRun:
             f"{folder.path} has lost its metrics or tables; nip-run merge {folder.run_id} rebuilds them for free"
         )
     return FinishedRun.opened(folder)
+
+
+def _finished_result(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> FinishedRun:
+    """Return the result of a finished run, after adding its rows to the leaderboard if they are missing."""
+    if plan.shard is None:
+        results.board.append_missing(folder)
+    notes = tuple(map(str, load_problems(folder)))
+    return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Results) -> ReplayOf | None:
