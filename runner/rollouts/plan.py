@@ -3,7 +3,8 @@
 This module calls no model and writes no file. A rollout's id is the hash of everything that its game depends on. So a
 game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one. A block is the
 games of one datapoint and one repeat: a single game, or one for each combination of stances and seats. A seat is the
-place of an agent in the protocol; if two seats are swapped, their agents exchange their models.
+place of an agent in the protocol, and a player is an entry of the spec key `agents` with its model group. Two swapped
+seats exchange their players.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play; None for all of it. Ids, seeds and samples are those of the full run."""
+        """The part of the run to play; None for the full run. A shard's games have the same ids and seeds as there."""
         return self.spec.shard
 
     @cached_property
@@ -180,7 +181,7 @@ class Plan:
         return self.blocks * len(self.variants)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every job in the order of play, block by block. If debates are judged, leave out jobs without one."""
+        """Yield every job in the order of play, block by block. If debates are judged, omit jobs without a debate."""
         if self.debates is None:
             return self._every_job()
         debated = (job for job in self._every_job() if job_key(job) in self.debates.by_job)
@@ -191,7 +192,7 @@ class Plan:
         branches = 1 if self.shape is None else self.shape.branches
         index = 0
         for point, number in self._blocks():
-            # The seed does not depend on the game's hash, so that all models and all games of a block have the same.
+            # The seed does not depend on the game's hash, so it is the same for all models and all games of a block.
             game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
                 stances_exchanged = self.spec.protocol.stances_exchanged(stance)

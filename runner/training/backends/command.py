@@ -55,7 +55,8 @@ def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -
     script is only checked if the program is an interpreter, because arguments of `ssh` or `docker` are paths on other
     machines.
     """
-    program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
+    command = trainer.command or ("",)
+    program, script = command[0], script_of(command)
     if _PLACEHOLDER.search(program):
         return []
     location = f"in {Path.cwd()}, the current folder, where the trainer runs"
@@ -63,9 +64,9 @@ def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -
         where = location if os.sep in program else "on the PATH"
         return [f"no program {program!r} {where}; install the program, or give its full path"]
     if stored:
-        needed = [name for name in (script,) if name is not None and not Path(name).is_absolute()]
-        missing = [name for name in needed if os.path.normpath(name) not in stored]
-        return [f"{name!r} did not come with this trainer; set `command` to your own trainer" for name in missing]
+        if script is None or Path(script).is_absolute() or os.path.normpath(script) in stored:
+            return []
+        return [f"{script!r} did not come with this trainer; set `command` to your own trainer"]
     if script is not None and not Path(script).exists():
         return [f"no script {script!r} {location}; give its full path, or run nip-run in the script's folder"]
     missing = [name for name in trainer.files or () if not Path(name).exists()]
