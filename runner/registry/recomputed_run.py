@@ -76,7 +76,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
                 decision.add(rollouts)
         sinks.seal()
         sinks.finish(decision)
-    counts = {**accounting.finished(spending(plan, folder)), "status": accounting.status().value}
+    counts = {**accounting.final_counts(spending(plan, folder)), "status": accounting.status().value}
     return RecomputedRun(target, read_json(target.metrics), counts)
 
 

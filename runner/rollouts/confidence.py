@@ -1,4 +1,7 @@
-"""The verifier's confidence in a game's verdict: as stated, and by the log-probabilities of the verdict's tokens."""
+"""The verifier's confidence in a game's verdict: as stated, and by the log-probabilities of the verdict's tokens.
+
+P(accept) is the probability that accepting is right. The game script computes it for each rollout and judged verdict.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ FORCED: Final = "force_guess decides in the verifier's place"
 class Confidence(NamedTuple):
     """P(accept) by each method; None if the method is not requested or its value is unknown.
 
-    `note`: why a requested value is unknown, or only a bound.
+    `note` says why a requested value is unknown, or only a bound.
     """
 
     stated: float | None = None
@@ -45,12 +48,12 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
     answers = list(_answers(verifier, rounds[-1], calls, round_))
     stated = [_parse(verifier, text, round_)[1] for text, _ in answers] if settings.states else []
     by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
-    notes = [*(_stated_note(stated) if settings.states else ()), *_logprob_notes(by_logprobs)]
+    notes = [*_stated_note(stated), *_logprob_notes(by_logprobs)]
     return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
 
 
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
-    """Yield the text of each deciding vote and the call that returned the text; without votes, those of the verdict."""
+    """Yield the text and the call of each vote that decided or, without votes, of the only verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
     if not last.votes:

@@ -1,7 +1,8 @@
 """The engine: plays jobs concurrently in one event loop, and passes their rollouts on in the order of the plan.
 
-A tree of responses is a game with branches: in each turn, the first answer continues the game, and each further answer
-starts a branch with the same earlier rounds.
+A job is one game or one tree. A tree of responses is a game with branches: in each turn, the first answer continues the
+game, and each further answer starts a branch with the same earlier rounds. A session has one engine, and each worker
+has its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable, TooManyUnusable
@@ -28,13 +29,11 @@ from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 
-T = TypeVar("T")
-
 LEAD_FACTOR = 4
-"""How many games a game may be ahead of the earliest unfinished one in the plan, as a multiple of the concurrency."""
+"""A game may start if it is at most this multiple of the concurrency ahead of the first unfinished game."""
 
 MIN_LEAD = 1024
-"""The least number of games that a game may be ahead, for a small concurrency."""
+"""The same limit as a number of games, for a small concurrency."""
 
 REFUSED_SECONDS = 0.5
 """Seconds to wait for other calls in flight after a refusal. This is short, as the provider will refuse them too."""
@@ -68,7 +67,7 @@ class Engine:
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
     """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.siblings`."""
     sharing: frozenset[str] = frozenset()
-    """The model groups that request the answers for sibling samples in one call."""
+    """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
     """The slots for games that this run shares with other runs; None if it shares none."""
@@ -77,7 +76,7 @@ class Engine:
     check_budget: Callable[[], None] = lambda: None
     """Raises `BudgetExhausted` if the budget refused a call of another run that shares it. Called before each game."""
     exhausted: BudgetExhausted | None = None
-    """The error of the first game that the budget did not allow, after which no game starts; None until then."""
+    """The error of the first game that the budget did not allow; None until then. No game starts after it."""
     _refused_at: float | None = None
     """The time of the first error in `ERRORS_THAT_STOP_ALL`, by the event loop's clock."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,7 +88,7 @@ class Engine:
         swapped_agents = plan.agents(swapped=True) if plan.seats else {}
         return cls(
             plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, shape=plan.shape,
-            branch=plan.branch, script=script, **options,
+            branch=plan.branch, script=script, siblings=plan.siblings, sharing=plan.sharing, **options,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -105,7 +104,7 @@ class Engine:
             BudgetExhausted: the budget does not allow the remaining games. Games that it allowed were finished.
         """
 
-        async def worker() -> None:
+        async def play_jobs() -> None:
             for job in jobs:
                 self._check_may_start()
                 while not results.has_room(job.index):
@@ -125,9 +124,11 @@ class Engine:
                 # A provider without a network never suspends this task, but the event loop must get to handle signals.
                 await asyncio.sleep(0)
 
-        tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
+        tasks = [asyncio.create_task(play_jobs()) for _ in range(concurrency)]
         try:
-            await _all_or_first_failure(tasks)
+            stopped = await _wait_for_all(tasks, (Stopped, BudgetExhausted))
+            if stopped is not None:
+                raise stopped
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
@@ -172,15 +173,13 @@ class Engine:
         """Play one game or tree, and return its rollouts: one for a game, or one for each branch, by `repeat`."""
         return sorted(await self._play_branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    def _parts(self, job: Job) -> GameParts:
-        return GameParts(self.protocol, self.swapped_agents if job.swapped else self.agents, job, self.failed_calls)
-
     async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
         """Continue a game after these rounds, and play all branches that begin in round `start` or later.
 
-        Return the rollout of the game, and those of the branches.
+        Return the rollouts of the game and of the branches.
         """
-        parts = self._parts(job)
+        agents = self.swapped_agents if job.swapped else self.agents
+        parts = GameParts(self.protocol, agents, job, self.failed_calls)
         script = self.script(parts, rounds)
         branches: list[asyncio.Task[list[Rollout]]] = []
         unfinished: BaseException | None = None
@@ -190,7 +189,7 @@ class Engine:
                 rollouts.append(await self._play_line(parts, script, start, branches))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
-            await _all_unless_fatal(branches)
+            await _wait_for_all(branches)
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(branches, error)
             raise
@@ -266,7 +265,7 @@ class Engine:
         If one fails with an error that stops the run, the others are canceled, and the error is raised.
         """
         try:
-            await _all_unless_fatal(tasks)
+            await _wait_for_all(tasks)
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
@@ -274,33 +273,23 @@ class Engine:
             await cancel_all(tasks)
 
 
-async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
-    """Wait for all tasks of a game. An error that stops the whole run ends the wait and is raised.
+async def _wait_for_all(
+    tasks: Sequence[asyncio.Task[Any]], tolerated: tuple[type[BaseException], ...] = TURN_FAILURES
+) -> BaseException | None:
+    """Wait for all tasks, and return the last tolerated error, if any. Any other error ends the wait and is raised.
 
-    After an error that ends only this game, the other tasks still finish, because their answers are paid for. The
-    caller gets such an error from `task.result()`. It does so in the protocol's order, so that the same one of several
-    errors is always raised.
+    By default, errors that end only one game are tolerated: the other tasks still finish, because their answers are
+    paid for. The caller gets such an error from `task.result()`, and reads the results in the protocol's order, so that
+    it does not depend on chance which of several errors is raised.
     """
-    pending: set[asyncio.Task[T]] = set(tasks)
+    pending = set(tasks)
+    tolerated_error: BaseException | None = None
     while pending:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             failure = task.exception()
-            if failure is not None and not isinstance(failure, TURN_FAILURES):
-                raise failure
-
-
-async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all tasks. `Stopped` and `BudgetExhausted` are raised after all tasks have ended, others at once."""
-    pending: set[asyncio.Task[None]] = set(tasks)
-    stopped: BaseException | None = None
-    while pending:
-        finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
-        for task in finished:
-            failure = task.exception()
-            if isinstance(failure, (Stopped, BudgetExhausted)):
-                stopped = failure
+            if isinstance(failure, tolerated):
+                tolerated_error = failure
             elif failure is not None:
                 raise failure
-    if stopped is not None:
-        raise stopped
+    return tolerated_error

@@ -1,4 +1,7 @@
-"""Estimates the calls, tokens and cost of a plan, by model group."""
+"""Estimates the calls, tokens and cost of a plan, by model group, for `check`, `plan` and the limits of a run.
+
+An estimate has a lower and an upper value: for the shortest and for the longest games that the rules allow.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     check_templates(plan)
     if plan.debates is not None:
         return _rows(plan, *_judging_counts(plan))
-    shortest_rounds, longest_rounds = _played_rounds(plan.spec.protocol)
+    shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
     low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
     return _rows(plan, low, high)
 
@@ -93,7 +96,9 @@ def _answer_tokens(agent: Agent, *, longest: bool) -> int:
     """Return an answer's length in tokens: by the agent's word limit or, if `longest`, by the model's output limit."""
     tokens = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
     limit = answer_limit(agent.model_settings)
-    return tokens if limit is None else limit if longest else min(tokens, limit)
+    if limit is None:
+        return tokens
+    return limit if longest else min(tokens, limit)
 
 
 BYTES_PER_TOKEN = 4
@@ -103,7 +108,7 @@ def answer_bytes(plan: Plan) -> int:
     """Return the bytes of all answers in the shortest possible games, if each answer is as long as its word limit."""
     if plan.debates is not None:
         return _judging_bytes(plan)
-    shortest, _ = _played_rounds(plan.spec.protocol)
+    shortest, _ = played_rounds(plan.spec.protocol)
     total_words = 0
     for swapped in plan.swapped_values:
         agents = plan.agents(swapped=swapped)
@@ -133,7 +138,10 @@ def sum_by_group(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
 def _sum(first: CostEstimate, second: CostEstimate) -> CostEstimate:
     def add(name: str) -> Any:
         pairs = getattr(first, name), getattr(second, name)
-        return None if None in pairs else tuple(map(sum, zip(*pairs, strict=True)))
+        if None in pairs:
+            return None
+        (first_low, first_high), (second_low, second_high) = pairs
+        return first_low + second_low, first_high + second_high
 
     return replace(first, **{name: add(name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")})
 
@@ -145,7 +153,7 @@ class _Counts:
     completion: int = 0
 
 
-def _played_rounds(protocol: Protocol) -> tuple[int, int]:
+def played_rounds(protocol: Protocol) -> tuple[int, int]:
     """Return the number of rounds of the shortest and of the longest game."""
     first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
     return first + 1, protocol.max_message_rounds
@@ -154,9 +162,8 @@ def _played_rounds(protocol: Protocol) -> tuple[int, int]:
 def _usage(plan: Plan, rounds: int, *, longest: bool) -> Mapping[str, _Counts]:
     """Return the counts of all games by model group, if each game has `rounds` rounds.
 
-    The length of a prompt follows from the datapoint's rendered system message and the lengths of earlier answers.
-
-    An answer has the length of its word limit, or, if `longest`, of its model's output limit.
+    The length of a prompt follows from the datapoint's rendered system message and the lengths of earlier answers. An
+    answer has the length of its word limit or, if `longest`, of its model's output limit.
     """
     totals: dict[str, _Counts] = {}
     for swapped in plan.swapped_values:
@@ -182,14 +189,11 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
             row = totals.setdefault(agent.model_group, _Counts())
-            row.calls += games * answers
-            row.prompt += (system[name] * repeats + previous * len(points) * repeats) * games * answers // plan.blocks
-            row.completion += answer * games * answers
-            if round_ == last_verdict and name == protocol.verifier_name:
-                extra_calls = games * answers * (plan.spec.experiment.votes - 1)
-                row.calls += extra_calls
-                row.prompt += (system[name] * repeats + previous * len(points) * repeats) * extra_calls // plan.size
-                row.completion += answer * extra_calls
+            votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
+            calls = games * answers * votes
+            row.calls += calls
+            row.prompt += (system[name] * repeats + previous * len(points) * repeats) * calls // plan.blocks
+            row.completion += answer * calls
             message = _answer_tokens(agent, longest=False)
             spoken_now = max(spoken_now, message) if protocol.step(round_).draw == "one" else spoken_now + message
         previous += spoken_now

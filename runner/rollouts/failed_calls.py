@@ -1,4 +1,7 @@
-"""Stores the failed calls of each rollout until the rollout's rows are written."""
+"""Finds the failed calls of each rollout, which its rows in the tables include.
+
+Calls fail while a game is played, and earlier processes have recorded such calls in the journal.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Sequence
 from runner.models.interface import SampleKey
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, usage_fields
 
 
@@ -15,6 +19,22 @@ def failed_call(record: FailureRecord, model: str) -> Call:
     sample = record.sample
     tokens = {} if record.usage is None else usage_fields(record.usage)
     return Call(sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, **tokens)
+
+
+def failed_calls_in(
+    plan: Plan, failures: Callable[[str, int], Sequence[FailureRecord]]
+) -> Callable[[Job], Sequence[Call]]:
+    """Return a function that returns the failed calls of a rollout.
+
+    `failures` returns the records of failed calls by datapoint id and rollout number.
+    """
+    models = plan.spec.experiment.models
+
+    def find(job: Job) -> list[Call]:
+        failed = failures(job.datapoint.id, job.number)
+        return [failed_call(record, models[plan.group_of(record.sample)].name) for record in failed]
+
+    return find
 
 
 class FailedCalls:

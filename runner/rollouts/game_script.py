@@ -1,6 +1,7 @@
 """One game as a generator without I/O. It yields each turn, is sent the replies, and at last returns the rollout.
 
-The engine gets the replies from models, and `runner.rollouts.recorded_games` gets them from a journal.
+The engine gets the replies from models, and `runner.rollouts.recorded_games` gets them from a journal. So a game that
+is rebuilt from its journal follows the same rules.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
 GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
 """Errors that end one game and not the run.
 
-After a `MalformedError` the outcome is `transport_failed`, because no model and no policy refused the request. With
-`refused`, the game would count as a wrong verdict. With `transport_failed` it has no verdict, the run is not ranked,
-and the same command sends the request again.
+A `MalformedError` (the server cannot parse the request) counts as `transport_failed`, because no model and no policy
+refused the request: the game has no verdict, and the same command sends the request again. As `refused`, the game would
+count as a wrong verdict.
 """
 
 TURN_FAILURES = (*GAME_FAILURES, Stopped, BudgetExhausted)
-"""Errors that end the turn of one speaker. The answers of the other speakers are paid for, so they are awaited."""
+"""Errors that end the turn of one speaker. The game still waits for the other speakers, whose answers are paid for."""
 
 
 def outcome_of(failure: BaseException) -> Outcome:

@@ -1,4 +1,7 @@
-"""Slots for games, shared by runs that are played at the same time."""
+"""Slots for games, shared by runs that are played at the same time, such as the runs of a sweep.
+
+A game takes one slot while it is played, so the runs together keep the limit `rollouts.concurrency`.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,13 @@ class Slots:
         self._notify()
 
     def mark_started(self, order: int) -> None:
-        """Record that the run at this position has started to play games, and so takes every slot that it can use."""
+        """Record that the run at this position has started to play games."""
         if order not in self._started_runs:
             self._started_runs.add(order)
             self._notify()
 
     def has_started(self, order: int) -> bool:
-        """Whether the run at this position in the order of runs has started to play games."""
+        """Return whether the run at this position in the order of runs has started to play games."""
         return order in self._started_runs
 
     @property

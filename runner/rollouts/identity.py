@@ -1,4 +1,7 @@
-"""The content that determines the identity of a game or run, and the spec keys that may change in a resumed run."""
+"""The content that determines the identity of a game or run, and the spec keys that may change in a resumed run.
+
+The identity is a hash. `plan` hashes this content; a run whose identity differs is another run with another folder.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,7 @@ LATER_SELECTION_KEYS = ("labels", "ids", "explode")
 
 
 def selects_by_group(settings: DatasetSettings) -> bool:
-    """Whether groups of datapoints influence which datapoints are played, or in what order.
-
-    (They always influence the standard errors.)
-    """
+    """Return whether groups of datapoints influence which datapoints are played, or in what order."""
     return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
 
 
@@ -80,7 +80,7 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
     """Return the settings of a model group that a game depends on, without its address, API key, price and time limits.
 
     For a group that replays a run, the content has the hash of the run's journal (`replayed`), not the run's folder,
-    which may be moved. The chat format is left out if it is the one of 0.1.0, so that such games have the same id.
+    which may be moved. The chat format of 0.1.0 is omitted, so that its games keep their ids.
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}

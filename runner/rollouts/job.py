@@ -1,4 +1,4 @@
-"""A job: the description of one game to play."""
+"""A job: the description of one game to play, or of the tree of its branches. The plan creates jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Judging the debates of another run: only the judge's model is called."""
+"""Judges the debates of another run: only the judge's model is called.
+
+The judge is the verifier of the spec. If a plan has debates, the engine uses this script instead of `play_game`.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,7 @@ def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
 def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
     """Return the rounds of a debate, followed by the round of the last verdict."""
     protocol, job = parts.protocol, parts.job
-    game = play(
-        protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds
-    )  # fmt: skip
+    game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds)
     turn = next(game)
     replies: Mapping[str, Reply] = {**debate.beside, protocol.verifier_name: reply}
     names = [name for name in protocol.agent_names if name in replies]

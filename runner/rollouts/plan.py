@@ -1,7 +1,10 @@
 """The plan of a run: its jobs, their identities, and the number of games.
 
 This module calls no model and writes no file. A rollout's id is the hash of everything that its game depends on. So a
-game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one.
+game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one. A block is the
+games of one datapoint and one repeat: a single game, or one for each combination of stances and seats. A seat is the
+place of an agent in the protocol, and a player is an entry of the spec key `agents` with its model group. Two swapped
+seats exchange their players.
 """
 
 from __future__ import annotations
@@ -99,7 +102,7 @@ class Plan:
 
     @property
     def sharing(self) -> frozenset[str]:
-        """The model groups that request the answers for sibling samples in one call."""
+        """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
         models, trees = self.spec.experiment.models, self.shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
@@ -114,7 +117,7 @@ class Plan:
 
     @property
     def games(self) -> Plan:
-        """The plan itself. (A training plan has the plan of its games here; see `RunPlan`.)"""
+        """The plan itself. For a training plan, this property is the plan of its games; see `RunPlan`."""
         return self
 
     def all_games(self) -> list[Plan]:
@@ -122,7 +125,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play; None for all of it. Ids, seeds and samples are those of the full run."""
+        """The part of the run to play; None for the full run. A shard's games have the same ids and seeds as there."""
         return self.spec.shard
 
     @cached_property
@@ -178,7 +181,7 @@ class Plan:
         return self.blocks * len(self.variants)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every job in the order of play, block by block. If debates are judged, leave out jobs without one."""
+        """Yield every job in the order of play, block by block. If debates are judged, omit jobs without a debate."""
         if self.debates is None:
             return self._every_job()
         debated = (job for job in self._every_job() if job_key(job) in self.debates.by_job)
@@ -189,7 +192,7 @@ class Plan:
         branches = 1 if self.shape is None else self.shape.branches
         index = 0
         for point, number in self._blocks():
-            # The seed does not depend on the game's hash, so that all models and all games of a block have the same.
+            # The seed does not depend on the game's hash, so it is the same for all models and all games of a block.
             game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
                 stances_exchanged = self.spec.protocol.stances_exchanged(stance)

@@ -34,7 +34,7 @@ class Debate:
     rounds: Sequence[Round]
     """The rounds before the round of the verdict, so that their number is the index of that round."""
     beside: Mapping[str, Reply] = field(default_factory=dict)
-    """The replies of the other agents in the round of the verdict, which the judge has not seen."""
+    """The replies of the other agents in the round of the verdict. The judge does not see them."""
 
     @classmethod
     def of(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
@@ -127,7 +127,7 @@ class Debates:
     """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
     stopped: str | None = None
-    """A note for a run that `until` stopped, so that its number of games depends on its judge's verdicts; else None."""
+    """A note if `until` stopped the run, whose number of games then depends on its judge's verdicts; else None."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:

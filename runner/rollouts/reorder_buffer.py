@@ -1,4 +1,7 @@
-"""The buffer that passes rollouts on in the order of the plan."""
+"""The buffer that passes rollouts on in the order of the plan, although games end in any order.
+
+A session writes files from the rollouts, so the same games give the same files.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class PlanOrderBuffer:
         """Whether `end` was called: no more rollouts are passed to `sink`."""
 
     def has_room(self, index: int) -> bool:
-        """Whether the job with this index may start: it is in the window after the first unfinished job."""
+        """Return whether the job with this index may start: it is within the window after the first unfinished job."""
         return index < self._next + self.window
 
     def put(self, index: int, rollouts: FinishedJob) -> None:
@@ -115,7 +118,7 @@ _FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
 class _RolloutFile:
-    """Stores rollouts in a temporary file. The file is created when needed, and truncated after the last was taken."""
+    """Stores rollouts in a temporary file, which is created when needed and emptied when all rollouts are taken."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

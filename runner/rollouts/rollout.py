@@ -1,4 +1,7 @@
-"""The record of a finished game: its messages, decision, model calls and outcome."""
+"""The record of a finished game: its messages, decision, model calls and outcome.
+
+The engine creates it, and tables, metrics, pages and exports are computed from it.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Call:
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
     origin: str | None = None
-    """The run that first got this answer, if it is a copy (see `Completion.origin`); in no table, like `paid`."""
+    """The run that got this answer from a model, if the answer is a copy; in no table, like `paid`."""
 
     @property
     def usage(self) -> Usage:
@@ -94,6 +97,7 @@ UNREADABLE: Final = "no answer stated a readable confidence"
 """The `confidence_note` of a game without a readable stated confidence."""
 
 CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
+"""The fields about the confidence in a verdict; see `Rollout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Rollout:
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return the run that first got all answers in the verdict's round, if all are copies from one run; else None.
+        """Return the run that the answers in the verdict's round were copied from; None if they are not from one run.
 
         Only the verifier's answers count or, if it never answered, the last answers of the other agents.
         """

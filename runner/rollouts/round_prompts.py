@@ -1,4 +1,4 @@
-"""Plays the first rounds of a game without a model, to show the prompt of a later round before a run."""
+"""Plays the first rounds of a game without a model, so that `render` can show the prompt of a later round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of plans, for runs of games and for training runs."""
+"""The interface that plans of games and plans of training runs share, and a check of the plans of a sweep."""
 
 from __future__ import annotations
 

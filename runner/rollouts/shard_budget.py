@@ -1,4 +1,8 @@
-"""Divides the limits of a run among its shards: budget, concurrency and rates."""
+"""Divides the limits of a run among its shards: budget, concurrency and rates.
+
+A shard is a share of a run's datapoints, which one process plays. The limits of all shards together equal the limits of
+the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switch that stops a run; everything that sends requests checks it."""
+"""The switch that stops a run: the engine, retries and workers check it before they send a request."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def check_templates(plan: Plan) -> None:
 
 
 def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
-    """Yield each template of an agent, as a name suffix, with each round that changes the template's text.
+    """Yield each template of an agent, as the suffix of its name, with each round that changes the template's text.
 
     Only the variable `questions_left` depends on the round.
     """

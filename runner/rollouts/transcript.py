@@ -1,4 +1,4 @@
-"""A finished rollout as a text to read: the messages and the outcome."""
+"""A finished rollout as a text to read: the messages and the outcome. `on_rollout` callbacks and `show` get it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ class Variant(Protocol):
 
 
 def describe_variant(game: Variant) -> list[str]:
-    """Return words that distinguish a game from the others of its block; empty if the block has one game."""
-    parts = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
+    """Return words that distinguish a game from the others of its block (same datapoint and repeat), if any."""
+    parts = []
     if game.stances_exchanged is not None:
-        parts = ["stances exchanged" if game.stances_exchanged else "stances as written"]
-    return parts if game.swapped is None else [*parts, "seats swapped" if game.swapped else "seats as written"]
+        parts.append("stances exchanged" if game.stances_exchanged else "stances as written")
+    elif game.stance is not None:
+        parts.append(f"stance {stance_word(game.stance)}")
+    if game.swapped is not None:
+        parts.append("seats swapped" if game.swapped else "seats as written")
+    return parts
 
 
 class DeliveredMessage(NamedTuple):
@@ -51,7 +55,10 @@ def describe_confidence(stated: float | None, logprob: float | None, note: str |
     """Return the verifier's confidence as one line; empty if the spec does not request a confidence."""
     named_values = ((stated, "stated"), (logprob, "by log-probabilities"))
     values = [f"{value:.3g} {method}" for value, method in named_values if value is not None]
-    return "; ".join([*([f"P(accept): {', '.join(values)}"] if values else []), *([note] if note else [])])
+    parts = [f"P(accept): {', '.join(values)}"] if values else []
+    if note:
+        parts.append(note)
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,8 @@
 
 In each round, several answers are requested, and the game continues after each of them. A branch is a normal rollout,
 whose `repeat` is its index among all branches that the tree can have. A node is the state after an answer. Its path
-has, for each round so far, the index of the answer. A silent round has one answer, with index 0.
+has, for each round so far, the index of the answer. A silent round has one answer, with index 0. Preference pairs for
+training and the statistics of a run are computed from trees.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TreeNode:
         return self.leaves[0].rounds[: len(self.path)]
 
     def expected_reward(self, agent: str) -> float:
-        """Return the agent's rewards from this node's round on, summed for each branch: the mean over `leaves`."""
+        """Return the mean, over the branches with this node, of the agent's total reward from the node's round on."""
         start = max(len(self.path) - 1, 0)
         return fmean(sum(played.rewards.get(agent, 0.0) for played in leaf.rounds[start:]) for leaf in self.leaves)
 

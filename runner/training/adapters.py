@@ -1,7 +1,7 @@
 """Loads the LoRA adapters that a run has trained at the servers of their model groups, and unloads them after use.
 
 The stage log records an adapter before a server loads it. So after a kill, the next process knows from the log which
-adapters may still be loaded, and unloads those that are no longer in use.
+adapters may still be loaded, and unloads the unused ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from runner.base.async_runner import run_sync
@@ -38,7 +38,7 @@ class _LoadedAdapter:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Loads and unloads a run's adapters, and reads from the log which adapters are loaded at which servers."""
+    """Loads and unloads a run's adapters. The log tells which of them each server has loaded."""
 
     trainers: Mapping[str, TrainerSettings]
     folder: RunFolder
@@ -55,12 +55,12 @@ class Adapters:
             ProviderRefusal: a server refuses to serve this account.
         """
         paths = {group: path for group in models if (path := self._path(group, models[group])) is not None}
-        places = {
+        needed = {
             _LoadedAdapter(group, models[group].name, str(address))
             for group in paths
             for address in models[group].addresses
         }
-        self._unload([place for place in self._loaded() if place not in places], iteration, models)
+        self._unload([adapter for adapter in self._loaded() if adapter not in needed], iteration, models)
         for group, path in paths.items():
             self._load_everywhere(iteration, group, models[group], path)
         return {models[group].name: path for group, path in paths.items()}
@@ -88,10 +88,11 @@ class Adapters:
 
     def _loaded(self) -> list[_LoadedAdapter]:
         """Return the adapters that are, or may be, loaded according to the log."""
-        is_loaded_by_place: dict[_LoadedAdapter, bool] = {}
-        for record in self.stages.all(AdapterChanged):
-            is_loaded_by_place[_LoadedAdapter(record.group, record.name, record.base_url)] = record.is_loaded
-        return [place for place, is_loaded in is_loaded_by_place.items() if is_loaded]
+        last_state = {
+            _LoadedAdapter(record.group, record.name, record.base_url): record.is_loaded
+            for record in self.stages.all(AdapterChanged)
+        }
+        return [adapter for adapter, is_loaded in last_state.items() if is_loaded]
 
     def _load_everywhere(self, iteration: int, group: str, model: ModelSettings, path: str) -> None:
         """Load an adapter at all servers of a group; a note reports servers that cannot be reached.
@@ -101,11 +102,12 @@ class Adapters:
         """
         loaded, unreachable = set(self._loaded()), []
         for server in model.each_server:
-            place = _LoadedAdapter(group, model.name, str(server.address))
-            if place not in loaded:
-                self._record(iteration, place, is_loaded=True)
+            adapter = _LoadedAdapter(group, model.name, str(server.address))
+            is_new = adapter not in loaded
+            if is_new:
+                self._record(iteration, adapter, is_loaded=True)
             try:
-                run_sync(partial(load_adapter, server, group, path, reload=place not in loaded))
+                run_sync(partial(load_adapter, server, group, path, reload=is_new))
                 log.info("iteration %d: %s is loaded at %s", iteration, model.name, server.address)
             except TransientError as error:
                 unreachable.append(str(error))
@@ -117,27 +119,23 @@ class Adapters:
         for message in unreachable:
             self.note(f"{message}; the adapter {model.name} will be loaded at this server with the next request")
 
-    def _unload(self, places: list[_LoadedAdapter], iteration: int, models: Mapping[str, ModelSettings]) -> None:
+    def _unload(self, adapters: list[_LoadedAdapter], iteration: int, models: Mapping[str, ModelSettings]) -> None:
         """Unload adapters at their servers, and record each that was unloaded. Failures are only notes."""
-        for place in places:
-            model = models.get(place.group)
-            if model is None or place.base_url not in model.addresses:
+        for adapter in adapters:
+            model = models.get(adapter.group)
+            if model is None or adapter.base_url not in model.addresses:
                 continue  # API keys are only sent to addresses in the current spec
-            server = replace(model, base_url=place.base_url, model=place.name)
+            server = replace(model, base_url=adapter.base_url, model=adapter.name)
             try:
-                run_sync(partial(asyncio.wait_for, unload_adapter(server, place.group), UNLOAD_SECONDS))
+                run_sync(partial(asyncio.wait_for, unload_adapter(server, adapter.group), UNLOAD_SECONDS))
             except (NipRunError, TimeoutError) as error:
                 self.note(
-                    f"the adapter {place.name} may still be loaded at {place.base_url}: {error}. Unload this adapter "
-                    "if the server needs the memory"
+                    f"the adapter {adapter.name} may still be loaded at {adapter.base_url}: {error}. Unload this "
+                    "adapter if the server needs the memory"
                 )
                 continue
-            self._record(iteration, place, is_loaded=False)
-            log.info("iteration %d: %s is unloaded at %s", iteration, place.name, place.base_url)
+            self._record(iteration, adapter, is_loaded=False)
+            log.info("iteration %d: %s is unloaded at %s", iteration, adapter.name, adapter.base_url)
 
-    def _record(self, iteration: int, place: _LoadedAdapter, *, is_loaded: bool) -> None:
-        self.stages.add(
-            AdapterChanged(
-                iteration=iteration, group=place.group, name=place.name, base_url=place.base_url, is_loaded=is_loaded
-            )
-        )
+    def _record(self, iteration: int, adapter: _LoadedAdapter, *, is_loaded: bool) -> None:
+        self.stages.add(AdapterChanged(iteration=iteration, **asdict(adapter), is_loaded=is_loaded))

@@ -1,9 +1,12 @@
-"""Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far."""
+"""Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far.
+
+`dataset_stage` decides which files to build.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +42,7 @@ def build_datasets(
     with ExitStack() as stack:
         games = []
         for run in runs:
-            reconstructor = Reconstructor(run, saved_plan(run))
-            stack.callback(reconstructor.close)
+            reconstructor = stack.enter_context(closing(Reconstructor(run, saved_plan(run))))
             games.append(_RebuiltGames(run.run_id, reconstructor, plan.chat_format))
         builder = _Builder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}

@@ -1,4 +1,7 @@
-"""Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format."""
+"""Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format.
+
+It is a stage of the training loop; `dataset_building` writes the files.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class DatasetStage:
     stages: StageLog
     games: TrainingGames
 
-    def datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
+    def prepare(self, iteration: int) -> Mapping[str, DatasetReport]:
         """Return a report on each group's dataset, after building or rebuilding the files that need it.
 
         A file is rebuilt if it is missing, was edited, or needs another format. But a file that the user has edited to

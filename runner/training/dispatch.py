@@ -1,4 +1,7 @@
-"""Runs plans of both kinds: a benchmark plays games, and a training run also trains models on its games."""
+"""Runs plans of both kinds: a benchmark plays games, and a training run also trains models on its games.
+
+The command line and Python start all runs here.
+"""
 
 from __future__ import annotations
 
@@ -104,17 +107,18 @@ def _can_run_together(run: PlannedRun, earlier_run: PlannedRun, results: Results
 
 
 def _reads_results(spec: Spec, run_id: str, results: Results) -> bool:
-    """Return whether the run of a spec reads the results of another run.
+    """Return whether the run of a spec reads the results of another run while it is played.
 
-    (`from_run` does not count, because its model is read when the spec is loaded.)
+    `from_run` does not count, because its model is read when the spec is loaded.
     """
     until, path = spec.experiment.until, results.run(run_id).path.resolve()
-    paths = [*spec.replays.values(), *([] if spec.rejudged is None else [spec.rejudged.path])]
-    compared = None if until is None else until.compare
-    if compared is not None:
-        if compared == LAST or run_id.startswith(compared):
+    paths = list(spec.replays.values())
+    if spec.rejudged is not None:
+        paths.append(spec.rejudged.path)
+    if until is not None and until.compare is not None:
+        if until.compare == LAST or run_id.startswith(until.compare):
             return True
-        paths.append(Path(compared))
+        paths.append(Path(until.compare))
     return path in {path_read.resolve() for path_read in paths}
 
 
@@ -128,7 +132,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     if not isinstance(plan, TrainingPlan):
         return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
-    check_engine(plan.spec.experiment.execution, calls_models=True)
+    check_engine(plan.spec.experiment.execution)
     check_results_are_permanent(results)
     _check_templates(plan, run_id, results)
     if options.replay is not None:
@@ -151,7 +155,8 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
-    check_engine(run.plan.spec.experiment.execution, calls_models=run.options.replay is None)
+    if run.options.replay is None:
+        check_engine(run.plan.spec.experiment.execution)
     check_results_are_permanent(results)
     _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:

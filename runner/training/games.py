@@ -1,4 +1,7 @@
-"""Plays the games of a training run: the games that an iteration trains on, and the tests."""
+"""Plays the parts of a training run: the games that an iteration trains on, and the tests. Each part is a separate run.
+
+The training loop and the loop of retests use it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ RunPart = Callable[[Spec, str, str, int], RunFolder]
 
 @dataclass(frozen=True)
 class TrainingGames:
-    """Plays the parts of a training run, each of which is a separate run."""
+    """Plays the parts of a training run."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -37,25 +40,25 @@ class TrainingGames:
         for record in (*self.stages.all(GamesPlayed), *self.stages.all(TestPlayed)):
             check_part(self.folder, record)
 
-    def of(self, iteration: int) -> RunFolder:
+    def folder_of(self, iteration: int) -> RunFolder:
         """Return the folder of the games that an iteration plays to train on."""
         return self.folder.sibling(part_id(self.folder.run_id, iteration, "training"))
 
     def training_games(self, iteration: int) -> list[RunFolder]:
         """Return the folders of all games in an iteration's datasets, oldest first."""
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
-        return [self.of(earlier) for earlier in range(first, iteration + 1)]
+        return [self.folder_of(earlier) for earlier in range(first, iteration + 1)]
 
     def play_iteration(self, iteration: int, models: Models) -> None:
         """Play the games that an iteration trains on, unless they are finished."""
         if self.stages.last(GamesPlayed, iteration) is None:
-            log.info("iteration %d: playing", iteration)
+            log.info("iteration %d: playing games", iteration)
             self._run(self.plan.iteration_spec(iteration, models), GamesPlayed, "training", iteration)
 
     def test(self, iteration: int, models: Models) -> None:
         """Test the models before an iteration, if the scheme requires it and the test is not finished."""
         if tests_before(self.plan.training, iteration) and self.stages.last(TestPlayed, iteration) is None:
-            log.info("iteration %d: measuring", iteration)
+            log.info("iteration %d: testing the models", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 
     def _run(self, spec: Spec, record: type[RunRecord], kind: str, iteration: int) -> None:

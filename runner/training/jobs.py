@@ -1,4 +1,7 @@
-"""Submits, polls and records the fine-tuning jobs of an iteration, one for each model group."""
+"""Submits, polls and records the fine-tuning jobs of an iteration, one for each model group.
+
+It is a stage of the training loop. The backend of a group runs its jobs, for example at a provider.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +189,7 @@ class JobStage:
 
     def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
         trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
-        # A name from the user is only for a job whose model was requested before, because the user knows its dataset.
+        # The user can name the model only for a job that an earlier process asked for: only its dataset is known.
         was_requested = bool(self.stages.of_group(Waited, iteration, group))
         backend = self.connect(group, models[group], was_requested)
         dataset = iteration_folder(self.folder, iteration) / report.file

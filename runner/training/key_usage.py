@@ -1,4 +1,7 @@
-"""Finds the environment variables that a plan sends to servers and trainers."""
+"""Finds the environment variables that a plan sends to servers and trainers, mostly API keys.
+
+Commands print them, and a fetched (downloaded) plan needs the user's permission for each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lineage of a model: its current name and its fine-tuning steps."""
+"""The lineage of a model: its name and its fine-tuning steps, which the training loop updates after each iteration."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ class TrainingLoop:
     def _iterate(self, iteration: int) -> None:
         switched = self.stages.last(Switched, iteration) or self._train(iteration)
         self.models = with_states(self.models, switched.models)
-        self.on_switch(self._games.of(iteration), switched.outcomes)
+        self.on_switch(self._games.folder_of(iteration), switched.outcomes)
 
     def _train(self, iteration: int) -> Switched:
         """Do all stages of an iteration that are not done yet, and return the record of the new models."""
         self._games.play_iteration(iteration, self.models)
         self._games.test(iteration, self.models)
         self.on_step(iteration, "building datasets")
-        reports = self._datasets.datasets(iteration)
+        reports = self._datasets.prepare(iteration)
         self.on_step(iteration, f"fine-tuning {comma_join(reports)}")
         self._jobs.train(iteration, self.models, reports)
         trained = {group: self.stages.trained(iteration, group) for group in reports}

@@ -1,4 +1,4 @@
-"""Describes the next steps of an unfinished training run."""
+"""Describes the next steps of an unfinished training run, for `show` and the pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.spec.training_settings import TrainingSettings
 from runner.training.plan import part_id, tests_before
-from runner.training.stage_log import iteration_folder
+from runner.training.stage_log import job_folder
 from runner.training.stages import (
     DatasetsBuilt,
     GamesPlayed,
@@ -26,12 +26,9 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
     iteration = len(stages.all(Switched))
     test, games = (folder.sibling(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
     is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
+    needs_test = tests_before(training, iteration) and not is_tested
     if iteration == training.iterations:
-        return [
-            "only the summary is left"
-            if is_tested or not tests_before(training, iteration)
-            else f"the last test{_part_status(test)}"
-        ]
+        return [f"the last test{_part_status(test)}" if needs_test else "only the summary is left"]
     if training.rerun_tests is not None:
         return [f"the test before iteration {iteration}{_part_status(test)}"]
     # A run can stop after its games have ended and before the log records this.
@@ -39,14 +36,13 @@ def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) ->
         return [f"iteration {iteration}: its games{_part_status(games)}"]
     built = stages.last(DatasetsBuilt, iteration)
     if built is None:
-        is_next = tests_before(training, iteration) and not is_tested
-        return [f"iteration {iteration}: its {f'test{_part_status(test)}' if is_next else 'datasets'}"]
-    return [
-        f"iteration {iteration}: {group}: "
-        f"{_training_state(folder, stages.of_group(GroupRecord, iteration, group), group)}"
-        for group, report in built.groups.items()
-        if report.examples >= training.min_examples
-    ] or [f"iteration {iteration}: no group has enough examples for training"]
+        step = f"test{_part_status(test)}" if needs_test else "datasets"
+        return [f"iteration {iteration}: its {step}"]
+    groups = [group for group, report in built.groups.items() if report.examples >= training.min_examples]
+    if not groups:
+        return [f"iteration {iteration}: no group has enough examples for training"]
+    records = {group: stages.of_group(GroupRecord, iteration, group) for group in groups}
+    return [f"iteration {iteration}: {group}: {_training_state(folder, records[group], group)}" for group in groups]
 
 
 def _is_done(part: RunFolder) -> bool:
@@ -70,6 +66,6 @@ def _training_state(folder: RunFolder, records: list[GroupRecord], group: str) -
             f"training {last.state}: {escape_controls(last.message)}\n  run the same command again to start a new job"
         )
     if isinstance(last, Waited):
-        guide = iteration_folder(folder, last.iteration) / f"{group}.job" / "README.txt"
+        guide = job_folder(folder, last.iteration, group) / "README.txt"
         return f"waits for a model that you train ({guide}); continue with --set-model {group}=NAME"
     return "the training is running, or was running when the run stopped"

@@ -1,4 +1,8 @@
-"""Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train."""
+"""Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train.
+
+The plan calls no model and writes no file. It determines the run's identity: the hash that tells whether two specs
+describe the same run.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +220,10 @@ class TrainingPlan:
                     queue = [point for group in groups for point in group]
                     epoch += 1
                 point = queue.pop(0)
-                (deferred if point in selected else selected).append(point)
+                if point in selected:
+                    deferred.append(point)
+                else:
+                    selected.append(point)
             queue = [*deferred, *queue]
         return tuple(selected)
 
@@ -232,5 +239,8 @@ def tests_before(training: TrainingSettings, iteration: int) -> bool:
     """
     if training.rerun_tests is not None:
         return True
-    last, scheme = iteration == training.iterations, training.test.scheme
-    return scheme == "all" or (last and scheme != "none") or (iteration == 0 and scheme == "first_and_last")
+    scheme = training.test.scheme
+    if scheme == "none":
+        return False
+    is_last = iteration == training.iterations
+    return scheme == "all" or is_last or (iteration == 0 and scheme == "first_and_last")

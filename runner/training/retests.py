@@ -1,4 +1,7 @@
-"""Tests the models of a finished training run again, on other datapoints or with more repeats."""
+"""Tests the models of a finished training run again, on other datapoints or with more repeats.
+
+A training spec with `rerun_tests` runs this loop instead of `TrainingLoop`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from runner.training.stages import Switched
 
 @dataclass
 class RerunLoop:
-    """One process's work on a run that tests the models of another run. It is a `TrainingLoop` that only tests."""
+    """One process's work on a run that tests the models of another run. It has the interface of `TrainingLoop`."""
 
     plan: TrainingPlan
     folder: RunFolder

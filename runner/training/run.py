@@ -1,4 +1,8 @@
-"""Runs a training run: creates its folder, runs its iterations, and adds its rows to the leaderboard."""
+"""Runs a training run: creates its folder, runs its iterations, and adds its rows to the leaderboard.
+
+In each iteration, models play games and are then fine-tuned on them. The games of an iteration, and each test, are a
+separate run, called a part of the training run. `training.loop` has the order of these stages.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +25,16 @@ from runner.base.errors import (
 )
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
-from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
-from runner.results.provenance.input_files import write_inputs
+from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import changed_keys, is_unchanged
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress, Watch
-from runner.runs.execution.process import interruptible, log_to, sigterm_as_keyboard_interrupt
+from runner.runs.execution.process import interruptible, interruption, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.execution.spending import spending
 from runner.runs.finished.problems import load_problems
 from runner.runs.finished.reconstruction import saved_plan
@@ -41,10 +42,11 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import (
     RunOptions,
     has_outputs,
-    mark_as_fetched,
+    open_budget,
     rebuild_outputs,
     relative_cache_path,
     run_games,
+    write_run_files,
 )
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
@@ -56,7 +58,7 @@ from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.retests import RerunLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GamesPlayed, GroupOutcome, Stages, Switched, TestPlayed, TrainingEnded
-from runner.training.summary import summary
+from runner.training.summary import summarize
 from runner.training.trainer_files import restore_files, store_trainer_files
 
 TRAINERS = "training.trainers."
@@ -97,17 +99,10 @@ def train(
             if finished:
                 return _unchanged_run(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
-        mark_as_fetched(plan.spec, folder)
-        if not folder.manifest_path.is_file():
-            write_initial_files(plan.spec, folder)
-        write_inputs(plan.games, folder)
-        if _iterations_left(plan, folder):
-            _store_trainer_files(plan, folder)
+        _write_inputs(plan, folder)
         settings = plan.spec.experiment.budget
-        if options.budget is None and settings.limited:
-            budget = Budget(settings)
-            budget.add_spent(spent_on_games(results, run_id))
-            options = replace(options, budget=budget)
+        budget = options.budget or open_budget(settings, lambda: spent_on_games(results, run_id))
+        options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).with_recorded("cache")
         manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
         work = _Work(plan, results, folder, manifest, options, sleep)
@@ -115,17 +110,23 @@ def train(
         try:
             work.complete()
         except NipRunError as error:
-            for line in work.notes:
-                error.add_note(f"note: {line}")
+            error.with_notes(f"note: {line}" for line in work.notes)
             raise
     with interruptible(run_id):
         results.board.append(folder)
     return FinishedRun(folder, work.manifest, folder.read_metrics(), notes=work.notes)
 
 
+def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
+    """Write the spec, inputs and trainers' files of a run to its folder."""
+    write_run_files(plan.games, folder)
+    if _iterations_left(plan, folder):
+        _store_trainer_files(plan, folder)
+
+
 @dataclass
 class _Work:
-    """One process's work on a training run, with the functions that the training loop calls."""
+    """One process's work on a training run. The training loop calls its methods to play games and to train models."""
 
     plan: TrainingPlan
     results: Results
@@ -172,10 +173,8 @@ class _Work:
     def notes(self) -> tuple[str, ...]:
         """The notes on the run and its parts, shortened to `MAX_NOTES`."""
         omitted = len(self._notes) - MAX_NOTES
-        first_notes = tuple(self._notes[:MAX_NOTES])
-        return (
-            first_notes if omitted <= 0 else (*first_notes, f"and {omitted} more notes in the logs of the run's parts")
-        )
+        more = [f"and {omitted} more notes in the logs of the run's parts"] if omitted > 0 else []
+        return (*self._notes[:MAX_NOTES], *more)
 
     def note(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)
@@ -188,12 +187,14 @@ class _Work:
             RunError: the part lost more games than the spec allows.
         """
         part = TrainingPart(self.folder.run_id, iteration, kind)
-        options = self.options
-        watch = self._watch_of(kind, iteration)
-        adapters = self._adapters.use(iteration, games.experiment.models)
-        part_options = RunOptions(budget=options.budget, watch=watch, on_rollout=options.on_rollout, adapters=adapters)
-        # All parts record the protocol hash and the sources with which the run started, because the version of nip-run
-        # that started the run may have computed the hash in another way.
+        options = RunOptions(
+            budget=self.options.budget,
+            watch=self._watch_of(kind, iteration),
+            on_rollout=self.options.on_rollout,
+            adapters=self._adapters.use(iteration, games.experiment.models),
+        )
+        # All parts record the protocol hash and the sources of the training run, because the version of nip-run that
+        # started it may have computed the hash in another way.
         recorded = {
             **games.recorded_fields,
             "protocol_sha256": self.manifest.protocol_sha256,
@@ -201,7 +202,7 @@ class _Work:
         }
         games = replace(games, recorded_fields=recorded)
         try:
-            result = run_games(Plan(games), self.results, part_id, part_options, part)
+            result = run_games(Plan(games), self.results, part_id, options, part)
         except Interrupted as error:
             message = f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
             raise Interrupted(message).with_notes(error.lines()[1:]) from None
@@ -265,14 +266,14 @@ class _Work:
         folder = self.folder
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-        metrics = summary(folder, stages, self.results.parts_of(folder.run_id))
+        metrics = summarize(folder, stages, self.results.parts_of(folder.run_id))
         folder.unseal()
         atomic_write(folder.metrics, orjson.dumps(metrics, option=orjson.OPT_INDENT_2))
         folder.seal()
         self._write_manifest(
             replace(
                 self.manifest.ended(Status.DONE),
-                agents=tuple(_with_model(row, models[row["model_group"]]) for row in self.manifest.agents),
+                agents=tuple({**row, "model": models[row["model_group"]].name} for row in self.manifest.agents),
                 training={group: state["model"] for group, state in states.items()},
             )
         )
@@ -295,7 +296,7 @@ class _Work:
             yield
         except KeyboardInterrupt:
             write_end(Status.INTERRUPTED)
-            raise Interrupted(f"run {self.folder.run_id} was interrupted; all paid answers are saved") from None
+            raise interruption(self.folder.run_id) from None
         except FolderGoneError:
             raise  # do not write to the path, which may belong to another folder now
         except (Waiting, Interrupted, BudgetExhausted) as error:
@@ -310,10 +311,6 @@ def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
     """Store the current content of the trainers' files in the run's folder before a trainer uses them."""
     trained = read_stages(folder.path, folder.identity()).all(TrainingEnded) if folder.manifest_path.is_file() else []
     store_trainer_files(plan, folder, {record.group for record in trained})
-
-
-def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
-    return {**row, "model": model.name}
 
 
 def _unchanged_run(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:

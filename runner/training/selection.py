@@ -91,7 +91,7 @@ def probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDAr
 
 
 def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
-    """Return the share of an iteration's rollouts in which the label replaces the verifier's guess."""
+    """Return the share of an iteration's rollouts where the label replaces the verifier's guess."""
     if settings.annealing == "linear":
         return max(0.0, settings.proportion - settings.annealing_rate * iteration)
     if settings.annealing == "exponential":

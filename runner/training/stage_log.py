@@ -1,4 +1,7 @@
-"""The log of a training run's stages. Each record is on disk before the next stage starts."""
+"""The log of a training run's stages. Each record is on disk before the next stage starts.
+
+The training loop resumes a run from this log, and summaries and pages read it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def job_folder(folder: RunFolder, iteration: int, group: str) -> Path:
 
 
 def output_of(folder: RunFolder, iteration: int, group: str) -> Path:
-    """Return the folder to which a `command` trainer writes its results."""
+    """Return the folder for the results of a `command` trainer."""
     return job_folder(folder, iteration, group).absolute() / OUTPUT
 
 
@@ -67,7 +70,7 @@ def read_stages(folder: Path, run: str | None = None) -> Stages:
     if path.is_file():
         fault = "damaged"
         check_log_format(path, run)
-        # Ignore the journal's error, whose advice to remove the damaged part would make the run train models again.
+        # Do not raise the journal's own error: it advises to remove the damaged part, and the run would train again.
         with suppress(JournalError):
             records = [record for _, record in read_journal(path)]
     if not records and (folder / ITERATIONS).exists():

@@ -1,7 +1,7 @@
 """The records of a training run's finished stages, and queries on them.
 
-A record is stored as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later version
-wrote, are ignored.
+`stage_log` stores a record as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later
+version wrote, are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ GroupOutcome = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """A report on the dataset of one group: its file, and the numbers of examples written and left out."""
+    """A report on the dataset of one model group: its file, and the numbers of examples written and omitted."""
 
     file: str
     format: str
@@ -64,6 +64,7 @@ class DatasetReport:
     chat_format: str | None = None
     """The format of the dataset's chats; None for a dataset of 0.1.0, which built chats in another way."""
     as_played: bool = False
+    """Whether this is also the chat format of the games."""
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:

@@ -1,4 +1,4 @@
-"""Summarizes a training run for users and tables: the learning curve and the totals."""
+"""Summarizes a training run for `show`, pages and its `metrics.json`: the learning curve and the totals."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def progress_summary(folder: RunFolder) -> dict[str, Any]:
     stages, training = read_stages(folder.path, folder.identity()), saved_plan(folder).spec.experiment.training
     assert training is not None
     parts = Results.of(folder).parts_of(folder.run_id)
-    return {**summary(folder, stages, parts), "next": next_steps(folder, stages, training)}
+    return {**summarize(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
 def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
-    """Return words for the time of a test: "before iteration 2", or "in the end" if the run is `over`."""
+    """Return words for the time of a test, such as "before iteration 2", or "in the end" if the run is `over`."""
     last = test["iteration"] == iterations and over
     return "in the end" if last else f"before iteration {test['iteration']}"
 
@@ -60,7 +60,7 @@ def describe_left_out(outcome: Mapping[str, Any]) -> str:
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
-def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
+def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
     """Return the summary of a training run in the format of its `metrics.json`; `parts` are the runs of its parts.
 
     Raises:
@@ -90,9 +90,7 @@ def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
 def _totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
     """Return the totals of all parts; the total cost is None if the cost of a part is unknown."""
     manifests = [part.manifest() for part in parts]
-    costs = [
-        manifest.cost_usd for manifest in manifests if manifest.rollouts is not None
-    ]  # a part in progress has no cost yet
+    costs = [manifest.cost_usd for manifest in manifests if manifest.rollouts is not None]  # others are in progress
     known_costs = [cost for cost in costs if cost is not None]
     return {
         "rollouts": sum(manifest.rollouts or 0 for manifest in manifests),

@@ -1,4 +1,7 @@
-"""Opens the budgets of sweeps. All points of a spec share a budget, which includes their spending so far."""
+"""Opens the budgets of sweeps. All points of a spec share a budget, which includes their spending so far.
+
+The command line and Python use it before they start the runs of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class Budgets:
     """The budgets of the runs of one command."""
 
     by_key: Mapping[Hashable, Budget]
-    """Each budget, by the key of the runs that share it."""
+    """The budgets, each by the key of the runs that share it."""
     locked: frozenset[str]
     """The ids of the runs that are locked."""
 
@@ -27,9 +30,8 @@ class Budgets:
 def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Results) -> Iterator[Budgets]:
     """Open one budget for all runs with the same key, and yield the budgets.
 
-    A run is a tuple of key, plan and run id; the key is the spec's file. The runs stay locked until the block ends,
-    because another process that plays one of them would change the spending. Such a process fails before it calls a
-    model.
+    A run is a tuple of key, plan and run id; the key is the spec's file. The runs stay locked until the block ends, so
+    that no other process can play one of them and change the spending.
 
     Raises:
         RunDirectoryError: another process has locked one of the runs, or a folder has another spec's run.

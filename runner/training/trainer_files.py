@@ -1,4 +1,8 @@
-"""Stores the script and the files of a `command` trainer with its run, and restores those of a fetched trainer."""
+"""Stores the script and the files of a `command` trainer with its run, and restores the files of a fetched trainer.
+
+A trainer is the user's own program that fine-tunes a model. A fetched (downloaded) spec brings the files of its trainer
+along, so that others can repeat the training.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,11 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
         program = Path(command[0]).name
         collected.missing.append(f"the program {program}: install {program} in a folder on the PATH")
     for path in (path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
-        reason = None if path.as_posix() in collected.contents else _add_file(collected, here, group, path)
-        collected.missing += [f"{path.name if path.is_absolute() else path}: {reason}"] if reason else []
+        if path.as_posix() in collected.contents:
+            continue
+        reason = _add_file(collected, here, group, path)
+        if reason is not None:
+            collected.missing.append(f"{path.name if path.is_absolute() else path}: {reason}")
         if reason == _TOO_MUCH:
             break
     collected.missing += dict.fromkeys(_unlisted(command, collected, here))
@@ -102,17 +109,25 @@ def _unlisted(command: Collection[str], collected: CollectedFiles, here: Path) -
     arguments = [argument.rpartition("=")[2] for argument in [*command][1:]]
     used = [*map(Path, arguments), *(Path(f"{argument}.py") for argument in arguments)]
     for path, (data, _) in collected.contents.items():
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            for node in ast.walk(ast.parse(data if path.endswith(".py") else "")):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-                modules = (Path(path).with_name(name.partition(".")[0]) for name in names if name)
-                used += (candidate for module in modules for candidate in (module.with_suffix(".py"), module))
+        if path.endswith(".py"):
+            for name in _imported_names(data):
+                module = Path(path).with_name(name)
+                used += (module.with_suffix(".py"), module)
     for path_used in used:
         is_reported = any(Path(path).is_relative_to(path_used) for path in collected.contents)
         is_reported = is_reported or any(line.startswith(f"{path_used}: ") for line in collected.missing)
         if not path_used.is_absolute() and (here / path_used).exists() and not is_reported:
             yield f"{path_used}: not stored, although the trainer uses this file; add it to `files`"
+
+
+def _imported_names(code: bytes) -> Iterator[str]:
+    """Yield the top-level names that Python code imports; none if the code cannot be parsed."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
 
 
 def stored_contents(trainers: Mapping[str, CollectedFiles]) -> dict[str, bytes]:
@@ -192,7 +207,8 @@ def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
         if path == script:
             lines = stored.read(path).decode("utf-8", "replace").splitlines()
             yield from (f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:SHOWN_LINES])
-            yield from ([f"  | ... and {len(lines) - SHOWN_LINES:,} more lines"] if len(lines) > SHOWN_LINES else [])
+            if len(lines) > SHOWN_LINES:
+                yield f"  | ... and {len(lines) - SHOWN_LINES:,} more lines"
     yield from (in_one_line(f"trainer {stored.group}: not included: {line}") for line in stored.missing)
 
 

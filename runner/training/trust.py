@@ -1,8 +1,8 @@
 """Checks what a plan may do: the keys it sends to servers, the programs it runs, and the number of calls it makes.
 
 The check comes before any client is created and any file is written. A spec that the user wrote may do anything. For a
-fetched spec, the user must allow each API key, host and program by name, and must set a budget if many calls are
-possible.
+fetched (downloaded) spec, the user must allow each API key, host and program by name, and must set a budget if many
+calls are possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.models.prices import describe_price, list_version, listed_price
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.execution.spending import used_models
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.training.key_usage import key_uses_of, required_permissions
 from runner.training.plan import AnyPlan, TrainingPlan
 
@@ -30,11 +30,6 @@ MAX_CALLS = 10_000
 def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
     """Return the environment variables that a run sends to servers and trainers; none for a full replay."""
     return () if is_whole_replay(replay) else key_uses_of(plan)
-
-
-def is_whole_replay(replay: ReplayOf | None) -> bool:
-    """Return whether another run provides all answers, without calls to servers."""
-    return replay is not None and replay.until_round is None
 
 
 def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse], *, override: str = "") -> None:

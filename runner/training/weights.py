@@ -1,4 +1,7 @@
-"""Computes a hash of a model's weights on this machine, which shows that two copies are equal and reveals no paths."""
+"""Computes a hash of a model's weights on this machine. It shows that two copies are equal and reveals no paths.
+
+The record of a finished training has the hash, and so does a published run.
+"""
 
 from __future__ import annotations
 

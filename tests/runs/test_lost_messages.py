@@ -57,7 +57,7 @@ def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Pa
 def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: Any, advice: str) -> None:
     notes: list[str] = []
     settings = ModelSettings(model="x", chat_format=chat_format, system_role=system_role)
-    ServerNotes({"m": settings}, notes).answered(request("many different words " * 60), answer(10))
+    ServerNotes({"m": settings}, notes).check_answer(request("many different words " * 60), answer(10))
     (note,) = notes
     assert advice in note
 

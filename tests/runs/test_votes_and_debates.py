@@ -19,6 +19,7 @@ from runner.rollouts.recorded_debates import Debate, Debates
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.loader import load_spec
 from tests.support.limits import steps
+from tests.support.paths import ROOT
 from tests.support.runs import played, table
 from tests.support.specs import spec_file
 
@@ -70,6 +71,14 @@ def test_an_estimate_counts_the_votes_of_each_verdict(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     (one,), (five,) = (estimate_costs(Plan(load_spec(path, [f"votes={votes}"]))) for votes in (1, 5))
     assert [b - a for a, b in zip(one.calls, five.calls, strict=True)] == [4 * 12, 4 * 12]
+
+
+def test_an_estimate_counts_the_prompts_of_votes_with_each_stance() -> None:
+    words = ["dataset.limit=4", "votes=5"]
+    plans = (Plan(load_spec(ROOT / "specs" / "adp.yaml", [*words, *more])) for more in ([], ["stances=both"]))
+    (once,), (twice,) = map(estimate_costs, plans)
+    assert twice.calls == tuple(2 * calls for calls in once.calls)
+    assert twice.prompt_tokens == tuple(2 * tokens for tokens in once.prompt_tokens)
 
 
 def test_votes_on_the_answers_of_a_tree_are_refused(tmp_path: Path) -> None:

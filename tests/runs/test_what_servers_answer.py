@@ -190,7 +190,7 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     ]
     said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
     heard: list[str] = []
-    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).answered(asked(0), said)
+    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(asked(0), said)
     assert heard == []
 
 
@@ -208,7 +208,7 @@ def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: st
     heard: list[str] = []
     notes = ServerNotes({"m": ModelSettings(model="x", seed=3)}, heard)
     for repeat, text in enumerate(answers):
-        notes.answered(asked(repeat), Completion((Choice(text, "stop"),), "x"))
+        notes.check_answer(asked(repeat), Completion((Choice(text, "stop"),), "x"))
     assert [told is not None and told in note for note in heard] == [True] * (told is not None)
 
 

@@ -218,7 +218,8 @@ class _RunCommand:
     def _show_keys(self) -> None:
         """Print which API keys are sent to which hosts, and check that the user allowed this for fetched specs."""
         from runner.models.api_keys import ALL
-        from runner.training.trust import check_trust, is_whole_replay, keys_sent, unconfirmed_prices
+        from runner.runs.finished.selection import is_whole_replay
+        from runner.training.trust import check_trust, keys_sent, unconfirmed_prices
 
         sent_uses = (use for point in self.points for use in keys_sent(point.plan, self._selection.replay))
         uses = dict.fromkeys(use for use in sent_uses if use.variable != ALL)

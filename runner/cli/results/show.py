@@ -150,7 +150,7 @@ def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) ->
 
 def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
     from runner.cli.terminal.run_problems import print_problem
-    from runner.runs.finished.part_problems import collect_problems
+    from runner.runs.finished.problems import collect_problems
 
     folders = {run.run_id: run for run in (folder, *parts)}
     for run_id, trouble in collect_problems(folder, parts):

@@ -25,8 +25,7 @@ from runner.results.metric_rows import (
     signal_rows,
 )
 from runner.results.sweep_points import format_point
-from runner.runs.finished.part_problems import collect_problems
-from runner.runs.finished.problems import load_problems
+from runner.runs.finished.problems import collect_problems, load_problems
 from runner.runs.finished.result import FinishedRun
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 

@@ -1,4 +1,7 @@
-"""An agent of a protocol: renders the messages that it may see as a chat, and parses its model's answer as a reply."""
+"""An agent of a protocol: renders the messages that it may see as a chat, and parses its model's answer as a reply.
+
+The engine plays games with agents, and users can call them directly (see `direct` and `whole_agent`).
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
-        """Return the variables for the agent's templates. Those that do not depend on the datapoint are cached."""
+        """Return the variables for the agent's templates. Variables that do not depend on the datapoint are cached."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
             format_ = self.hyper_params.decision_format
@@ -139,7 +142,7 @@ class Agent:
     def _chat(self, observation: Observation, system_round: int, *, awaits_answer: bool = False) -> list[ChatMessage]:
         """Return the chat at an observation, with the system message of `system_round`.
 
-        `awaits_answer`: whether the chat is a prompt, and not a training example.
+        `awaits_answer` is true for a prompt and false for a training example.
         """
         last_round = None
         is_last = observation.round == self.max_message_rounds - 1
@@ -155,7 +158,8 @@ class Agent:
             seed=observation.seed,
         )
         if last_round is not None and not is_last:
-            chat.append({"role": "system", "content": last_round})  # this debate ends before the protocol's last round
+            # A debate to judge can end before the protocol's last round, where `chat_messages` adds this message.
+            chat.append({"role": "system", "content": last_round})
         settings = self.model_settings
         return format_chat(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=awaits_answer)
 
@@ -231,8 +235,8 @@ class Agent:
     ) -> Reply:
         """Call the model until an answer is usable or the retry policy ends, and return the reply.
 
-        For a verdict, this is done for each vote. `messages` is the observation's prompt, if the caller has rendered it
-        already. `wait_for_replies` waits for the votes.
+        For a verdict, each vote makes its own calls. `messages` is the observation's prompt, if the caller has rendered
+        it already. `wait_for_replies` waits for the votes.
 
         Raises:
             GenerationError: the last allowed answer was unusable; `retry.invalid_response.then` does not replace it.
@@ -265,9 +269,10 @@ class Agent:
         return Request(self.model_group, messages, sample, observation.seed, self._response_hint(observation, channels))
 
     def read_answers(self, observation: Observation, vote: int = 0) -> Generator[SampleKey, Completion, Reply]:
-        """Parse answers until one is usable, in a generator.
+        """Parse answers until one is usable, as a generator without I/O.
 
-        It yields the key of the sample to request, is sent the completion for this key, and at last returns the reply.
+        Each step yields the key of the sample to request, and expects the completion for this key to be sent to the
+        generator. At the end, the generator returns the reply.
 
         Raises:
             GenerationError, RunError: see `respond`.
@@ -276,8 +281,8 @@ class Agent:
         unusable = 0
         calls = 0
         while True:
-            place = (observation.datapoint, observation.repeat, observation.round)
-            completion = yield SampleKey(*place, self.agent_name, calls, vote)
+            game = observation.datapoint, observation.repeat
+            completion = yield SampleKey(*game, observation.round, self.agent_name, calls, vote)
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
@@ -299,7 +304,7 @@ class Agent:
     def unusable_reason(self, choice: Choice, round_: int) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""
         try:
-            self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+            self.read(choice, round_)
         except GenerationError as error:
             return f"the model refused: {error}" if choice.refusal else str(error)
         return None
@@ -394,8 +399,8 @@ class Agent:
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
         """Return the full chat of a finished game in the group's chat format, as the original code trains on it.
 
-        The example has one system message for all turns, that of the agent's first turn. The one of a later turn would
-        state fewer questions left.
+        The chat has the system message of the agent's first turn, because in later turns the message states fewer
+        questions left.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 

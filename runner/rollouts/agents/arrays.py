@@ -1,4 +1,4 @@
-"""Conversion of games to arrays and back.
+"""Converts games to arrays and back, for agents and environments of users who train their own models.
 
 A timestep is one step of a game, with everything needed to play it and to learn from it. The histories before the step
 are at the top level, actions and rewards under `agents`, and the state after the step with its histories under `next`.

@@ -90,7 +90,7 @@ class DirectAgent(Agent):
             await connection.close()
 
     def _connect(self) -> Connection:
-        """Return a connection with the function passed to the agent or, without one, a new connection for this loop."""
+        """Return a connection with the agent's function `complete` or, without one, a new one for this event loop."""
         from runner.models.client import Connection, connect
 
         if self.settings.complete is not None:
@@ -104,7 +104,7 @@ class DirectAgent(Agent):
 
     # One game, or one chat
 
-    def _build_chat_messages_prompt(  # noqa: PLR0917 - the arguments of the page
+    def _build_chat_messages_prompt(  # noqa: PLR0917 - the documented arguments
         self,
         message_history: Any,
         message_agent_id: Any,
@@ -139,8 +139,8 @@ class DirectAgent(Agent):
         )  # fmt: skip
         last = self.max_message_rounds - 1
         if not ensure_last_message_is_assistant:
-            behind = turn.round if turn.round < last else last + 1
-            return self.prompt(replace(turn, rounds=turn.rounds[:behind]))
+            rounds = turn.rounds[: turn.round] if turn.round < last else turn.rounds[: last + 1]
+            return self.prompt(replace(turn, rounds=rounds))
         example = self.fine_tune_example(
             replace(turn, rounds=turn.rounds[: turn.round + 1], round=min(turn.round + 1, last)),
             y,
@@ -152,7 +152,7 @@ class DirectAgent(Agent):
             )
         return example
 
-    def _generate_next_message_and_decision(  # noqa: PLR0917 - the arguments of the page
+    def _generate_next_message_and_decision(  # noqa: PLR0917 - the documented arguments
         self,
         message_history: Any,
         message_agent_id: Any,
@@ -195,7 +195,7 @@ class DirectAgent(Agent):
         prover_stance: int,
         columns: Mapping[str, Any],
     ) -> Observation:
-        """Return the observation of a round, from a game's histories and columns. Columns with None are left out."""
+        """Return the observation of a round, from a game's histories and columns. Columns that are None are omitted."""
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 

@@ -1,6 +1,7 @@
 """Games on arrays, played step by step: `step` takes the agents' replies and returns the arrays of the next turn.
 
-The rules are applied by `runner.game.protocols.rounds.play`, so a game has the same result as in the runner.
+Users train their own agents with it. `runner.game.protocols.rounds.play` applies the rules, so a game has the same
+result as in a run.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class Environment:
             prover_stance=int(flat["prover_stance"][index]),
             rounds=rounds,
         )
-        # `play` skips silent rounds. Here, a silent round is a step too, without replies.
+        # `play` skips silent rounds, so its first turn may be later. Here, a silent round is a step without replies.
         turn = next(game)
         finished = None
         if turn.round == round_:
@@ -329,7 +330,9 @@ def _points_of(
     """Return the datapoints, and the seeds and stances among their columns."""
     if isinstance(datapoints, Dataset):
         return list(datapoints.datapoints), {}
-    return _points_of_columns(datapoints) if isinstance(datapoints, Mapping) else (list(datapoints), {})
+    if isinstance(datapoints, Mapping):
+        return _points_of_columns(datapoints)
+    return list(datapoints), {}
 
 
 def _points_of_columns(data: Mapping[str, Any]) -> tuple[list[Datapoint], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Converts arrays to an agent's observations, and the agent's replies to arrays."""
+"""Converts arrays to an agent's observations, and the agent's replies to arrays. See `arrays` for their layout."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def is_padding(flat: NestedArrayDict, index: int) -> bool:
 def example_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observation:
     """Return the observation for the training example of a step, with all messages up to the end of the step.
 
-    The rounds are read from the histories under `next`. Without these, the histories at the top level are used,
-    which must then be those of a finished game. The observation's `round` is the next round, or the game's last one.
+    The rounds are read from the histories under `next` or, without `next`, from the histories at the top level. In that
+    case, the game must be finished. The observation's `round` is the round after the step, or the game's last round.
 
     Raises:
         ValueError: the game has no such round.

@@ -1,4 +1,7 @@
-"""Votes: several answers to the same prompt, combined into the majority's verdict."""
+"""Votes: several answers to the same prompt, combined into the verdict of the majority.
+
+The spec key `votes` sets their number. Only the verifier votes, and only in a round where it can decide.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ WaitForReplies = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
 def majority(decisions: Sequence[int]) -> int:
     """Return the most frequent decision among the votes that decide; `Decision.NONE` if no vote decides.
 
-    If two decisions are equally frequent, return the one of the earlier vote.
+    If two decisions are equally frequent, return the decision of the earlier vote.
     """
     decided = [decision for decision in decisions if decision != Decision.NONE]
     if not decided:
@@ -35,8 +38,8 @@ async def reply_by_vote(
 ) -> Reply:
     """Collect the votes, and return the combined reply; see `combine_votes`.
 
-    `ask` requests the vote with a number. If the first answer does not decide and need not decide, it is the reply, and
-    there are no other votes. Otherwise, the other votes are requested concurrently.
+    `ask` requests the vote with this index. If the first answer does not decide and need not decide, it is the reply
+    without further votes. Otherwise, the other votes are requested concurrently.
     """
     first = await ask(0)
     if is_final(first, votes, must_decide=must_decide):

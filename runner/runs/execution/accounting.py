@@ -1,4 +1,8 @@
-"""Counts the answers and rollouts of a run, for its progress display and for its manifest."""
+"""Counts the answers and rollouts of a run, for its progress display and for its manifest.
+
+A session counts each answer when a game gets it, and each rollout with its calls when its rows are written. The
+progress display uses the first counts, and the manifest of a finished run the second.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +113,7 @@ class CountedRollout(NamedTuple):
     usd: tuple[float, ...]
     """The cost of each call with a known price."""
     origin: str | None = None
-    """The run from which the verdict was copied, if any; None for a rollout that failed in transport."""
+    """The run that the verdict was copied from, if any; None for a rollout that failed in transport."""
 
 
 Watch = Callable[[Progress], None]
@@ -129,14 +133,15 @@ class Accounting:
         self._failed_calls = 0
         """The number of failed calls in the tables, including those of earlier processes."""
         self._copied_answers: Counter[str] = Counter()
-        """The number of rollouts whose verdict was copied from another run, by this run's id."""
+        """The number of rollouts whose verdict was copied from another run, by the id of that run."""
         self.problems = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
         self._new_answers = AnswerCounts()
+        """The usable and unusable answers that models gave since this command started."""
         self._has_warned = False
 
-    def answered(self, request: Request, completion: Completion) -> None:
+    def count_answer(self, request: Request, completion: Completion) -> None:
         """Count an answer that has just arrived, and report the progress."""
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
@@ -177,14 +182,14 @@ class Accounting:
                 "rollouts.max_unusable to continue anyway."
             )
 
-    def failed(self, error: CallError) -> None:
+    def count_failure(self, error: CallError) -> None:
         """Count a failed call, and report the progress."""
         self.progress.failures += 1
         self.progress.last_error = str(error)
         self._watch(self.progress)
 
     def warn(self, subject: str, message: str | None) -> None:
-        """Show a warning about a subject, such as a server; the message None means that the server answers again."""
+        """Show a warning about a subject, such as a server's address; the message None removes the warning."""
         log.warning("%s", message or f"{subject} answers again")
         if message is None:
             self.progress.warnings.pop(subject, None)
@@ -199,10 +204,10 @@ class Accounting:
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout and its calls."""
-        self.count(self.counted(rollout))
+        self.count(self.values_of(rollout))
         self.problems.add(rollout)
 
-    def counted(self, rollout: Rollout) -> CountedRollout:
+    def values_of(self, rollout: Rollout) -> CountedRollout:
         """Return the values of a finished rollout that `count` needs."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
         totals, usd, failed = UsageTotals(), [], 0
@@ -221,7 +226,7 @@ class Accounting:
         )
 
     def count(self, rollout: CountedRollout) -> None:
-        """Count a finished rollout, given as the result of `counted`."""
+        """Count a finished rollout, given as the result of `values_of`."""
         progress, written = self.progress, self._written
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
@@ -266,7 +271,7 @@ class Accounting:
             f"{self.problems.lost_example()}"
         )
 
-    def unfinished(self, spent: Spending) -> Counts:
+    def unfinished_counts(self, spent: Spending) -> Counts:
         """Return the counts for the manifest of an unfinished run; `spent` is the spending in its journal."""
         return {
             "rollouts": self.progress.rollouts,
@@ -276,7 +281,7 @@ class Accounting:
             "cost_usd_at_most": self._round_cost(spent.at_most.usd),
         }
 
-    def finished(self, spent: UsageTotals) -> Counts:
+    def final_counts(self, spent: UsageTotals) -> Counts:
         """Return the counts for the manifest of a finished run; `spent` is the maximum that it may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,

@@ -1,4 +1,7 @@
-"""Loads the scores of a baseline: the finished run that a new run is compared with while it is played."""
+"""Loads the scores of a baseline: the finished run that a new run is compared with while it is played.
+
+The spec key `until.compare` names the baseline. `nip-run plan --against` loads scores in the same way.
+"""
 
 from __future__ import annotations
 

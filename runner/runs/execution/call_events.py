@@ -1,8 +1,12 @@
-"""Updates the journal, the calls in flight, the cache and the counts of a run at each event of a model call."""
+"""Reacts to each event of a model call: updates the journal, the calls in flight, the cache and the counts of a run.
+
+`RunCallEvents` is for a run in one process. Workers have their own class in `runs.workers.writer_proxy`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from runner.base.errors import CallError, RunError
 from runner.base.storage.journal import Journal
@@ -19,32 +23,49 @@ from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerJudge
 
 
-def failure_record(
-    costs: CallCosts, request: Request, attempt: int, error: CallError, wait: float, *, budgeted: bool
-) -> FailureRecord:
-    """Return the journal's record of a failed attempt."""
-    # A failed call that may have been billed is charged even without a budget, because a budget may be set later.
-    charge = cost_of_failure(costs.worst_case(request), error)
-    charged = charge if budgeted or charge.tokens else None
-    return FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
-
-
-@dataclass(frozen=True)
-class RunCallEvents(CallEvents):
-    """Handles the events of one run's calls."""
+@dataclass
+class RecordedCallEvents(CallEvents):
+    """The reactions that are the same in a run of one process and in a worker."""
 
     costs: CallCosts
     stop: StopSwitch
+    failed_calls: FailedCalls
+    notes: ServerNotes
+    cache: Cache | None
+    """The cache that stores new answers for other runs, if any."""
+    is_budgeted: bool
+    """Whether the run has a budget, which reserves the maximum cost of each call."""
+    judge: AnswerJudge
+
+    def gave_fewer(self, request: Request) -> None:
+        self.notes.report_fewer_answers(request.group)
+
+    def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+        """Add a failed attempt to its game's calls, and return its record for the journal."""
+        # A failed call that may have been billed is charged even without a budget, because a budget may be set later.
+        charge = cost_of_failure(self.costs.worst_case(request), error)
+        charged = charge if self.is_budgeted or charge.tokens else None
+        record = FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
+        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
+        return record.to_json()
+
+    def store_in_cache(self, request: Request, completion: Completion) -> None:
+        """Store an answer in the cache, if there is one."""
+        if self.cache is None:
+            return
+        try:
+            self.cache.store(request, self.costs.groups[request.group], completion)
+        except RunError as error:  # a note is enough, because the answer is in the journal
+            self.notes.note(str(error))
+
+
+@dataclass(kw_only=True)
+class RunCallEvents(RecordedCallEvents):
+    """Handles the events of one run's calls."""
+
     accounting: Accounting
     journal: Journal
     in_flight: InFlight
-    failed_calls: FailedCalls
-    server_notes: ServerNotes
-    cache: Cache | None
-    """The cache that stores new answers for other runs, if any."""
-    budgeted: bool
-    """Whether the run has a budget, which reserves the maximum cost of each call."""
-    judge: AnswerJudge
 
     def sending(self, request: Request) -> None:
         self.stop.check()
@@ -52,10 +73,8 @@ class RunCallEvents(CallEvents):
             self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        self.accounting.failed(error)
-        record = failure_record(self.costs, request, attempt, error, wait, budgeted=self.budgeted)
-        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
-        await self.journal.append(record.to_json())
+        self.accounting.count_failure(error)
+        await self.journal.append(self.add_failure(request, attempt, error, wait))
         self.in_flight.settled(request.sample)
         self.stop.check()
 
@@ -63,16 +82,11 @@ class RunCallEvents(CallEvents):
         self.accounting.warn(server, message)
 
     def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
-        self.server_notes.unlike(group, server, calls, error_text)
+        self.notes.report_unlike(group, server, calls, error_text)
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self.accounting.count_new(self.judge.judge(request, completion))
-        if self.cache is None:
-            return
-        try:
-            self.cache.store(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # a note is enough, because the answer is in the journal
-            self.server_notes.note(str(error))
+        self.store_in_cache(request, completion)
 
     def settled(self, sample: SampleKey) -> None:
         self.in_flight.settled(sample)
@@ -80,10 +94,7 @@ class RunCallEvents(CallEvents):
     def refused(self, sample: SampleKey) -> None:
         self.in_flight.refused(sample)
 
-    def gave_fewer(self, request: Request) -> None:
-        self.server_notes.gave_fewer(request.group)
-
     def answered(self, request: Request, completion: Completion) -> None:
-        self.server_notes.answered(request, completion)
-        self.accounting.answered(request, completion)
-        self.accounting.check_unusable_share()  # may raise, so only after everything else has counted the call
+        self.notes.check_answer(request, completion)
+        self.accounting.count_answer(request, completion)
+        self.accounting.check_unusable_share()  # comes last, because it may raise an error

@@ -1,7 +1,7 @@
 """The outputs of a finished game: the data for the run's files and counts.
 
-Outputs are small plain data: numbers, and lines that are ready to be written. The process that plays the game builds
-them, which may be a worker. The writer of the run writes them in the order of the plan.
+Outputs are small plain data: numbers, and lines that are ready to be written. They are built by the process that plays
+the game, which may be a worker. The main process, called the writer, writes them in the order of the plan.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.execution.accounting import Accounting, CountedRollout
 from runner.spec.experiment import FineTune
+from runner.statistics.variance_components import Play
 
 
 class GameScore(NamedTuple):
     """The score of a game whose datapoint has a label, for the variance components of the run."""
 
     group: str
-    datapoint: str
-    stance: int | None
-    swapped: bool | None
-    stances_exchanged: bool | None
+    play: Play
     correct: float
 
 
@@ -51,7 +49,7 @@ class WorkerRollout(NamedTuple):
     output: RolloutOutput
     counted: CountedRollout
     problem_free_counts: tuple[int, int]
-    """The numbers of answers and messages. (A rollout with a problem is itself sent to the writer.)"""
+    """The numbers of answers and messages. If a rollout has a problem, the worker sends the rollout instead."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +89,20 @@ def _score(rollout: Rollout) -> GameScore | None:
     if correct is None:
         return None
     point = job.datapoint
-    return GameScore(point.group, point.id, job.stance, job.swapped, job.stances_exchanged, float(correct))
+    play = Play(point.id, job.stance, job.swapped, job.stances_exchanged)
+    return GameScore(point.group, play, float(correct))
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
-    """Return the settings of the fine-tune files that a run writes; None for a shard, whose files the merge writes."""
+    """Return the settings of a run's fine-tune files; None if it writes none. For a shard, the merge writes them."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
 def needs_rollouts(plan: Plan) -> bool:
     """Return whether the writer needs the rollouts themselves, and not only their outputs.
 
-    It needs them for the statistics and preference pairs of trees, for debates that are judged again, and for the
-    stopping rule (`until`).
+    It needs them for the statistics and preference pairs of trees (several responses to each step of a game), for
+    debates that are judged again, and for the stopping rule (`until`).
     """
     return plan.shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
 
@@ -134,7 +133,7 @@ class WorkerOutputBuilder:
                 return None
             output = self._builder.build(rollout)
             numbers = output.measured._replace(added=self._intern(output.measured.added))
-            counted = self._intern(self._accounting.counted(rollout))
+            counted = self._intern(self._accounting.values_of(rollout))
             outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._intern(problem_free_counts)))
         return WorkerGame(outputs)
 

@@ -1,4 +1,7 @@
-"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files."""
+"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files.
+
+`SharedResources`, sessions and workers use them.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,8 @@ The time is short for SIGTERM, whose sender usually kills the process soon after
 want to wait can press Ctrl-C again.
 """
 
-
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The log handlers of this context: that of a run and, if the run is a part of a training run, also that one's."""
+"""The log handlers of this context: of a run and, for a part of a training run, also of the training run."""
 
 _logging = logging.getLogger("nip_run")
 
@@ -100,9 +102,10 @@ def _restore_level(handler: _RunLog) -> None:
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Collect garbage less often in this block, because thousands of games in flight have many objects but no garbage.
+    """Collect garbage less often in this block.
 
-    With the default thresholds, the collector takes a fifth of the CPU time.
+    Thousands of games in flight have many objects but hardly any garbage. With the default thresholds, searching for
+    garbage takes a fifth of the CPU time.
     """
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
@@ -154,7 +157,7 @@ async def wait_for_signals() -> None:
 
 @contextmanager
 def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Make the loop call `act` with each SIGINT and SIGTERM; does nothing outside of the main thread."""
+    """Make the loop call `act` with each SIGINT and SIGTERM. Outside of the main thread, this block changes nothing."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
@@ -204,7 +207,12 @@ def interruptible(run_id: str) -> Iterator[None]:
         with sigterm_as_keyboard_interrupt():
             yield
     except KeyboardInterrupt:
-        raise Interrupted(f"run {run_id} was interrupted; all paid answers are saved") from None
+        raise interruption(run_id) from None
+
+
+def interruption(run_id: str) -> Interrupted:
+    """Return the error for a run that was stopped."""
+    return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")
 
 
 def allow_open_files(more: int) -> None:
@@ -218,7 +226,6 @@ def allow_open_files(more: int) -> None:
 
 SPARE_FILES = 32
 """The number of open files to reserve for a run's journal, tables, log, DNS and leaderboard."""
-
 
 FILES_OF_RUN = 12
 """The number of open files to reserve for each additional concurrent run."""
@@ -240,7 +247,7 @@ def connections_within_limits(requested: int, runs: int = 1) -> int:
 def _open_files() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that the listing itself opens
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # minus the file that the listing itself opens
     return SPARE_FILES
 
 

@@ -1,4 +1,7 @@
-"""Notes on servers that do not do what a request asks for. Each is reported once per model group."""
+"""Detects servers that do not do what a request asks for, and adds a note on each such problem to the run.
+
+The notes appear in the run's result, its log and its progress display, each once per model group.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from runner.models.settings import ModelSettings
 log = logging.getLogger("nip_run.notes")
 
 MAX_PROMPTS = 4096
-"""The maximum number of prompts whose last answer is remembered. Few are enough, because a prompt is repeated soon."""
+"""The maximum number of prompts whose last answer is stored. Few are enough, because a prompt is repeated soon."""
 
 SUSPICIOUS_PAIRS = 5
 """The number of equal pairs of short answers to report; fewer are often chance, for example with bare verdicts."""
@@ -42,7 +45,7 @@ class _AnswerPairs:
 
 
 class ServerNotes:
-    """Adds notes to a run, to its log and to its progress display."""
+    """Adds notes to a run, to its log and to its progress display. A group is a model group of the spec."""
 
     def __init__(
         self, groups: Mapping[str, ModelSettings], notes: list[str], on_note: Callable[[str], None] = lambda _: None
@@ -69,7 +72,7 @@ class ServerNotes:
             log.warning("%s", line)
             self._on_note(line)
 
-    def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
+    def report_unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
         """Report that one server of a group refused `calls` more calls that the group's other servers accepted.
 
         `error_text` is the server's last error. The note gives the total number of refused calls.
@@ -87,17 +90,17 @@ class ServerNotes:
             self.note(new_note)
             return
         self._notes[self._notes.index(note)] = new_note
-        if total.bit_length() > before.bit_length():  # log the note only when the number has doubled
+        if total.bit_length() > before.bit_length():  # log only if the number has reached another power of two
             log.warning("%s", new_note)
 
-    def gave_fewer(self, group: str) -> None:
+    def report_fewer_answers(self, group: str) -> None:
         """Report that a server returned fewer answers to a call than requested."""
         self.note(
             f"the server of {group} ignores `n` and returns fewer answers to a call than requested; nip-run requests "
             "the missing answers in separate calls, and each call pays for the prompt again"
         )
 
-    def answered(self, request: Request, completion: Completion) -> None:
+    def check_answer(self, request: Request, completion: Completion) -> None:
         """Check one answer, and report what the server did wrong."""
         group = request.group
         settings, sampling = self._groups[group], self._sampling[group]
@@ -113,7 +116,7 @@ class ServerNotes:
             and len(completion.choices) < requested
             and "error" not in completion.other_fields
         ):
-            self.gave_fewer(group)
+            self.report_fewer_answers(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
             self.note(
                 f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them; "
@@ -126,7 +129,7 @@ class ServerNotes:
             self.note(_lost_text(request, settings, counted_tokens), f"lost messages of {group}")
 
     def _compare(self, request: Request, completion: Completion, seed: object) -> None:
-        """Report if all samples of the same prompt get the same answer."""
+        """Report if a server with a fixed seed always gives the same answer to a repeated prompt."""
         group, pairs = request.group, self._pairs[request.group]
         texts = "\0".join(choice.text or "" for choice in completion.choices)
         if pairs.is_settled or not texts.strip("\0"):

@@ -1,4 +1,8 @@
-"""Checks that all processes split a run into the same shards, and that each part has only its own records."""
+"""Checks that all processes split a run into the same shards, and that each part has only its own records.
+
+A shard is a share of a run's datapoints, which one process plays. A part is the folder of one shard. Commands check the
+option `--shard` here, and a session checks the folder before it plays.
+"""
 
 from __future__ import annotations
 
@@ -83,32 +87,40 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     """
     run = results.run(split_part(run_id)[0])
     parts, shard = run.started_parts(), plan.shard
-    has_started = run.manifest_path.is_file()
-    if shard is None:
-        if parts and not has_started:
+    if not run.manifest_path.is_file():
+        other_parts = [part for part in parts if shard is None or part[0].of != shard.of]
+        if other_parts:
+            conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
-                f"run {run.run_id} is split into {describe_shards(parts)}; {_resume_advice(run, parts[0][0])}"
+                f"run {run.run_id} is split into {describe_shards(other_parts)}{conflict}; resume a shard with --shard "
+                f"K/{other_parts[0][0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
+                "play a new run"
             )
-    elif has_started:
-        merged = _merged_shard_count(run)
-        if merged == shard.of and _is_complete(run, plan):
-            return run
-        if merged not in (None, shard.of):
-            raise RunDirectoryError(
-                f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and is already merged: omit "
-                f"--shard to resume it, or add --run-id NAME to play a new run in {shard.of} shards"
-            )
-        raise RunDirectoryError(
-            f"run {run.run_id} was started without --shard, or was extended after its merge; omit --shard to resume "
-            "it, or add --run-id NAME to play a new run in shards"
-        )
-    elif other_parts := [part for part in parts if part[0].of != shard.of]:
-        raise RunDirectoryError(
-            f"run {run.run_id} is split into {describe_shards(other_parts)}, not into {shard.of}; "
-            f"{_resume_advice(run, other_parts[0][0])}"
-        )
+    elif shard is not None:
+        _check_merged(run, plan, shard)
+        return run
     _check_journal(results.run(run_id), shard)
     return None
+
+
+def _check_merged(run: RunFolder, plan: Plan, shard: Shard) -> None:
+    """Check that a run that has a manifest was merged from all shards of the plan.
+
+    Raises:
+        RunDirectoryError: the run has other games, or was played in other shards or without shards.
+    """
+    merged = _merged_shard_count(run)
+    if merged == shard.of and _is_complete(run, plan):
+        return
+    if merged not in (None, shard.of):
+        raise RunDirectoryError(
+            f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and is already merged: omit "
+            f"--shard to resume it, or add --run-id NAME to play a new run in {shard.of} shards"
+        )
+    raise RunDirectoryError(
+        f"run {run.run_id} was started without --shard, or was extended after its merge; omit --shard to resume "
+        "it, or add --run-id NAME to play a new run in shards"
+    )
 
 
 def _merged_shard_count(run: RunFolder) -> int | None:
@@ -151,10 +163,3 @@ def describe_shards(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
     """Describe the shards of a run, such as "3 shards (started: 1/3, 2/3)"."""
     started = ", ".join(str(shard) for shard, _ in parts[:8])
     return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
-
-
-def _resume_advice(run: RunFolder, shard: Shard) -> str:
-    return (
-        f"resume a shard with --shard K/{shard.of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
-        "NAME to play a new run"
-    )

@@ -1,4 +1,7 @@
-"""The resources that concurrent runs share: the event loop, signals, connections to servers, and slots for games."""
+"""The resources that concurrent runs share: the event loop, signals, connections to servers, and slots for games.
+
+A command creates them once for one run, or for several runs such as those of a sweep. A slot allows one game at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class RunInProgress(Protocol):
         """Return the number of calls in flight."""
         ...
 
-    def stopping(self, message: str) -> None:
+    def report_stopping(self, message: str) -> None:
         """Report to the run's progress callback that the run is stopping."""
         ...
 
@@ -72,23 +75,22 @@ class SharedResources:
         calls = sum(run.in_flight() for run in self.in_play)
         status = f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s"
         for run in tuple(self.in_play):
-            run.stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
+            run.report_stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
 
 
 def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """Return how many calls can be concurrent within `concurrency` and the limit of open files.
+    """Return how many of `concurrency` calls can be concurrent within the limit of open files.
 
-    `runs` is the number of concurrent runs, which need open files, too.
+    `runs` is the number of concurrent runs, which also need open files.
     """
     groups = (settings for plan in plans for settings in used_models(plan).values())
     server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
-    # One connection per call, and a second one for groups with several servers: idle at the server used before.
+    # A call needs one connection, or two if its group has several servers: one to the server before may still be idle.
     connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
     if not connections_per_call:
         return concurrency
-    return min(
-        concurrency, max(connections_within_limits(concurrency * connections_per_call, runs) // connections_per_call, 1)
-    )
+    connections = connections_within_limits(concurrency * connections_per_call, runs)
+    return min(concurrency, max(connections // connections_per_call, 1))
 
 
 def _open_files_note(calls: int, concurrency: int) -> str | None:

@@ -1,4 +1,7 @@
-"""Writes finished rollouts to the files of a run: tables, metrics, statistics of trees and fine-tune files."""
+"""Writes finished rollouts to the files of a run: tables, metrics, statistics of trees and fine-tune files.
+
+A session passes each rollout, or its outputs if a worker has built them, in the order of the plan.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
 from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fine_tune_of
-from runner.statistics.variance_components import Play, Scores, variance_section
+from runner.statistics.variance_components import Scores, variance_section
 
 
 class RolloutSinks:
@@ -46,13 +49,12 @@ class RolloutSinks:
             except BaseException:
                 self.discard()
                 raise
-
         examples = None if self._fine_tune_files is None else self._fine_tune_files.examples
         self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
 
     @property
     def unsealed(self) -> Path:
-        """The folder with the rows of the tables until `seal` writes the final files."""
+        """The folder with the tables' rows in progress; `seal` turns them into the final files."""
         return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
@@ -65,10 +67,8 @@ class RolloutSinks:
         """Add the outputs of one rollout to the tables, metrics and examples."""
         self._table_parts.add(output.rows)
         self._metrics.count(output.measured)
-        score = output.score
-        if score is not None and self._tree_shape is None:
-            play = Play(score.datapoint, score.stance, score.swapped, score.stances_exchanged)
-            self._scores.add(score.group, play, score.correct)
+        if output.score is not None and self._tree_shape is None:
+            self._scores.add(*output.score)
         if self._fine_tune_files is not None:
             self._fine_tune_files.put(output.examples)
 
@@ -93,7 +93,7 @@ class RolloutSinks:
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
-        # Statistics that the original implementation of the paper computes; `trees` has those of trees of responses.
+        # The original implementation of the paper computes these statistics under the same names.
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,

@@ -1,4 +1,8 @@
-"""Computes the spending of a run from its journal and its file of calls in flight."""
+"""Computes the spending of a run from its journal and its file of calls in flight.
+
+A budget starts with this amount when a run is resumed, and the manifest records it. A process that is killed leaves
+calls in flight, which may be billed although they have no answer.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
 def run_costs(plan: Plan) -> CallCosts:
     """Return an object that computes the costs of a plan's calls.
 
-    Budgets ignore the prices of a fetched spec until the user confirms them.
+    Budgets ignore the prices that a downloaded spec states, until the user confirms them.
     """
     return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
@@ -104,3 +108,10 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
         await journal.append(abandoned.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)
     return max_cost
+
+
+def describe_lost(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
+    """Describe the calls that were left in flight; `where` tells where or when, after "3 calls were in flight"."""
+    amount = f"${max_cost.usd:.4f} is" if is_priced else f"{max_cost.tokens} tokens are"
+    calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
+    return f"{calls} in flight {where}; {amount} counted as their maximum cost"

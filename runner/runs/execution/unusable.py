@@ -1,4 +1,7 @@
-"""Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`."""
+"""Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`.
+
+An answer is unusable if the game cannot continue with it, such as a refusal or a message in the wrong format.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MIN_ANSWERS: Final = 20
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
-"""The number of standard errors of that confidence."""
+"""The half-width of the confidence interval in standard errors: 99 % of a normal distribution are within it."""
 EXAMPLE_LENGTH: Final = 120
 """The maximum number of characters of a quoted answer, and of the reason why it is unusable."""
 
@@ -50,7 +53,7 @@ class AnswerCounts(NamedTuple):
 
 
 class AnswerJudge:
-    """Decides whether answers are usable, by the rules of the agent that requested them; blank text never is."""
+    """Decides whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.agents(), plan.spec.experiment.models

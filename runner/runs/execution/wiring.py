@@ -1,8 +1,9 @@
-"""Builds the layers around a run's models, and closes them.
+"""Builds the layers around a run's models, and closes them. A layer handles a request itself or passes it on.
 
 The outermost layer is the journal, which answers calls that it has already recorded. Inside it, a replay has only the
 replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache, retries,
-the budget, limits and the provider (see `models.client.connect`).
+the budget, limits and the provider (see `models.client.connect`). A session opens the layers in this process; a worker
+builds its own from the functions below.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import BatchRecord, FailureRecord, log_header, read_records
+from runner.models.journal_records import BatchRecord, log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journal import JournaledCompleter, Log, Recorded
@@ -33,9 +34,8 @@ from runner.models.layers.lost_calls import InFlight
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
-from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls, failed_call
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -44,20 +44,20 @@ from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import record_lost_calls
+from runner.runs.execution.spending import describe_lost, record_lost_calls
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
 
 @dataclass(frozen=True)
-class WiredLayers:
-    """The functions that the games of a run call."""
+class ModelLayers:
+    """The functions of the connected layers that the games of a run call."""
 
     complete: Complete
     """Sends a request to its model."""
     failed_calls: Callable[[Job], Sequence[Call]]
     """Returns the failed calls of a game."""
-    check_there: Callable[[], None]
+    check_folder: Callable[[], None]
     """Raises `FolderGoneError` if the run's folder was moved or deleted."""
     check_answered: Callable[[], None]
     """Raises `ProviderRefusal` if a model group has answered every call with a refusal."""
@@ -81,16 +81,17 @@ class Wiring:
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
+    """The replay of another run's answers: of all rounds, or of the rounds before `until_round`."""
     recorded_only: bool = False
     """Whether all answers must come from the journal: no model is called, and failures in transport are final."""
 
     @property
-    def calls_models(self) -> bool:
-        """Whether models may be called."""
+    def is_live(self) -> bool:
+        """Whether the run is neither a replay, not even of some rounds, nor rebuilt from its journal."""
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[WiredLayers]:
+    async def open_layers(self) -> AsyncIterator[ModelLayers]:
         """Open the journal, count the calls that an earlier process left in flight, and yield the connected layers.
 
         Raises:
@@ -103,22 +104,16 @@ class Wiring:
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._cache(closing, journal.number)
-            replayed = (
-                None
-                if self.replay is None
-                else ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
-            )
-            is_full_replay = replayed is not None and self._until_round is None
-            failures = replayed.failures if replayed is not None and is_full_replay else recorded.failures
-            failed_calls = FailedCalls(failed_calls_in(self.plan, self.costs, failures))
+            replayed = self._replayed()
+            failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else recorded.failures
+            failed_calls = FailedCalls(failed_calls_in(self.plan, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
-                self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
+                self.costs, self.stop, failed_calls,
                 ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),
-                cache=None if self.replay is not None else cache,
-                budgeted=self.budget is not None,
-                judge=AnswerJudge(self.plan),
+                cache=None if self.replay is not None else cache, is_budgeted=self.budget is not None,
+                judge=AnswerJudge(self.plan), accounting=self.accounting, journal=journal, in_flight=in_flight,
             )  # fmt: skip
             batches = self._batches(journal, recorded, events)
             connection = self._connect(replayed, cache, events, batches, recorded.answered)
@@ -127,14 +122,15 @@ class Wiring:
             complete = with_journal(
                 self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
             )
-            yield WiredLayers(
+            yield ModelLayers(
                 complete, failed_calls.take, journal.check_there, connection.check_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
 
-    @property
-    def _until_round(self) -> int | None:
-        return None if self.replay is None else self.replay.until_round
+    def _replayed(self) -> ReplayModel | None:
+        if self.replay is None:
+            return None
+        return ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
 
     @property
     def is_durable(self) -> bool:
@@ -142,7 +138,7 @@ class Wiring:
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
     async def journal(self, closing: AsyncExitStack) -> Journal:
-        """Open the run's journal, and record in it the calls that an earlier process left in flight."""
+        """Open the run's journal until `closing` ends, and record the calls that an earlier process left in flight."""
         identity, shard = self.plan.identity, self.plan.shard
         header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
         journal = Journal(self.folder.journal, first=header, run=identity, durable=self.is_durable)
@@ -154,14 +150,10 @@ class Wiring:
             )
         if not journal.is_bound:
             self.notes.append(f"the journal is {NOT_BOUND}")
-        self._note_lost(await record_lost_calls(self.folder, journal))
-        return journal
-
-    def _note_lost(self, max_cost: UsageTotals) -> None:
+        max_cost = await record_lost_calls(self.folder, journal)
         if max_cost.completions:
-            amount = f"${max_cost.usd:.4f} is" if self.costs.is_priced else f"{max_cost.tokens} tokens are"
-            calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
-            self.notes.append(f"{calls} in flight when the run was interrupted; {amount} counted as their maximum cost")
+            self.notes.append(describe_lost(max_cost, "when the run was interrupted", is_priced=self.costs.is_priced))
+        return journal
 
     def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
@@ -182,7 +174,7 @@ class Wiring:
         """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
             return Connection(_refuse_unrecorded)
-        if replayed is not None and self._until_round is None:
+        if replayed is not None and is_whole_replay(self.replay):
             return Connection(replayed.complete, (replayed.close,))
         self.add_open_files_note()
         live = connect(
@@ -199,9 +191,9 @@ class Wiring:
             sleep=self.stop.sleep,
             servers=self.shared.servers,
         )
-        if replayed is None or self._until_round is None:
+        if replayed is None or self.replay is None or self.replay.until_round is None:
             return live
-        both = ReplayThenLive(replayed, live, self._until_round)
+        both = ReplayThenLive(replayed, live, self.replay.until_round)
         return Connection(both.complete, (both.close,), live.check_answered, live.release)
 
     def add_open_files_note(self) -> None:
@@ -213,7 +205,7 @@ class Wiring:
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches; these providers write to the journal themselves."""
-        if self.recorded_only or (self.replay is not None and self._until_round is None):
+        if self.recorded_only or is_whole_replay(self.replay):
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 
@@ -241,7 +233,7 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
     *,
     asks_again: bool = True,
 ) -> Complete:
-    """Wrap a connection in a function that answers from the records if possible, and records all other answers.
+    """Return a function that answers from the records if possible; otherwise it uses the connection and the journal.
 
     With `asks_again`, calls that are recorded as failed in transport are made again.
     """
@@ -262,21 +254,6 @@ def _sent_messages(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
     return costs.groups[request.group].sent_messages(request.messages)
 
 
-def failed_calls_in(
-    plan: Plan, costs: CallCosts, failures: Callable[[str, int], Sequence[FailureRecord]]
-) -> Callable[[Job], list[Call]]:
-    """Return a function that returns the failed calls of a rollout.
-
-    `failures` returns the records of failed calls by datapoint id and rollout number.
-    """
-
-    def find(job: Job) -> list[Call]:
-        failed = failures(job.datapoint.id, job.number)
-        return [failed_call(record, costs.groups[plan.group_of(record.sample)].name) for record in failed]
-
-    return find
-
-
 async def _refuse_unrecorded(request: Request) -> Completion:
     """Raise the error for a request whose answer is missing from the journal."""
     sample = request.sample
@@ -294,7 +271,7 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider plays a trained model; otherwise an empty dictionary."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model, which needs them; else none."""
     if not any(settings.traits.drawn and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}

@@ -1,8 +1,12 @@
-"""Rebuilds the debates of a finished run from its records, so that another judge can judge them."""
+"""Rebuilds the debates of a finished run from its records, so that another judge can judge them.
+
+A debate is the messages of a game without the verdicts. A spec with the key `rejudge` plans such a run.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,7 +38,7 @@ def build_games_plan(spec: Spec) -> Plan:
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates that a resumed run has already judged are unchanged. New debates may have been added.
+    """Check that the debates saved with a resumed run are unchanged. New debates may have been added.
 
     Raises:
         RunDirectoryError: a debate has changed.
@@ -43,6 +47,19 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
     saved = folder.path / "inputs" / DEBATES
     if plan.debates is not None and is_file(saved):
         plan.debates.check_same(read_debates(saved), f"run {folder.run_id}")
+
+
+def check_has_games(manifest: Manifest) -> None:
+    """Check that a run whose debates are to be judged is not a training run.
+
+    Raises:
+        UsageError: it is a training run.
+    """
+    if manifest.is_training_run:
+        raise UsageError(
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
+            f"such as {manifest.run_id}-i0"
+        )
 
 
 def debate_notes(plan: Plan) -> list[str]:
@@ -67,11 +84,7 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
         return read_debates(path if is_file(path) else saved)
     folder = RunFolder(path)
     manifest = folder.manifest()
-    if manifest.is_training_run:
-        raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
-        )
+    check_has_games(manifest)
     plan = played_plan(folder)
     if plan.shape is not None:
         raise UsageError(
@@ -92,20 +105,17 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     Raises:
         UsageError: no game has a debate to judge.
     """
-    reconstructor, protocol = Reconstructor(folder, plan), plan.spec.protocol
     omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}
-    try:
-        finished = 0
+    finished = 0
+    with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             finished += 1
-            debate = Debate.of(rollout, protocol)
+            debate = Debate.of(rollout, plan.spec.protocol)
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:
                 by_job[job_key(rollout.job)] = debate
-    finally:
-        reconstructor.close()
     if finished < plan.size:
         omitted["not finished"] = plan.size - finished
     if not by_job:

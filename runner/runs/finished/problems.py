@@ -1,19 +1,20 @@
-"""Counts the problems in a run's games, and reports each with an example and advice. Most problems do not end the run.
+"""Counts the problems in a run's games, such as refusals, and describes each kind with an example and advice.
 
-Failures that end a rollout early are always reported. Problems that may be chance are reported only if their share of
-the calls or rollouts is large enough.
+A session shows the problems as notes and stores them in the run's folder; `show` and the pages read them from there.
+Failures that end a rollout early are always reported. Problems that can occur by chance are reported only if they
+affect a large enough share of the calls, messages or rollouts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.storage.atomic_files import atomic_write, read_json
-from runner.base.text import in_one_line
+from runner.base.text import counted, in_one_line
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, OPEN
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -25,25 +26,31 @@ if TYPE_CHECKING:
     from runner.rollouts.plan import Plan
 
 CALLS_SHARE = 0.05
-"""Repeats, truncated answers and empty messages are reported from this share of the calls or messages on."""
+"""The minimum share of calls or messages for a report of repeated calls, truncated answers or empty messages."""
 
 UNDECIDED_SHARE = 0.2
-"""Undecided rollouts are reported from this share of the rollouts on."""
+"""The minimum share of rollouts for a report of undecided rollouts."""
 
 EXAMPLE_LENGTH = 120
 """The maximum number of characters of a quoted answer."""
 
 FILE = "troubles.json"
-"""The file with the problems in a run's folder."""
+"""The file with the problems in a run's folder. Earlier versions called problems troubles."""
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
+"""The faults of an unusable answer, as named in messages."""
+
+MALFORMED, NO_CONTENT, TRUNCATED = "malformed", "no_content", "cut"
+EMPTY_MESSAGES, ESTIMATED = "empty_messages", "estimated_usage"
+"""The kinds of problems that `GameProblems` counts, in addition to the outcomes of rollouts without a verdict."""
 
 NOT_RIGHT = "and accuracy counts them as not correct"
+"""The part of a message about rollouts without a verdict."""
 
 
 @dataclass(frozen=True)
 class GameProblem:
-    """A kind of problem that occurred in `count` of `of` calls, messages or rollouts."""
+    """A kind of problem, which affects `count` of a total of `of` calls, messages or rollouts."""
 
     kind: str
     count: int
@@ -52,7 +59,7 @@ class GameProblem:
     example: str = ""
     advice: str = ""
     show: str = ""
-    """The argument of `nip-run show RUN` that shows an example."""
+    """The argument that makes `nip-run show RUN` show an example: a rollout id or an option."""
 
     def __str__(self) -> str:
         return "; ".join(part for part in (self.message, self.example, self.advice) if part)
@@ -71,10 +78,36 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
     return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
 
 
-def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
-    """Write the problems to a file of their own, or delete the file if there are none.
+class PartProblem(NamedTuple):
+    """A problem, and the id of the run or part with the affected games."""
 
-    They are not in `metrics.json`, so that its content stays the same as in earlier versions. The key is `troubles`.
+    run_id: str
+    problem: GameProblem
+
+
+def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblem]:
+    """Return the problems in a run, and one problem of each kind in its parts, from the first part that has it.
+
+    The parts of a training run are the runs of its games. Other runs have no parts.
+
+    Raises:
+        RunError: a file with problems is damaged.
+    """
+    problems = [PartProblem(folder.run_id, problem) for problem in load_problems(folder)]
+    by_kind: dict[str, list[PartProblem]] = {}
+    for part in parts:
+        for problem in load_problems(part):
+            by_kind.setdefault(problem.kind, []).append(PartProblem(part.run_id, problem))
+    for (run_id, problem), *more_parts in by_kind.values():
+        more = f" (and in {counted(len(more_parts), 'more part')})" if more_parts else ""
+        problems.append(PartProblem(run_id, replace(problem, message=f"{run_id}: {problem.message}{more}")))
+    return problems
+
+
+def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
+    """Write the problems to a separate file, or delete this file if there are none.
+
+    `metrics.json` must not change between versions, so it does not contain the problems.
     """
     file = folder.path / FILE
     if problems:
@@ -86,43 +119,35 @@ def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
 
 @dataclass
 class _Count:
-    """The number of occurrences of a problem, with the rollout and the call of the first one."""
+    """The number of occurrences of a problem, with the first affected rollout and, if calls are counted, its call."""
 
+    rollout: Rollout
+    call: Call | None
     number: int = 0
-    rollout: Rollout | None = None
-    call: Call | None = None
 
-    def add(self, rollout: Rollout, call: Call | None = None) -> None:
-        self.number += 1
-        if self.rollout is None:
-            self.rollout, self.call = rollout, call
+    @property
+    def first_call(self) -> Call:
+        assert self.call is not None, "only problems of calls use this property"
+        return self.call
 
 
 @dataclass
 class GameProblems:
-    """Counts the problems in rollouts, which arrive in the order of the plan."""
+    """Counts the problems in rollouts, which must be added in the order of the plan."""
 
     plan: Plan
     _rollouts: int = 0
     _answers: int = 0
     _messages: int = 0
-    _ended: dict[Outcome, _Count] = field(default_factory=dict)
-    """Rollouts without a verdict, by outcome."""
-    _malformed: _Count = field(default_factory=_Count)
-    """Rollouts that ended because a server refused a request as malformed, which would happen again."""
-    _repeats: dict[str, _Count] = field(default_factory=dict)
-    """Repeated calls, by the fault of the previous answer."""
-    _truncated: _Count = field(default_factory=_Count)
-    """Answers that were truncated at the token limit."""
-    _left_empty: _Count = field(default_factory=_Count)
-    """Messages that were left empty because no answer was usable."""
-    _without_content: _Count = field(default_factory=_Count)
-    """Answers without content."""
-    _estimated: _Count = field(default_factory=_Count)
-    """Calls whose token usage is estimated."""
+    _counts: dict[str, _Count] = field(default_factory=dict)
+    """The problems by kind; a rollout without a verdict counts by its outcome or as `MALFORMED`.
 
+    `MALFORMED` rollouts ended because a server refused a request as malformed, which would happen again.
+    """
+    _repeats: dict[str, _Count] = field(default_factory=dict)
+    """The repeated calls, by the fault of the previous answer."""
     _unsure: dict[str, _Count] = field(default_factory=dict)
-    """Rollouts whose verdict has an unknown or bounded confidence, by the reason."""
+    """The rollouts whose verdict has an unknown or bounded confidence, by the reason."""
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
@@ -132,32 +157,35 @@ class GameProblems:
         self._rollouts += 1
         if rollout.outcome != Outcome.DECIDED:
             is_malformed = (rollout.error or "").startswith(MalformedError.__name__)
-            ended = self._malformed if is_malformed else self._ended.setdefault(rollout.outcome, _Count())
-            ended.add(rollout)
+            _count(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
         for note in (rollout.confidence_note or "").split("; "):
             if note:
-                self._unsure.setdefault(note, _Count()).add(rollout)
+                _count(self._unsure, note, rollout)
+        self._add_calls(rollout)
+        for round_ in rollout.rounds:
+            self._messages += sum(map(round_.counts, round_.raw))  # without the messages of a judged debate
+            speakers = {message.agent for message in round_.messages}
+            deciders = round_.raw.keys() - speakers
+            for agent, retry_count in round_.retry_counts.items():
+                if retry_count >= self._attempts and agent not in deciders:
+                    _count(self._counts, EMPTY_MESSAGES, rollout)
+
+    def _add_calls(self, rollout: Rollout) -> None:
+        """Count a rollout's answers and the problems of its calls."""
         previous: Call | None = None
         for call in rollout.calls:
             if call.latency_ms is None:  # the call failed without an answer
                 continue
             self._answers += 1
             if call.usage_estimated:
-                self._estimated.add(rollout, call)
-            if call.attempt and previous is not None and _fault(previous) != EMPTY:  # counted in `_without_content`
-                self._repeats.setdefault(_fault(previous), _Count()).add(rollout, previous)
+                _count(self._counts, ESTIMATED, rollout, call)
+            if call.attempt and previous is not None and _fault(previous) != EMPTY:  # `NO_CONTENT` counts empty ones
+                _count(self._repeats, _fault(previous), rollout, previous)
             if _fault(call) == EMPTY:
-                self._without_content.add(rollout, call)
+                _count(self._counts, NO_CONTENT, rollout, call)
             elif call.finish_reason == "length":
-                self._truncated.add(rollout, call)
+                _count(self._counts, TRUNCATED, rollout, call)
             previous = call
-        for played in rollout.rounds:
-            self._messages += sum(map(played.counts, played.raw))
-            speakers = {message.agent for message in played.messages}
-            decided = played.raw.keys() - speakers
-            for agent, retry_count in played.retry_counts.items():
-                if retry_count >= self._attempts and agent not in decided:
-                    self._left_empty.add(rollout)
 
     def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
@@ -170,12 +198,12 @@ class GameProblems:
             answers += 1
             if call.attempt or call.usage_estimated or call.finish_reason == "length" or _fault(call) == EMPTY:
                 return None
-        if any(bad for played in rollout.rounds for bad in played.retry_counts.values()):
+        if any(retries for round_ in rollout.rounds for retries in round_.retry_counts.values()):
             return None
-        return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
+        return answers, sum([round_.counts(agent) for round_ in rollout.rounds for agent in round_.raw])
 
     def add_problem_free(self, answers: int, messages: int) -> None:
-        """Count a rollout without problems, given as the result of `problem_free_counts`."""
+        """Count a rollout without problems, given its numbers of answers and messages."""
         self._rollouts += 1
         self._answers += answers
         self._messages += messages
@@ -196,21 +224,24 @@ class GameProblems:
 
     def _lost(self) -> Iterator[GameProblem]:
         """Yield the problems of rollouts that failed in transport."""
-        unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
         share = self.plan.spec.experiment.rollouts.max_transport_failed
-        lost = unanswered.number + self._malformed.number
+        counts = self._lost_counts()
+        lost = sum(count.number for count in counts.values())
         retry_advice = "run the same command again to play these rollouts again"
         if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, share):
             retry_advice = f"rollouts.max_transport_failed ({share:g}) allows this loss"
-        for count, advice in ((unanswered, retry_advice), (self._malformed, "")):
-            if count.rollout is not None:
-                message = f"{self._rollout_count(count)} failed in transport; the first error: {count.rollout.error}"
-                yield self._rollout_problem("transport_failed", count, message, advice=advice)
+        for kind, count in counts.items():
+            message = f"{self._rollout_count(count)} failed in transport; the first error: {count.rollout.error}"
+            advice = "" if kind == MALFORMED else retry_advice
+            yield self._rollout_problem(Outcome.TRANSPORT_FAILED.value, count, message, advice=advice)
+
+    def _lost_counts(self) -> dict[str, _Count]:
+        """Return the counts of rollouts that failed in transport, by kind; those to play again come first."""
+        return {kind: self._counts[kind] for kind in (Outcome.TRANSPORT_FAILED, MALFORMED) if kind in self._counts}
 
     def lost_example(self) -> str:
         """Describe the first rollout that failed in transport, with its error."""
-        counts = (self._ended.get(Outcome.TRANSPORT_FAILED), self._malformed)
-        rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
+        rollout = next(iter(self._lost_counts().values())).rollout
         return f"{_describe_rollout(rollout)}: {rollout.error}"
 
     def _ended_early(self) -> Iterator[GameProblem]:
@@ -224,19 +255,19 @@ class GameProblems:
                 "play fewer or shorter rounds, or use a model with a longer context",
             ),
         ):
-            count = self._ended.get(outcome, _Count())
-            if count.rollout is not None:
+            count = self._counts.get(outcome)
+            if count is not None:
                 message = f"{self._rollout_count(count)} {reason}, {NOT_RIGHT}"
                 example = f"{_describe_rollout(count.rollout)}: {count.rollout.error}"
                 yield self._rollout_problem(outcome.value, count, message, example=example, advice=advice)
 
     def _undecided(self) -> Iterator[GameProblem]:
         """Yield a problem if a large share of the rollouts ended undecided."""
-        count = self._ended.get(Outcome.NO_DECISION, _Count())
-        if count.rollout is None or count.number < UNDECIDED_SHARE * self._rollouts:
+        count = self._counts.get(Outcome.NO_DECISION)
+        if count is None or count.number < UNDECIDED_SHARE * self._rollouts:
             return
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
-        answers = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
+        answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
         else:
@@ -244,34 +275,36 @@ class GameProblems:
                 f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
                 f"{verifier} asks for one of them, also in the last round"
             )
+        example = ""
+        if answers:
+            last_answer = _quote_start(answers[-1])
+            example = f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {last_answer}"
+        message = f"{self._rollout_count(count)} ended undecided, {NOT_RIGHT}"
         yield self._rollout_problem(
-            Outcome.NO_DECISION.value,
-            count,
-            f"{self._rollout_count(count)} ended undecided, {NOT_RIGHT}",
-            example=f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {_quote_start(answers[-1])}"
-            if answers
-            else "",
-            advice=advice,
-            show="--undecided",
+            Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
         )
+
+    def _frequent(self, kind: str, total: int) -> _Count | None:
+        """Return the count of this kind if its share of all `total` calls or messages is large; otherwise None."""
+        count = self._counts.get(kind)
+        return None if count is None or count.number < CALLS_SHARE * total else count
 
     def _empty_answers(self) -> Iterator[GameProblem]:
-        count = self._without_content
-        if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
-            return
-        yield self._call_problem(
-            "no_content",
-            count,
-            f"{count.number} of {self._answers} calls returned {EMPTY}",
-            self._advice_on_empty_answers(count.call.agent, count.rollout),
-            fault=f": the answer has no content (finish_reason {count.call.finish_reason!r})",
-        )
+        count = self._frequent(NO_CONTENT, self._answers)
+        if count is not None:
+            yield self._call_problem(
+                NO_CONTENT,
+                count,
+                f"{count.number} of {self._answers} calls returned {EMPTY}",
+                self._advice_on_empty_answers(count.first_call.agent, count.rollout),
+                fault=f": the answer has no content (finish_reason {count.first_call.finish_reason!r})",
+            )
 
     def _estimated_usage(self) -> Iterator[GameProblem]:
-        count = self._estimated
-        if count.number:
+        count = self._counts.get(ESTIMATED)
+        if count is not None:
             yield self._call_problem(
-                "estimated_usage",
+                ESTIMATED,
                 count,
                 f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
                 "server reported no usage or an impossible one",
@@ -290,40 +323,42 @@ class GameProblems:
     def _repeated_calls(self) -> Iterator[GameProblem]:
         for fault, count in self._repeats.items():
             if count.number >= CALLS_SHARE * self._answers:
-                message = f"{count.number} of {self._answers} calls were repeated because of {fault}"
-                yield GameProblem("repeats", count.number, self._answers, message, *self._describe_bad_answer(count))
+                yield GameProblem(
+                    "repeats",
+                    count.number,
+                    self._answers,
+                    f"{count.number} of {self._answers} calls were repeated because of {fault}",
+                    self._describe_bad_answer(count),
+                    f"change the template of {count.first_call.agent} so that it asks for the format that the protocol "
+                    "parses",
+                    count.rollout.job.rollout_id,
+                )
 
     def _empty_messages(self) -> Iterator[GameProblem]:
         """Yield a problem if many messages were left empty because no answer was usable."""
-        count = self._left_empty
-        if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
+        count = self._frequent(EMPTY_MESSAGES, self._messages)
+        if count is not None:
             reason = f"none of {self._attempts} answers was" if self._attempts > 1 else "the answer was not"
             message = f"{count.number} of {self._messages} messages were left empty because {reason} usable"
             advice = "retry.invalid_response sets how often an answer is requested, and what happens after the last try"
-            yield GameProblem(
-                "empty_messages",
-                count.number,
-                self._messages,
-                message,
-                advice=advice,
-                show=count.rollout.job.rollout_id,
-            )
+            show = count.rollout.job.rollout_id
+            yield GameProblem(EMPTY_MESSAGES, count.number, self._messages, message, advice=advice, show=show)
 
     def _truncated_answers(self) -> Iterator[GameProblem]:
-        count = self._truncated
-        if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
-            return
-        agent = count.call.agent
-        group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
-        yield self._call_problem(
-            "cut",
-            count,
-            f"{count.number} of {self._answers} answers were truncated at the token limit",
-            f"raise models.{group}.max_completion_tokens (or max_tokens), or lower agents.{agent}.max_response_words",
-        )
+        count = self._frequent(TRUNCATED, self._answers)
+        if count is not None:
+            agent = count.first_call.agent
+            group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
+            yield self._call_problem(
+                TRUNCATED,
+                count,
+                f"{count.number} of {self._answers} answers were truncated at the token limit",
+                f"raise models.{group}.max_completion_tokens (or max_tokens), or lower "
+                f"agents.{agent}.max_response_words",
+            )
 
     def _unknown_confidence(self) -> Iterator[GameProblem]:
-        """Yield a problem for every reason, however rare, because metrics of confidence leave out unknown values."""
+        """Yield a problem for every reason, even a rare one, because metrics of confidence omit unknown values."""
         for note, count in self._unsure.items():
             is_bound = note.endswith(BOUND)
             finding = "have a bounded confidence" if is_bound else "lack a confidence"
@@ -352,23 +387,18 @@ class GameProblems:
     def _rollout_problem(
         self, kind: str, count: _Count, message: str, *, example: str = "", advice: str = "", show: str = ""
     ) -> GameProblem:
-        assert count.rollout is not None
-        return GameProblem(
-            kind, count.number, self._rollouts, message, example, advice, show or count.rollout.job.rollout_id
-        )
+        show = show or count.rollout.job.rollout_id
+        return GameProblem(kind, count.number, self._rollouts, message, example, advice, show)
 
     def _call_problem(self, kind: str, count: _Count, message: str, advice: str, *, fault: str = "") -> GameProblem:
-        rollout, call = count.rollout, count.call
-        assert rollout is not None
-        assert call is not None
+        """Return a problem whose example is the first affected call; `fault` is appended to the example."""
+        rollout, call = count.rollout, count.first_call
         example = f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{fault}"
         return GameProblem(kind, count.number, self._answers, message, example, advice, rollout.job.rollout_id)
 
-    def _describe_bad_answer(self, count: _Count) -> tuple[str, str, str]:
-        """Return an example, advice and the rollout id for the first unusable answer of a count."""
-        rollout, call = count.rollout, count.call
-        assert rollout is not None
-        assert call is not None
+    def _describe_bad_answer(self, count: _Count) -> str:
+        """Describe the first unusable answer of a count, and why it is unusable."""
+        rollout, call = count.rollout, count.first_call
         reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
             try:
@@ -377,12 +407,12 @@ class GameProblems:
             except GenerationError as error:
                 reason = str(error)
         quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"
-        example = f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{quote}: {reason}"
-        return (
-            example,
-            f"change the template of {call.agent} so that it asks for the format that the protocol parses",
-            rollout.job.rollout_id,
-        )
+        return f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{quote}: {reason}"
+
+
+def _count(counts: dict[str, _Count], kind: str, rollout: Rollout, call: Call | None = None) -> None:
+    """Count one occurrence of a problem."""
+    counts.setdefault(kind, _Count(rollout, call)).number += 1
 
 
 def _fault(call: Call) -> str:
@@ -397,6 +427,6 @@ def _describe_rollout(rollout: Rollout) -> str:
 
 
 def _quote_start(text: str) -> str:
-    """Return the start of an answer in one line and in quotes."""
+    """Return the start of an answer, in one line and in quotes."""
     line = in_one_line(text.strip())
     return f"'{line}'" if len(line) <= EXAMPLE_LENGTH else f"'{line[:EXAMPLE_LENGTH]}...'"

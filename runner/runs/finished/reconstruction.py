@@ -1,8 +1,12 @@
-"""Rebuilds a run's finished rollouts from its journal, offline and without cost."""
+"""Rebuilds a run's finished rollouts from its journal, without calls to models.
+
+Commands, pages and exports read games with `Reconstructor`. A job is a game, or a tree whose branches are rollouts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -18,12 +22,12 @@ from runner.models.journal_records import CallRecord, FailureRecord, RequestReco
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.rollouts.failed_calls import failed_call
+from runner.rollouts.failed_calls import failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
 from runner.rollouts.recorded_games import AnsweredRequest, NotRecordedError, RecordedGames
-from runner.rollouts.rollout import Call, Rollout
+from runner.rollouts.rollout import Rollout
 from runner.runs.finished.rollout_details import RolloutDetails
 from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
@@ -32,7 +36,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    If the run replays another run, which may have grown since, the recorded hash keeps the rollout ids unchanged.
+    If a model group replays another run, which may have more games by now, the plan uses the other run's recorded hash,
+    so that the rollout ids stay the same.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -50,14 +55,11 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
         RunDirectoryError: the spec or inputs have changed.
     """
     plan, manifest = saved_plan(folder, dataset), folder.manifest()
-    changed = [
-        name
-        for name, is_same in (
-            ("the datapoints", plan.spec.dataset.sha256 == manifest.dataset_sha256),
-            ("the rules, prompts or models", plan.game_hash == manifest.game_sha256),
-        )
-        if not is_same
-    ]
+    changed = []
+    if plan.spec.dataset.sha256 != manifest.dataset_sha256:
+        changed.append("the datapoints")
+    if plan.game_hash != manifest.game_sha256:
+        changed.append("the rules, prompts or models")
     if changed:
         raise RunDirectoryError(
             f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
@@ -82,7 +84,8 @@ def read_debates(path: Path) -> Debates:
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     """Yield the jobs that are, or will be, in a run's tables.
 
-    If `until` stopped the run, these end with the decisive game, although the journal may have answers of later games.
+    If the stopping rule `until` ended the run, the tables end with the decisive game. The journal may have answers for
+    later games, which were in progress at that moment.
     """
     manifest = folder.manifest()
     stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
@@ -102,14 +105,11 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 
     # The ids of branches are known only after their tree was rebuilt.
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
-    reconstructor = Reconstructor(folder, plan)
-    try:
+    with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
             for rollout in reconstructor.of_job(job):
                 if is_match(rollout.job):
                     return rollout
-    finally:
-        reconstructor.close()
     if jobs and plan.shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "
@@ -143,7 +143,8 @@ class Reconstructor:
             self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
         else:
             self._reader, self._recorded = followed, followed.index
-        self._games = RecordedGames(plan, self._recorded.get, self._failed if with_failures else lambda _: ())
+        failed_calls = failed_calls_in(plan, self._recorded.failures) if with_failures else lambda _: ()
+        self._games = RecordedGames(plan, self._recorded.get, failed_calls)
 
     def of_job(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""
@@ -177,10 +178,6 @@ class Reconstructor:
     def failures(self, job: Job) -> Sequence[FailureRecord]:
         """Return the records of a game's failed calls, in the order of failure."""
         return self._recorded.failures(job.datapoint.id, job.number)
-
-    def _failed(self, job: Job) -> list[Call]:
-        models = self.plan.spec.experiment.models
-        return [failed_call(record, models[self.plan.group_of(record.sample)].name) for record in self.failures(job)]
 
     def __len__(self) -> int:
         """Return the number of records in the journal that are answers or errors that ended a game."""

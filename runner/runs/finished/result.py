@@ -1,9 +1,10 @@
-"""The result of a run in Python: its metrics, tables and games."""
+"""The result of a run as a Python object: its metrics, tables and games. Scripts, commands and exports use it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,8 +245,9 @@ class FinishedRun:
     def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
         """Return the rollouts as arrays over (rollout, timestep), rebuilt from the journal in the order of the plan.
 
-        `OpenAiWholeAgent.build_fine_tune_dataset` accepts any timestep; see `runner.rollouts.agents.arrays.timesteps`.
-        With `prompts`, `agents` also has each `prompt` (... agent message field), which takes a lot of memory.
+        `runner.rollouts.agents.arrays.timesteps` describes the arrays, and `OpenAiWholeAgent.build_fine_tune_dataset`
+        accepts each timestep. With `prompts`, the array `("agents", "prompt")` has the chats of all agents with the
+        axes (... agent message field), which take a lot of memory.
 
         Raises:
             UsageError: the run is a training run, whose games are in its `parts`.
@@ -257,9 +259,8 @@ class FinishedRun:
 
         self._check_has_games()
         plan = played_plan(self.folder)
-        reconstructor = Reconstructor(self.folder, plan)
-        try:
-            rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
+        rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
+        with closing(Reconstructor(self.folder, plan)) as reconstructor:
             for rollout in reconstructor.rollouts():
                 job = rollout.job
                 steps = timesteps(
@@ -268,8 +269,6 @@ class FinishedRun:
                 if prompts:
                     steps["agents", "prompt"] = _prompts(agents[job.swapped], rollout)
                 rollouts.append(steps)
-        finally:
-            reconstructor.close()
         if not rollouts:
             raise RunError(f"run {self.run_id} has no finished rollout yet; continue the run with nip-run {self.path}")
         return stacked(rollouts)
@@ -329,19 +328,19 @@ def _check_comparable(runs: Sequence[FinishedRun]) -> None:
             f"{comma_join(stopped)} was played with a stopping rule (until), so an interval for a fixed number of "
             "games is not valid; leave out this run, or play it without until"
         )
-    first, *others = [(run, saved_value(run.folder, "dataset", "group_by")) for run in runs]
-    for run, group_by in others:
+    (first, first_group_by), *others = [(run.folder, saved_value(run.folder, "dataset", "group_by")) for run in runs]
+    for folder, group_by in others:
         try:
-            if Task.of_run(run.folder, group_by) == Task.of_run(first[0].folder, first[1]):
+            if Task.of_run(folder, group_by) == Task.of_run(first, first_group_by):
                 continue
-            difference = describe_task_difference(first[0].folder, run.folder, (first[1], group_by))
+            difference = describe_task_difference(first, folder, (first_group_by, group_by))
         except (OSError, ValueError) as error:
             raise RunError(
-                f"the inputs of {run.path} or {first[0].path} cannot be read: {error}; restore them"
+                f"the inputs of {folder.path} or {first.path} cannot be read: {error}; restore them"
             ) from error
         raise UsageError(
-            f"the worst run can only be named among runs on the same datapoints, but {run.run_id} differs from "
-            f"{first[0].run_id}: {difference}"
+            f"the worst run can only be named among runs on the same datapoints, but {folder.run_id} differs from "
+            f"{first.run_id}: {difference}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Advice on how to resume an unfinished run."""
+"""Advice on how to resume an unfinished run, for `show` and the pages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = 
         return "run the same command again to resume"
     resumed_run = folder if manifest.parent_run_id is None else folder.sibling(manifest.parent_run_id)
     budget = budget_overrides(folder, manifest)
-    prefix = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
-    return (
-        f"{prefix}resume{'' if prefix else ' with'}: {shlex.join(['nip-run', str(resumed_run.path), *budget, *where])}"
-    )
+    command = shlex.join(["nip-run", str(resumed_run.path), *budget, *where])
+    if manifest.status == Status.INTERRUPTED and not budget:
+        return f"run the same command again to resume: {command}"
+    return f"resume with: {command}"
 
 
 def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:

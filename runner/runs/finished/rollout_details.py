@@ -1,4 +1,4 @@
-"""Collects everything that a run's folder has about one rollout: all answers, failed calls and channels."""
+"""Collects everything about one rollout for `show`, pages and exports: all answers, failed calls and channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model. `unusable_reason` is None if the game used the answer."""
+    """One answer of a model. `unusable_reason` is None if the answer was usable."""
 
     attempt: int
     text: str | None
@@ -45,7 +45,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True)
 class RolloutDetails:
-    """A rollout and the records of its calls."""
+    """A rollout and the records of its failed calls."""
 
     rollout: Rollout
     protocol: Protocol
@@ -171,5 +171,7 @@ def verdict_word(decision: int) -> str:
 
 
 def correct_word(correct: bool | None, decision: int) -> str:
-    """Return `right`, `wrong`, or `-` if there is no verdict."""
-    return "-" if decision == Decision.NONE or correct is None else "right" if correct else "wrong"
+    """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
+    if decision == Decision.NONE or correct is None:
+        return "-"
+    return "right" if correct else "wrong"

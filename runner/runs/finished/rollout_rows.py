@@ -1,4 +1,4 @@
-"""Lists a run's rollouts, from its tables or, for an unfinished run, from its journal."""
+"""Lists a run's rollouts for `nip-run show`, from its tables or, for an unfinished run, from its journal."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ class RowFilter:
         """Return whether the filter selects a rollout."""
         if self.repeat is not None and rollout.job.repeat != self.repeat:
             return False
-        undecided = rollout.decision == Decision.NONE
-        wrong = not undecided and rollout.correct is False
-        return (self.wrong and wrong) or (self.undecided and undecided) or not (self.wrong or self.undecided)
-
-    @property
-    def _sql(self) -> str:
-        kinds = [
-            *(["(decision <> $none AND NOT correct)"] if self.wrong else []),
-            *(["decision = $none"] if self.undecided else []),
-        ]
-        conditions = [f"({' OR '.join(kinds)})"] if kinds else []
-        return " AND ".join([*conditions, *(["repeat = $repeat"] if self.repeat is not None else [])]) or "true"
+        if not (self.wrong or self.undecided):
+            return True
+        if rollout.decision == Decision.NONE:
+            return self.undecided
+        return self.wrong and rollout.correct is False
 
     def sql_condition(self) -> tuple[str, dict[str, Any]]:
         """Return the SQL condition on the table `rollouts`, and its parameters."""
-        sql = self._sql
-        parameters = {"none": int(Decision.NONE), "repeat": self.repeat}
-        return sql, {name: value for name, value in parameters.items() if f"${name}" in sql}
+        kinds, conditions, parameters = [], [], dict[str, Any]()
+        if self.wrong:
+            kinds.append("(decision <> $none AND NOT correct)")
+        if self.undecided:
+            kinds.append("decision = $none")
+        if kinds:
+            conditions.append(f"({' OR '.join(kinds)})")
+            parameters["none"] = int(Decision.NONE)
+        if self.repeat is not None:
+            conditions.append("repeat = $repeat")
+            parameters["repeat"] = self.repeat
+        return " AND ".join(conditions) or "true", parameters
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ FROM selected LEFT JOIN calls USING (rollout_id) ORDER BY place
 """The query for a list of rollouts from the tables.
 
 A failed call has no latency, and all answers of one call have the same attempt. Tables of earlier versions have no
-column `swapped`.
+columns `swapped` and `stances_exchanged`.
 """
 
 
@@ -127,9 +129,9 @@ class RolloutList:
         if all(self.folder.table(name).is_file() for name in ("rollouts", "completions")):
             yield from self._from_tables()
         elif self.folder.journal.is_file():
-            with closing(_from_journal(self.folder, self.row_filter)) as rows_left:
-                yield from islice(rows_left, self.limit)
-                self.more = 0 if next(rows_left, None) is None else None
+            with closing(_from_journal(self.folder, self.row_filter)) as rows:
+                yield from islice(rows, self.limit)
+                self.more = 0 if next(rows, None) is None else None
 
     def _from_tables(self) -> Iterator[RolloutRow]:
         tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
@@ -148,13 +150,10 @@ class RolloutList:
 def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[RolloutRow]:
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
-    reconstructor = Reconstructor(folder, played_plan(folder))
-    try:
+    with closing(Reconstructor(folder, played_plan(folder))) as reconstructor:
         for rollout in reconstructor.rollouts():
             if row_filter.accepts(rollout):
                 yield _row(rollout, len(reconstructor.failures(rollout.job)))
-    finally:
-        reconstructor.close()
 
 
 def _row(rollout: Rollout, failures: int) -> RolloutRow:

@@ -1,12 +1,13 @@
 """Finds the run that a saved spec belongs to, so that a run can be resumed or shown by the spec in its folder.
 
 A saved spec refers to the copies of files in `inputs/`. The dataset's copy has only the selected rows, so the saved
-spec alone would have another identity than the run. If the copies in the run's own folder are unchanged, this module
-takes the dataset's source and selection from the manifest. Then the identity is that of the run.
+spec alone would have another identity (hash of everything that determines the games) than the run. If the copies in the
+run's own folder are unchanged, this module takes the dataset's source and selection from the manifest. Then the
+identity is that of the run.
 
 The saved spec starts another run if `again` is set, if it is in a copy of the folder, or if the command names another
-results folder. The spec of a fetched run refers to copies, too. If it is unedited, it has the identity of the published
-run.
+results folder. The spec of a downloaded run also refers to copies. If it is unedited, it has the identity of the
+published run.
 """
 
 from __future__ import annotations
@@ -49,11 +50,13 @@ def resolve_saved_spec(
         RunError: the run's manifest is missing or damaged.
     """
     folder, run_id = _folder_of_saved_spec(plan.spec), which.run_id
-    if which.again or folder is None or run_id not in (None, folder.run_id) or (which.replay and run_id is None):
+    if folder is None or which.again or (which.replay and run_id is None):
+        return None
+    if run_id not in (None, folder.run_id):
         return None
     run_folder = results.run(folder.run_id)
     if run_folder.path.resolve() != folder.path:
-        return None if run_id is not None else _new_run_in_other_results(plan, folder, results)
+        return _new_run_in_other_results(plan, folder, results) if run_id is None else None
     manifest = _read_manifest(run_folder)
     if manifest.run_id != folder.run_id:
         return None  # the folder is a copy of another run's folder
@@ -162,9 +165,9 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
 
 
 def with_published_identity(plan: P) -> P:
-    """Return the plan of a fetched run with the identity of the published run.
+    """Return the plan of a downloaded run with the identity of the published run.
 
-    If the fetched run was edited, it is another run, and the plan is returned unchanged. So are all other plans.
+    Other plans are returned unchanged. So is the plan of an edited run, because it is another run.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
@@ -175,9 +178,9 @@ def with_published_identity(plan: P) -> P:
 
 
 def _fetched_folder(spec: Spec) -> RunFolder | None:
-    """Return the folder of the published run that a fetched spec plays; None for other specs.
+    """Return the folder with the published run whose spec was downloaded; None for other specs.
 
-    This is the folder in the release or in the run that played the spec.
+    The folder is in the downloaded release or in the folder of a run that played its spec.
     """
     if spec.path is None or spec.path.name != SAVED_SPEC or spec.got_from is None or spec.fetched is None:
         return None
@@ -188,8 +191,8 @@ def _fetched_folder(spec: Spec) -> RunFolder | None:
 def with_recorded_dataset(spec: Spec) -> Spec:
     """Return a saved spec with the facts about its dataset file from the manifest; other specs unchanged.
 
-    The copies of the protocol and the prompts have the hashes of the originals, but the dataset's copy has only the
-    selected rows. If the copy was edited after the run was played, it counts as another dataset, without these facts.
+    These facts are the hash of the original file and the selection of its rows, because the copy has only the selected
+    rows. If the copy was edited after the run was played, it counts as another dataset, and the spec is unchanged.
     """
     folder = _folder_of_saved_spec(spec) or _fetched_folder(spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:

@@ -1,4 +1,4 @@
-"""The run that a command selects. `check` imports this module without the code that plays runs."""
+"""The run that a command selects. This module loads fast, because `check` needs it without the code that plays."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ class WhichRun:
 
 
 OWN_RUN = WhichRun()
+
+
+def is_whole_replay(replay: ReplayOf | None) -> bool:
+    """Return whether another run provides all answers. If it does, no model is called."""
+    return replay is not None and replay.until_round is None

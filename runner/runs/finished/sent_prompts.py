@@ -1,4 +1,7 @@
-"""Renders the chats that were sent to models in a rollout, and verifies them with the hashes in the journal."""
+"""Renders the chats that were sent to models in a rollout, and verifies them with the hashes in the journal.
+
+The journal has only a hash of each chat, so `show` and the pages render the text again from the run's folder.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
 
 
 def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest]) -> list[Chats]:
-    """Return the sent chats of each rollout of a job, given the answered requests of the rebuilt job.
+    """Return the sent chats of each rollout of a job (a game or a tree), given the job's answered requests.
 
     Raises:
         RunError: a rendered chat differs from the sent one.
@@ -99,9 +102,8 @@ def _verified_chat(
     """
     sent_messages = settings.sent_messages(request.messages)
     # Journals before format 2 have the hash of the messages before they were encoded for the provider.
-    if recorded_request.messages != messages_hash(sent_messages) and recorded_request.messages != messages_hash(
-        request.messages
-    ):
+    hashes = (messages_hash(messages) for messages in (sent_messages, request.messages))
+    if recorded_request.messages not in hashes:
         raise RunError(
             f"round {request.sample.round}: the files in this run's folder do not reproduce the chat that was sent to "
             f"{request.sample.agent}; restore spec.yaml and inputs/ if they were edited"
@@ -110,17 +112,7 @@ def _verified_chat(
 
 
 def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
-    for round_, messages, key in _chats(reconstructor, rollout, agent):
-        attempts = 1
-        while reconstructor.request_record(key._replace(attempt=attempts)) is not None:
-            attempts += 1
-        yield SentPrompt(round_, attempts, json.loads(request_body(agent.model_settings, messages)))
-
-
-def _chats(
-    reconstructor: Reconstructor, rollout: Rollout, agent: Agent
-) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
-    """Yield each round with a call of the agent, the rendered chat, and the key of the first attempt."""
+    """Yield the prompt of each round where the agent was called."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)
@@ -130,13 +122,16 @@ def _chats(
             continue
         messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
         _verified_chat(settings, Request(agent.model_group, messages, key), recorded_request)
-        yield round_, messages, key
+        attempts = 1
+        while reconstructor.request_record(key._replace(attempt=attempts)) is not None:
+            attempts += 1
+        yield SentPrompt(round_, attempts, json.loads(request_body(settings, messages)))
 
 
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
     """Return the repeat in the sample key of an answer.
 
-    In a tree, this is the repeat of the node that follows the answer's round in the branch.
+    In a tree, several branches share an answer, and its repeat is the repeat of the node that the answer leads to.
     """
     if shape is None:
         return repeat

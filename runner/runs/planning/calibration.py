@@ -1,4 +1,4 @@
-"""Measures the time and disk space of a plan's games on this machine.
+"""Measures the time and disk space of a plan's games on this machine, for the forecast of `nip-run plan`.
 
 The measurement is a normal run of some of the games, on the disk of the results. The provider `dummy` gives answers of
 the planned length. Afterwards, the run is deleted.
@@ -6,6 +6,7 @@ the planned length. Afterwards, the run is deleted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from runner.models.layers.budget import BudgetSettings
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.estimate import played_rounds
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
 from runner.runs.session.run import RunOptions, run_games
@@ -87,9 +89,8 @@ class CalibrationRun:
     """The first, short run."""
 
     def __post_init__(self) -> None:
-        protocol = self.plan.spec.protocol
-        fewest_calls = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
-        self.first = self._play(max(FIRST_CALLS // fewest_calls, MIN_GAMES), Execution())
+        fewest_rounds, _ = played_rounds(self.plan.spec.protocol)
+        self.first = self._play(max(FIRST_CALLS // fewest_rounds, MIN_GAMES), Execution())
 
     def play_one_process(self) -> MeasuredRun:
         """Play games in this process, and return the measurements."""
@@ -126,12 +127,12 @@ class CalibrationRun:
     def _plan_with_games(self, games: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
-        blocks = -(-games // len(self.plan.variants))
+        blocks = math.ceil(games / len(self.plan.variants))  # a block has one game of each variant
         points = spec.dataset.datapoints[:blocks]
         reduced = replace(
             experiment,
             models={name: self._dummy(name, settings) for name, settings in experiment.models.items()},
-            rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
+            rollouts=replace(experiment.rollouts, per_datapoint=math.ceil(blocks / len(points))),
             execution=execution,
             budget=BudgetSettings(),
             until=None,

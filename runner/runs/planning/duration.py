@@ -1,4 +1,8 @@
-"""Forecasts the duration of a plan's games, from earlier runs and from measurements on this machine."""
+"""Forecasts the duration of a plan's games, from earlier runs and from measurements on this machine.
+
+`nip-run plan` uses it. The measurements play some of the games with the provider `dummy`, which generates answers
+without a model. `duration_model` turns them into a duration.
+"""
 
 from __future__ import annotations
 
@@ -104,10 +108,13 @@ class Duration:
 
 @dataclass(frozen=True)
 class _Measurements:
-    """All measurements for a forecast."""
+    """The measurements for a forecast."""
 
     first: MeasuredRun
-    """A short run. Compared with `one_process`, it shows how the time after the last game grows with the calls."""
+    """A short run in one process.
+
+    The difference to `one_process` shows how the time after the last game grows with the number of calls.
+    """
     one_process: MeasuredRun
     """A longer run in one process."""
     workers: MeasuredRun | None
@@ -123,7 +130,8 @@ class _Measurements:
         """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
         run = self.workers or self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
-        end_call = max((self.one_process.end - self.first.end) / (self.one_process.calls - self.first.calls), 0.0)
+        more_calls = self.one_process.calls - self.first.calls
+        end_call = max((self.one_process.end - self.first.end) / more_calls, 0.0)
         costs = Costs(
             core=self.one_process.call + server,
             begin=start + run.begin,
@@ -148,7 +156,8 @@ def duration_of(
             an optional package is missing.
         RunError: the measurement fails, or the files of a run are damaged.
     """
-    _check(plan, options)
+    _check_options(plan, options)
+    _check_plan(plan)
     live = [name for name, settings in used_models(plan).items() if settings.is_called_live]
     earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
     mean_games = known_games(plan, earlier)
@@ -161,18 +170,30 @@ def duration_of(
                 mean_games = (played, played)
     except Interrupted:
         raise Interrupted("the measurement was interrupted; nothing was saved") from None
-    cores = options.cores or cores_here()
-    players = Players(
-        plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, options.workers, options.shards
-    )
+    free_bytes = shutil.disk_usage(results.disk).free
+    return _forecast(plan, options, measured, mean_games, earlier, is_live=bool(live), free_bytes=free_bytes)
+
+
+def _forecast(
+    plan: Plan,
+    options: PlayOptions,
+    measured: _Measurements,
+    mean_games: tuple[MeanGames, MeanGames],
+    earlier: EarlierRun | None,
+    *,
+    is_live: bool,
+    free_bytes: int,
+) -> Duration:
+    """Return the forecast. `mean_games` are the shortest and the longest games; `is_live` is whether servers answer."""
+    cores, longest = options.cores or cores_here(), mean_games[1]
+    concurrency = plan.spec.experiment.rollouts.concurrency
+    players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
     costs = measured.costs(options.start, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
     journal_bytes = measured.one_process.journal_bytes if measured.server is None else measured.server.journal_bytes
     journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
-    usd, free, longest = _cost(plan, earlier), shutil.disk_usage(results.disk).free, mean_games[1]
-    calls_per_second = high.bounds[0].calls_per_second
-    bytes_per_game = longest.calls * (journal_bytes + measured.one_process.table_bytes)
-    breaks = _breaking_points(plan, longest, games_within(DAY, longest, costs, players), free / bytes_per_game, usd)
+    usd, calls_per_second = _cost(plan, earlier), high.bounds[0].calls_per_second
+    games_on_disk = free_bytes / (longest.calls * (journal_bytes + measured.one_process.table_bytes))
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
@@ -183,14 +204,14 @@ def duration_of(
         tokens_per_second=calls_per_second * longest.tokens / longest.calls,
         bottleneck="start and end" if high.around > high.play else high.bounds[0].name,
         bounds=tuple(high.bounds),
-        servers_known=not live or longest.waited is not None,
+        servers_known=not is_live or longest.waited is not None,
         cost_usd=usd,
         journal_bytes=high.calls * journal_bytes,
         table_bytes=high.calls * measured.one_process.table_bytes,
-        free_bytes=free,
+        free_bytes=free_bytes,
         memory_bytes=_peak_memory(),
-        breaks=breaks,
-        measured=tuple(_describe(measured, earlier, is_live=bool(live))),
+        breaks=_breaking_points(plan, longest, games_within(DAY, longest, costs, players), games_on_disk, usd),
+        measured=tuple(_describe(measured, earlier, is_live=is_live)),
     )  # fmt: skip
 
 
@@ -221,11 +242,11 @@ def _measure(
     return _Measurements(calibration.first, one_process, by_workers, worker_count, server, share)
 
 
-def _check(plan: Plan, options: PlayOptions) -> None:
-    """Check that the duration of a plan with these options can be predicted.
+def _check_options(plan: Plan, options: PlayOptions) -> None:
+    """Check that the options are in range and possible for a plan.
 
     Raises:
-        UsageError: an option is out of range, or the plan has trees, debates to judge or batches.
+        UsageError: an option is out of range, or the plan has fewer groups of datapoints than shards.
     """
     for name in ("workers", "shards", "cores"):
         count = getattr(options, name)
@@ -245,6 +266,20 @@ def _check(plan: Plan, options: PlayOptions) -> None:
         raise UsageError(
             f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
         )
+    groups = len({point.group for point in plan.spec.dataset.datapoints})
+    if options.shards > groups:
+        raise UsageError(
+            f"--shards {options.shards}: the dataset has only {counted(groups, 'group')}, and a shard needs at least "
+            f"one; use at most --shards {groups}"
+        )
+
+
+def _check_plan(plan: Plan) -> None:
+    """Check that the duration of a plan can be predicted.
+
+    Raises:
+        UsageError: the plan has trees, debates to judge or batches, or the package of its engine is missing.
+    """
     if plan.shape is not None:
         raise UsageError(
             "cannot predict the duration of trees; plan without them: rollouts.num_responses_per_timestep=null"
@@ -260,13 +295,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
             f"models.{batched[0]}.batch: the duration of a batch depends on the provider and cannot be predicted; plan "
             f"with models.{batched[0]}.batch=false"
         )
-    check_engine(plan.spec.experiment.execution, calls_models=True)
-    groups = len({point.group for point in plan.spec.dataset.datapoints})
-    if options.shards > groups:
-        raise UsageError(
-            f"--shards {options.shards}: the dataset has only {counted(groups, 'group')}, and a shard needs at least "
-            f"one; use at most --shards {groups}"
-        )
+    check_engine(plan.spec.experiment.execution)
 
 
 def _sum_of_groups(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:

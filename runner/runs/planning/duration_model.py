@@ -1,7 +1,11 @@
-"""Models the duration of a run: each limit allows some number of calls per second, and the lowest one is decisive."""
+"""Models the duration of a run: each limit allows some number of calls per second, and the lowest one is decisive.
+
+`duration` fills in the measurements and uses the predictions.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,10 +130,10 @@ class Prediction:
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
     """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
-    shard_games = -(-games.games // players.shards)  # rounded up
-    at_once = max(min(players.concurrency // players.shards, shard_games), 1)
+    shard_games = math.ceil(games.games / players.shards)
+    concurrent_games = max(min(players.concurrency // players.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.games * games.calls
-    bounds = [*_rates(games, players, shard_games), *_servers(games, at_once), *_machine(costs, players)]
+    bounds = [*_rates(games, players, shard_games), *_servers(games, concurrent_games), *_machine(costs, players)]
     if games.longest:
         bounds.append(Bound(LONGEST, calls / games.longest))
     bounds.sort(key=lambda bound: bound.calls_per_second)
@@ -162,13 +166,14 @@ def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bou
                 yield Bound(RATE, shard_games * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
 
 
-def _servers(games: MeanGames, at_once: int) -> Iterator[Bound]:
+def _servers(games: MeanGames, concurrent_games: int) -> Iterator[Bound]:
     """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
     if not games.waited or not games.latency:
         return
-    together = games.calls / games.steps  # the number of concurrent calls of a game
-    seconds = max(games.waited / games.steps, games.latency * together)
-    yield Bound(SERVERS, at_once * together / seconds, f"{at_once} games at once, {games.latency:.2f} s a call")
+    concurrent_calls = games.calls / games.steps  # in one game
+    seconds = max(games.waited / games.steps, games.latency * concurrent_calls)
+    detail = f"{concurrent_games} games at once, {games.latency:.2f} s a call"
+    yield Bound(SERVERS, concurrent_games * concurrent_calls / seconds, detail)
 
 
 def _machine(costs: Costs, players: Players) -> Iterator[Bound]:

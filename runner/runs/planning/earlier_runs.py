@@ -1,4 +1,7 @@
-"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers."""
+"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers.
+
+The forecast of `nip-run plan` assumes that the planned games are similar.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,12 @@ FROM completions c JOIN (
 ) r USING (rollout_id)
 WHERE c.latency_ms IS NOT NULL GROUP BY ALL
 """
-"""The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers."""
+"""The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers.
 
-_CHAINS = """
+The nested query adds the column `swapped` to tables of earlier versions, which lack it.
+"""
+
+_STEPS = """
 WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
     SELECT rollout_id, round, agent, vote, sum(latency_ms) / 1000 AS seconds, count(*) AS calls
@@ -38,9 +44,10 @@ steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
-"""The query for the number and duration of sequential calls in a game.
+"""The query for the number of games, the mean and longest time that a game waited, and its mean number of steps.
 
-The speakers of a round and the votes of a speaker are concurrent; retries follow one another.
+A step is a group of concurrent calls: of the speakers of a round, or of the votes of a speaker. Steps follow one
+another, such as two rounds, or an answer and its retry.
 """
 
 _REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
@@ -66,8 +73,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
-    A similar run is the spec's own run or, if that one is not finished, the newest run with the same protocol and
-    models. The result is None if there is no such run.
+    Prefer the spec's own run if it is finished, then the newest run with the same protocol and models. If there is no
+    such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -84,11 +91,13 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
         return read_statistics(own_run, plan)
     models = _models_of_plan(plan)
     similar = [
-        (manifest.started_at, folder.run_id, folder)
+        folder
         for folder in results.runs()
         if _mismatch(manifest := folder.manifest(), plan) is None and _models_of_run(manifest) == models
     ]
-    return read_statistics(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
+    if not similar:
+        return None
+    return read_statistics(max(similar, key=lambda folder: (folder.manifest().started_at, folder.run_id)), plan)
 
 
 def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
@@ -123,7 +132,7 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         use = groups[plan.groups(swapped=swapped)[agent]]
         use.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
         calls, seconds = calls + count, seconds + waited
-    ((games, waits, longest, steps),) = read_tables(_CHAINS, tables, {})
+    ((games, waits, longest, steps),) = read_tables(_STEPS, tables, {})
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
     uses = {
@@ -154,8 +163,8 @@ def _in_flight(manifest: Manifest, seconds: float) -> float | None:
     """Return the average number of calls in flight, given the total seconds of all calls; None if unknown."""
     if manifest.finished_at is None:
         return None
-    took = datetime.fromisoformat(manifest.finished_at) - datetime.fromisoformat(manifest.started_at)
-    return seconds / took.total_seconds() if took.total_seconds() > 0 else None
+    duration = datetime.fromisoformat(manifest.finished_at) - datetime.fromisoformat(manifest.started_at)
+    return seconds / duration.total_seconds() if duration.total_seconds() > 0 else None
 
 
 def _reported_rates(folder: RunFolder) -> dict[str, Rate]:

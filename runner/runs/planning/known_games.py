@@ -1,11 +1,14 @@
-"""Estimates the games of a plan before they are played, from an earlier run or from the rules of the protocol."""
+"""Estimates the games of a plan before they are played, from an earlier run or from the rules of the protocol.
+
+The forecast of `nip-run plan` uses it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.rollouts.estimate import estimate_costs
+from runner.rollouts.estimate import estimate_costs, played_rounds
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
@@ -14,12 +17,10 @@ from runner.runs.planning.loopback_server import WORD_BYTES
 
 
 def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
-    """Return the shortest and the longest games of a plan; if there is an earlier run, both are its average game."""
+    """Return the shortest and the longest game of a plan; if there is an earlier run, both are its average game."""
     if earlier is not None:
         games = replace(earlier.games, games=plan.size)
         return games, games
-    protocol = plan.spec.protocol
-    fewest_rounds = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
     priced, size = estimate_costs(plan), plan.size
     shortest, longest = (
         MeanGames(
@@ -35,7 +36,7 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
             longest=None,
             latency=None,
         )
-        for end, rounds in ((0, fewest_rounds), (1, protocol.max_message_rounds))
+        for end, rounds in enumerate(played_rounds(plan.spec.protocol))
     )  # fmt: skip
     return shortest, longest
 

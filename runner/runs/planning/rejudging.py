@@ -1,4 +1,7 @@
-"""Builds the specs for judging a run's debates again, from the run, the user's overrides and a choice of verdicts."""
+"""Builds the specs that judge a run's debates again, from the run, the user's overrides and a choice of verdicts.
+
+`nip-run rejudge` and `runner.rejudge` use it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, Literal
 from runner.base.errors import UsageError
 from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
+from runner.runs.finished.debates import check_has_games
 from runner.spec.components import FindComponent
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Overrides, Spec, load_saved, load_specs
@@ -17,8 +21,11 @@ SUFFIX = "-rejudged"
 MAX_NAME_LENGTH = 80
 
 WhichVerdicts = Literal["last", "each"]
-"""`last`: one verdict per debate, at the turn of the first judge's verdict or its last turn. `each`: a verdict at every
-turn of the judge up to that one."""
+"""The turns of the judge where it gives a verdict on a debate.
+
+`last`: only the turn where the first judge decided or, if it did not decide, its last turn. `each`: also all earlier
+turns.
+"""
 
 
 def rejudge_specs(
@@ -40,11 +47,7 @@ def rejudge_specs(
             f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them with nip-run merge, and "
             "judge the merged run"
         )
-    if manifest.is_training_run:
-        raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
-        )
+    check_has_games(manifest)
     _check(overrides)
     specs = load_specs(
         _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)
@@ -75,12 +78,12 @@ def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any
     path = folder.path.absolute()
     saved = load_saved(folder.spec).experiment
     name = saved.name if saved.rejudge is not None else saved.name[: MAX_NAME_LENGTH - len(SUFFIX)] + SUFFIX
-    cleared = {key: None for key in ("training", "fine_tune", "until") if getattr(saved, key, None) is not None}
+    unused = {key: None for key in ("training", "fine_tune", "until") if getattr(saved, key, None) is not None}
     return {
         "extends": str(path / SAVED_SPEC),
         "name": name,
         "kind": "benchmark",
         "benchmark": saved.benchmark or saved.name,
-        **cleared,
+        **unused,
         "rejudge": {"run": str(path), "verdict": verdict},
     }

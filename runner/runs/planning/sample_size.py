@@ -60,7 +60,7 @@ class VarianceOfDifference:
     split: bool = True
     """Whether the two parts are known separately; if not, the whole variance counts as fixed."""
     groups: int | None = None
-    """The number of groups in the runs from which the variance was estimated; None if it was not estimated."""
+    """The number of groups in the runs that the variance was estimated from; None if it was not estimated."""
     uncertainty: tuple[float, float] | None = None
     """The 95 % confidence interval of the true variance divided by the estimate."""
 
@@ -93,13 +93,13 @@ class SampleSize:
     detect: float
     variance: VarianceOfDifference
     datapoints: int
-    """The number of datapoints in the dataset; only those that the run to compare with has, if there is one."""
+    """The number of datapoints in the dataset; if there is a run to compare with, the number that both have."""
     groups: int
     rows: tuple[Needed, ...]
 
     @property
     def cheapest(self) -> Needed | None:
-        """The row with the fewest games for which the dataset is large enough; None if there is no such row."""
+        """The row with the fewest games that fit the dataset; None if no row fits."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.games, default=None)
 
 
@@ -144,26 +144,24 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
     """Return the datapoints, games, calls and cost for a number of repeats; the dataset has this many groups."""
     score_step = 1 / repeats  # the change of a datapoint's score if one game ends differently
     needed = groups_needed(detect, variance.of(repeats), score_step)
-    experiment = plan.spec.experiment
+    experiment, dataset = plan.spec.experiment, plan.spec.dataset.datapoints
     rollouts = replace(experiment.rollouts, per_datapoint=1)
     single_repeat_plan = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
-    datapoints_per_group = len(plan.spec.dataset.datapoints) / len(group_datapoints(plan.spec.dataset.datapoints))
-    needed_datapoints = round(needed * datapoints_per_group)
+    needed_datapoints = round(needed * (len(dataset) / len(group_datapoints(dataset))))
     # Calls and costs are estimated for one repeat of the whole dataset; with more games, the scale exceeds 1.
-    scale = needed_datapoints / len(plan.spec.dataset.datapoints) * repeats
+    scale = needed_datapoints / len(dataset) * repeats
     priced = estimate_costs(single_repeat_plan)
     costs = [row.cost_usd for row in priced if row.cost_usd is not None]
+    total_cost = (sum(low for low, _ in costs) * scale, sum(high for _, high in costs) * scale)
     return Needed(
         repeats,
         needed,
         needed_datapoints,
-        round(single_repeat_plan.size * scale),
-        (round(sum(row.calls[0] for row in priced) * scale), round(sum(row.calls[1] for row in priced) * scale)),
-        (sum(low for low, _ in costs) * scale, sum(high for _, high in costs) * scale)
-        if len(costs) == len(priced)
-        else None,
-        needed <= groups,
-        smallest_difference(groups, lambda _: variance.of(repeats), score_step),
+        games=round(single_repeat_plan.size * scale),
+        calls=(round(sum(row.calls[0] for row in priced) * scale), round(sum(row.calls[1] for row in priced) * scale)),
+        cost_usd=total_cost if len(costs) == len(priced) else None,
+        fits=needed <= groups,
+        smallest_difference=smallest_difference(groups, lambda _: variance.of(repeats), score_step),
     )
 
 
@@ -174,12 +172,11 @@ def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
     independent. With two runs, each system is similar to one of them.
     """
     if not runs:
-        return VarianceOfDifference(
-            UNKNOWN, 0.0,
+        source = (
             "no run is given, so this is the largest possible variance, for two independent runs (0.25 + 0.25); use "
-            "--from RUN for a better estimate",
-            split=False,
-        )  # fmt: skip
+            "--from RUN for a better estimate"
+        )
+        return VarianceOfDifference(UNKNOWN, 0.0, source, split=False)
     if len(runs) == 2:
         return _paired_variance(*runs)
     return _variance_of_run(*runs, run_is_baseline=False)

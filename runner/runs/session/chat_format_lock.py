@@ -1,6 +1,7 @@
-"""Find the chat formats and order of turns that an existing run started with, if its spec does not set them.
+"""Finds the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
-Two things can change the meaning of a spec between the start of a run and its resumption:
+Commands pass each plan through `with_original_formats` before they choose the run's folder. Two things can change the
+meaning of a spec between the start of a run and its resumption:
 
 - If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
   change between processes, and nip-run 0.1.0 used the format `openai` for every address.
@@ -32,7 +33,7 @@ from runner.spec.loader import Spec
 P = TypeVar("P", bound=RunPlan)
 
 MAX_COMBINATIONS = 16
-"""The maximum number of combinations of chat formats that are tried to find a started run. That of 0.1.0 is first."""
+"""The maximum number of combinations of chat formats to try. The first combination is that of 0.1.0."""
 
 
 def with_original_formats(
@@ -77,11 +78,10 @@ def with_original_formats(
 def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
     """Yield each plan that the spec may have meant when its run started, with the texts of `_describe_difference`."""
     spec = plan.spec
-    reordered_spec = _with_0_1_0_turn_order(spec)
-    for original in [
-        *([spec] if spec.groups_with_default_format else []),
-        *([] if reordered_spec is None else [reordered_spec]),
-    ]:
+    originals = [spec] if spec.groups_with_default_format else []
+    if (reordered_spec := _with_0_1_0_turn_order(spec)) is not None:
+        originals.append(reordered_spec)
+    for original in originals:
         for formats in _format_combinations(spec):
             candidate = _with_formats(original, _with_default_roles(formats))
             yield plan.with_spec(candidate), _describe_difference(spec, candidate, formats)
@@ -142,9 +142,8 @@ def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, ChatSett
             continue
         current_format = ChatSettings.of(spec.experiment.models[agent.model])
         if current_format.in_chats() != played[name].in_chats():
-            recorded, current = (
-                _format_overrides(agent.model, settings) for settings in (played[name], current_format)
-            )
+            recorded = _format_overrides(agent.model, played[name])
+            current = _format_overrides(agent.model, current_format)
             yield f"that run called {name} with {recorded}, but this spec has {current}; add {recorded} to the command"
 
 

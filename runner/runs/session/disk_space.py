@@ -1,4 +1,4 @@
-"""The check of disk space before anything is paid for."""
+"""Checks before the first paid call that the disk has enough space for a run."""
 
 from __future__ import annotations
 

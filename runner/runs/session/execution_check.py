@@ -1,4 +1,4 @@
-"""Checks of `execution` before a run has a folder, and the Ray connection that the runs of a command share."""
+"""Checks the spec key `execution` before a run has a folder, and shares one Ray connection among a command's runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _RAY_JOB_FOLDER = ("runtime_resources", "working_dir_files")
 """The end of the path under which a Ray session unpacks the working folders of its jobs."""
 
 
-def check_engine(execution: Execution, *, calls_models: bool) -> None:
-    """Check that the engine of `execution` is installed; `calls_models` is whether the run calls models.
+def check_engine(execution: Execution) -> None:
+    """Check that the engine of `execution` is installed.
 
     Raises:
         UsageError: the engine is not installed.
     """
-    if execution.engine == "ray" and calls_models:
+    if execution.engine == "ray":
         from runner.runs.workers.cluster.connection import ray_package  # most runs have no cluster
 
         ray_package()

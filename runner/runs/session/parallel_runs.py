@@ -1,8 +1,8 @@
-"""Plays several runs concurrently in one event loop.
+"""Plays several runs concurrently in one event loop, such as the runs of a sweep.
 
-The runs share limits, and a signal stops all of them. They start in the given order: a run starts when all earlier runs
-play and slots for games are still free. Each run has its own folder, journal, log and lock. If another process has
-locked a run, the run is tried again after all others.
+The runs share limits, and a signal stops all of them. A slot is the permission to play one game at a time. Runs start
+in the given order: a run starts when all earlier runs play games and slots are still free. Each run has its own folder,
+journal, log and lock. If another process has locked a run, the run is tried again after all others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import load_baseline
-from runner.runs.execution.process import interruptible
+from runner.runs.execution.process import interruptible, interruption
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, open_session, recording_failure
-from runner.runs.session.session import interruption
 
 MAX_CONCURRENT_RUNS = 16
 """The maximum number of concurrent runs, because each keeps several files open."""
@@ -143,8 +142,11 @@ class _ParallelPlayer:
         return self._shared.stop.stopping or self._failed is not None or (budget is not None and budget.is_exhausted)
 
     def _can_start_another(self) -> bool:
-        """Return whether another run can start: all started runs play games, and slots are still free."""
-        in_play = [order for order, task in enumerate(self._tasks) if not task.done()]  # tasks are in the order of runs
+        """Return whether the next run can start: all started runs play games, and slots are still free.
+
+        Runs are started in their order, so the position of a task is the position of its run.
+        """
+        in_play = [order for order, task in enumerate(self._tasks) if not task.done()]
         all_playing = all(self._slots.has_started(order) for order in in_play)
         return len(in_play) < self._shared.at_once and all_playing and self._slots.has_free
 
@@ -158,8 +160,8 @@ class _ParallelPlayer:
                 return
             self._done[order] = result
             while self._reported_count in self._done:
-                self._reported_count += 1
-                self._on_finish(self._reported_count - 1, self._done.pop(self._reported_count - 1))
+                position, self._reported_count = self._reported_count, self._reported_count + 1
+                self._on_finish(position, self._done.pop(position))
         except (Interrupted, asyncio.CancelledError) as error:
             self._stopped.append(run.run_id)
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))

@@ -1,4 +1,8 @@
-"""Runs a plan of games: creates the folder, plays a session, and adds the rows to the leaderboard."""
+"""Plays the games of a plan as a run: creates its folder, plays a session, and adds its rows to the leaderboard.
+
+The command line and Python start benchmarks here, and a training run starts the games of each iteration here. A session
+is one process's execution of a run (see `runs.session.session`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted
 from runner.documents.fetched_files import MARKER, MAX_MARKER
 from runner.models.api_keys import KeyUse
-from runner.models.layers.budget import Budget
+from runner.models.layers.budget import Budget, BudgetSettings
+from runner.models.usage_totals import UsageTotals
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -39,7 +44,7 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.saved_spec import recorded_plan
 from runner.runs.finished.selection import ReplayOf
-from runner.runs.session.session import Session, interruption
+from runner.runs.session.session import Session
 from runner.spec.loader import Spec
 
 
@@ -89,9 +94,7 @@ def run_games(
         if isinstance(session, FinishedRun):
             return session
         with recording_failure(session, results):
-            shared.play(session.play)
-            if shared.stop.stopping:  # interrupted after everything was written
-                raise interruption(run_id)
+            session.play_alone()
     if plan.shard is None:  # the rows of a shard are added by the merge
         with interruptible(run_id):
             results.board.append(session.folder)
@@ -121,32 +124,20 @@ def open_session(
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
-        if not has_outputs(merged):
-            raise DamagedRunError(
-                f"{merged.path} has lost its metrics or tables; nip-run merge {merged.run_id} rebuilds them for free"
-            )
-        return FinishedRun.opened(merged)
+        return _merged_result(merged)
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
-    replay = options.replay
-    if replay is None and plan.spec.resumed_run_id == run_id and manifest.replay_of is not None:
-        replay = ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
+    replay = options.replay or _recorded_replay(plan, manifest, run_id, results)
     source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
-        if plan.shard is None:
-            results.board.append_missing(folder)
-        metrics = folder.read_metrics()
-        return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, load_problems(folder))))
-    if part is None and manifest.parent_run_id is not None:
-        raise RunDirectoryError(
-            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume the training run with "
-            f"nip-run {results.run(manifest.parent_run_id).path}, or add --again to play the part as a new run"
-        )
-    size_notes = _notes_on_size(plan, folder, manifest) if part is None else []
+        return _finished_result(plan, folder, manifest, results)
+    size_notes = _check_continuable(plan, folder, manifest, results) if part is None else []
     check_debates(plan, folder)
     if plan.shard is None:
         results.board.check()
-    _write_inputs(plan, folder, baseline)
+    write_run_files(plan, folder)
+    if baseline is not None:
+        baseline.write(folder)
     manifest = replace(
         updated_manifest(manifest, plan).with_recorded("replay_of", "cache"),
         replay_of=source,
@@ -154,39 +145,73 @@ def open_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
+    budget = options.budget or open_budget(plan.share.budget, lambda: spending(plan, folder))
     session = Session(
-        plan,
-        folder,
-        manifest,
-        shared,
-        order=order,
-        budget=options.budget or _own_budget(plan, folder),
-        replay=replay,
-        watch=options.watch,
-        on_rollout=options.on_rollout,
+        plan, folder, manifest, shared,
+        order=order, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
         baseline=baseline,
-    )
+    )  # fmt: skip
     session.notes.extend(size_notes)
     return session
 
 
-def _write_inputs(plan: Plan, folder: RunFolder, baseline: BaselineScores | None) -> None:
+def _merged_result(folder: RunFolder) -> FinishedRun:
+    """Return the result of a run whose shards were merged.
+
+    Raises:
+        DamagedRunError: metrics or tables are missing.
+    """
+    if not has_outputs(folder):
+        raise DamagedRunError(
+            f"{folder.path} has lost its metrics or tables; nip-run merge {folder.run_id} rebuilds them for free"
+        )
+    return FinishedRun.opened(folder)
+
+
+def _finished_result(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> FinishedRun:
+    """Return the result of a finished run, after adding its rows to the leaderboard if they are missing."""
+    if plan.shard is None:
+        results.board.append_missing(folder)
+    notes = tuple(map(str, load_problems(folder)))
+    return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
+
+
+def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Results) -> ReplayOf | None:
+    """Return the replay that a run was started with, if the run is resumed from its saved spec; otherwise None."""
+    if plan.spec.resumed_run_id != run_id or manifest.replay_of is None:
+        return None
+    return ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
+
+
+def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
+    """Check that a command other than that of a training run may play a run's remaining games, and return notes on it.
+
+    Raises:
+        RunDirectoryError: the run is a part of a training run.
+        UsageError: the plan leaves out games that the run has played.
+    """
+    if manifest.parent_run_id is not None:
+        raise RunDirectoryError(
+            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume the training run with "
+            f"nip-run {results.run(manifest.parent_run_id).path}, or add --again to play the part as a new run"
+        )
+    return _notes_on_size(plan, folder, manifest)
+
+
+def write_run_files(plan: Plan, folder: RunFolder) -> None:
     """Write the spec and inputs of a run to its folder, if they are not there yet."""
-    mark_as_fetched(plan.spec, folder)
+    _mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
         write_initial_files(plan.spec, folder)
     write_inputs(plan, folder)
-    if baseline is not None:
-        baseline.write(folder)
 
 
-def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
-    """Return the spec's budget for this run, including its spending so far; None if there is no limit."""
-    settings = plan.share.budget
+def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> Budget | None:
+    """Return a budget that includes a run's spending so far, which `spent` computes; None if there is no limit."""
     if not settings.limited:
         return None
     budget = Budget(settings)
-    budget.add_spent(spending(plan, folder))
+    budget.add_spent(spent())
     return budget
 
 
@@ -216,24 +241,22 @@ def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
     if not folder.journal.is_file():
         raise RunError(f"{folder.journal} is missing, so the run's metrics and tables cannot be rebuilt; restore it")
     plan = recorded_plan(saved_plan(folder).spec, folder, Plan)
-    session = Session(plan, folder, folder.manifest(), shared := SharedResources([plan]), recorded_only=True)
+    session = Session(plan, folder, folder.manifest(), SharedResources([plan]), recorded_only=True)
     with interruptible(folder.run_id):
-        shared.play(session.play)
-        if shared.stop.stopping:
-            raise interruption(folder.run_id)
+        session.play_alone()
         results.board.append(folder)
     return session.result()
 
 
 def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
-    """Return the folder of a replayed run or, if the results do not have it under its own name, of a copy."""
+    """Return the folder with a replayed run's name or, if there is none, any folder with a copy of the run."""
     run_folder = results.run(run_id)
     copies = () if run_folder.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
 
 
 def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return notes for a finished run that the plan extends.
+    """Return notes on how the plan changes a run that was already finished.
 
     Raises:
         UsageError: the plan leaves out games that the run has played, so they would vanish from its tables.
@@ -252,27 +275,25 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
                 f"run {folder.run_id} has judged {manifest.rollouts:,} debates, but this spec selects only "
                 f"{plan.size:,}; add --run-id NAME, or --again, to judge them in a new run"
             )
-        datapoints, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
+        repeats = plan.spec.experiment.rollouts.per_datapoint
+        with_rollouts = max(repeats, change.per_datapoint) > 1
+        played = _describe_size(change.datapoints, change.per_datapoint, with_rollouts=with_rollouts)
+        selected = _describe_size(len(plan.points), repeats, with_rollouts=with_rollouts)
         raise UsageError(
-            f"run {folder.run_id} is finished with "
-            f"{_describe_size(change.datapoints, change.per_datapoint, other=repeats)}, but this spec selects only "
-            f"{_describe_size(datapoints, repeats, other=change.per_datapoint)}; add --run-id NAME, or --again, to "
-            "play a new run"
+            f"run {folder.run_id} is finished with {played}, but this spec selects only {selected}; add --run-id NAME, "
+            "or --again, to play a new run"
         )
+    if not change.is_regrouped:
+        return []
     group_by = plan.spec.dataset.group_by
     by = f"group_by={group_by}" if group_by else "datapoint, because group_by is not set"
-    return (
-        [f"run {folder.run_id}: confidence intervals are recomputed, clustered by {by}"] if change.is_regrouped else []
-    )
+    return [f"run {folder.run_id}: confidence intervals are recomputed, clustered by {by}"]
 
 
-def _describe_size(datapoints: int, repeats: int, *, other: int) -> str:
-    """Describe the size of a run, such as "10 rollouts of 5 datapoints" or just "5 datapoints".
-
-    The text names rollouts if `repeats` (rollouts per datapoint) is above 1 here or in the run compared with (`other`).
-    """
+def _describe_size(datapoints: int, repeats: int, *, with_rollouts: bool) -> str:
+    """Describe the size of a run, such as "10 rollouts of 5 datapoints" or, without rollouts, "5 datapoints"."""
     points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
-    return points if repeats == other == 1 else f"{counted(datapoints * repeats, 'rollout')} of {points}"
+    return f"{counted(datapoints * repeats, 'rollout')} of {points}" if with_rollouts else points
 
 
 def _replay_source(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
@@ -308,8 +329,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
     try:
         yield
     except NipRunError as error:
-        for line in session.notes:
-            error.add_note(f"note: {line}")
+        error.with_notes(f"note: {line}" for line in session.notes)
         # If the folder is gone, the leaderboard may be gone too, or belong to other results.
         is_there = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
         if is_there and session.plan.shard is None:
@@ -317,8 +337,8 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
         raise
 
 
-def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
-    """Mark the folder of a fetched spec's run as fetched, so that its saved spec is not trusted more than the spec."""
+def _mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
+    """If the spec was downloaded, mark the run's folder as downloaded, so that the saved spec is not trusted more."""
     if spec.fetched is None:
         return
     try:

@@ -1,6 +1,7 @@
 """A session: one process's execution of a run, which plays the remaining games and writes all files.
 
-Sessions of several runs may share one event loop. The caller owns the loop and handles its signals.
+`runs.session.run` and `runs.shards.merge` create sessions. Sessions of several runs may share one event loop, whose
+signals `SharedResources` handles.
 """
 
 from __future__ import annotations
@@ -12,13 +13,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Protocol
 
-from runner.base.errors import (
-    BudgetExhausted,
-    CallError,
-    FolderGoneError,
-    Interrupted,
-    RunError,
-)
+from runner.base.errors import BudgetExhausted, CallError, FolderGoneError, RunError
 from runner.base.storage.log_lines import first_record
 from runner.base.text import counted
 from runner.models.layers.budget import Budget
@@ -36,14 +31,14 @@ from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, Watch
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
-from runner.runs.execution.process import cores_here, log_to, wait_for_signals
+from runner.runs.execution.process import cores_here, interruption, log_to, wait_for_signals
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
-from runner.runs.execution.wiring import WiredLayers, Wiring
+from runner.runs.execution.wiring import ModelLayers, Wiring
 from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.session.disk_space import check_disk_space
 
 _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
@@ -99,8 +94,6 @@ class Session:
         self._context = copy_context()
         self._earlier_manifest: Manifest | None = None
         """The manifest before this session."""
-        self._cores = 1
-        """The number of cores to use for sealing the tables after the games."""
 
     async def play(self) -> None:
         """Play the remaining games, then write all files.
@@ -137,6 +130,16 @@ class Session:
         finally:
             self._shared.in_play.remove(self)
 
+    def play_alone(self) -> None:
+        """Play the remaining games in a new event loop, then write all files.
+
+        Raises:
+            NipRunError: see `play`; also `Interrupted` if a signal arrived after everything was written.
+        """
+        self._shared.play(self.play)
+        if self._shared.stop.stopping:
+            raise interruption(self.folder.run_id)
+
     def result(self) -> FinishedRun:
         """Return the result of the run after `play` has returned."""
         metrics = self.folder.read_metrics()
@@ -146,46 +149,45 @@ class Session:
         """Return the number of calls in flight."""
         return self._accounting.progress.in_flight()
 
-    def stopping(self, message: str) -> None:
+    def report_stopping(self, message: str) -> None:
         """Report to the progress callback and in the run's log that the run is stopping."""
         self._context.run(self._accounting.warn, "signal", message)
 
     def _end(self, status: Status, error: Exception | None = None) -> None:
         """Write the manifest of a run that did not finish."""
-        # If this fails too, nothing is lost: the journal has all records, and the run is shown as interrupted.
         self._note_problems()
-        with suppress(RunError):
-            counts = self._accounting.unfinished(measure_spending(self.plan, self.folder))
+        with suppress(RunError):  # without this manifest, the run is shown as interrupted; the journal has all records
+            counts = self._accounting.unfinished_counts(measure_spending(self.plan, self.folder))
             self.manifest = self.manifest.with_error(error).ended(status, **counts)
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
         """Play the remaining games in this process or with workers, and write the run's files."""
-        if self._wiring.calls_models:
+        if self._wiring.is_live:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
-            from runner.runs.workers.writer_setup import scheduler_of  # most runs have no workers
+            from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
-            self._cores = min(workers, cores_here())
             makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with scheduler_of(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
-                await self._play_all(scheduler, journal.check_there, lambda: journal.records)
+            async with open_scheduler(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
+                cores = min(workers, cores_here())
+                await self._play_all(scheduler, journal.check_there, lambda: journal.records, cores)
             return
-        async with self._wiring.opened() as wired:
+        async with self._wiring.open_layers() as layers:
 
-            def check_over() -> None:
-                wired.check_answered()
-                wired.check_there()
+            def check_after_games() -> None:
+                layers.check_answered()
+                layers.check_folder()
 
-            await self._play_all(self._engine(wired), check_over, wired.records)
+            await self._play_all(self._engine(layers), check_after_games, layers.records)
 
     def _workers(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
-        if not self._wiring.calls_models:
+        if not self._wiring.is_live:
             if self._wiring.replay is not None:
                 key = "processes" if execution.engine == "processes" else "workers"
                 self.notes.append(f"a replay is played by one process, so execution.{key} is ignored")
@@ -197,84 +199,91 @@ class Session:
             )
         return None if execution.engine == "processes" and workers == 1 else workers
 
-    def _engine(self, wired: WiredLayers) -> Engine:
+    def _engine(self, layers: ModelLayers) -> Engine:
         """Return the engine that plays the games in this process."""
-        plan = self.plan
         return Engine.of_plan(
-            plan,
-            wired.complete,
-            failed_calls=wired.failed_calls,
-            on_end=wired.ended,
-            siblings=plan.siblings,
-            sharing=plan.sharing,
+            self.plan,
+            layers.complete,
+            failed_calls=layers.failed_calls,
+            on_end=layers.ended,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
             order=self._order,
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
-    async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
-        """Play all games and write the run's files.
+    async def _play_all(
+        self, player: Player, check_after_games: Callable[[], None], records: Callable[[], int], cores: int = 1
+    ) -> None:
+        """Play all games and write the run's files, with up to `cores` cores for the tables.
 
-        After the games, `check_over` raises an error if the run must still fail. `records` returns the number of
-        records in the journal.
+        `check_after_games` raises an error if the run must fail although all games have ended. `records` returns the
+        number of records in the journal.
         """
-        concurrency = self._concurrency()
-        sinks, accounting = RolloutSinks(self.plan, self.folder), self._accounting
+        sinks = RolloutSinks(self.plan, self.folder)
+        try:
+            await self._play_games(player, sinks, check_after_games)
+        except BaseException:
+            sinks.discard()
+            raise
+        await asyncio.to_thread(sinks.seal, cores)
+        self._finish(sinks, records)
 
-        def sink(rollouts: FinishedJob) -> None:
-            if isinstance(rollouts, WorkerGame):
-                for worker_rollout in rollouts.rollouts:
-                    sinks.put(worker_rollout.output)
-                    accounting.count(worker_rollout.counted)
-                    accounting.problems.add_problem_free(*worker_rollout.problem_free_counts)
-                accounting.end_job()
-                return
-            assert isinstance(rollouts, Sequence)
-            for rollout in rollouts:
-                sinks.add(rollout)
-                accounting.add(rollout)
-                if self._on_rollout is not None:
-                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id))
-            sinks.end_job(rollouts)
-            accounting.end_job()
+    async def _play_games(self, player: Player, sinks: RolloutSinks, check_after_games: Callable[[], None]) -> None:
+        """Play all games, and pass their rollouts to the sinks in the order of the plan."""
+        concurrency = self._concurrency()
+
+        def write(finished: FinishedJob) -> None:
+            self._write(finished, sinks)
             if self._decision is not None:
-                if self._decision.add(rollouts):
+                assert isinstance(finished, Sequence), "with `until`, workers send rollouts"
+                if self._decision.add(finished):
                     ordered.end()
                     self._stop.stop()
                 ordered.window = self._decision.ahead(concurrency)
 
-        try:
-            # The window is the number of games that may be played ahead of the first unfinished one.
-            window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
-            window = window if self._decision is None else self._decision.ahead(concurrency)
-            ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
-            if self._is_batched and self._shared.slots is not None:
-                self._shared.slots.mark_started(self._order)
-            with closing(ordered):
-                try:
-                    await player.play_all(self.plan.jobs(), ordered, concurrency)
-                except _GAME_ENDING_ERRORS:
-                    if not ordered.ended:
-                        raise
-                await wait_for_signals()
+        # The window is the number of games that may be played ahead of the first unfinished one.
+        window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
+        window = window if self._decision is None else self._decision.ahead(concurrency)
+        ordered = PlanOrderBuffer(write, window, sinks.unsealed)
+        if self._is_batched and self._shared.slots is not None:
+            self._shared.slots.mark_started(self._order)
+        with closing(ordered):
+            try:
+                await player.play_all(self.plan.jobs(), ordered, concurrency)
+            except _GAME_ENDING_ERRORS:
                 if not ordered.ended:
-                    self._stop.check()
-                check_over()
-        except BaseException:
-            sinks.discard()
-            raise
-        await asyncio.to_thread(sinks.seal, self._cores)
-        self._finish(sinks, records)
+                    raise
+            await wait_for_signals()
+            if not ordered.ended:
+                self._stop.check()
+            check_after_games()
+
+    def _write(self, finished: FinishedJob, sinks: RolloutSinks) -> None:
+        """Write and count the rollouts of one job: their outputs if a worker has built them, or the rollouts."""
+        accounting = self._accounting
+        if isinstance(finished, WorkerGame):
+            for worker_rollout in finished.rollouts:
+                sinks.put(worker_rollout.output)
+                accounting.count(worker_rollout.counted)
+                accounting.problems.add_problem_free(*worker_rollout.problem_free_counts)
+        else:
+            assert isinstance(finished, Sequence)
+            for rollout in finished:
+                sinks.add(rollout)
+                accounting.add(rollout)
+                if self._on_rollout is not None:
+                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id))
+            sinks.end_job(finished)
+        accounting.end_job()
 
     def _concurrency(self) -> int:
         """Return how many games are played concurrently."""
-        limit = self.plan.share.rollouts.concurrency
-        if self._decision is not None:
-            replay = self._wiring.replay
-            # A replay has no answers for games after the last recorded one, and concurrency does not speed it up.
-            return 1 if replay is not None and replay.until_round is None else min(limit, self.plan.size)
-        return self.plan.size if self._is_batched else min(limit, self.plan.size)
+        if self._decision is None and self._is_batched:
+            return self.plan.size
+        if self._decision is not None and is_whole_replay(self._wiring.replay):
+            return 1  # because the replayed run has no answers for games after its last one
+        return min(self.plan.share.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
@@ -290,7 +299,7 @@ class Session:
         self._note_problems()
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
-        counts = accounting.finished(spent)
+        counts = accounting.final_counts(spent)
         earlier = self._earlier_manifest
         if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:
             # Nothing new was played. Keep the recorded cost, because prices may have changed since.
@@ -313,8 +322,3 @@ class Session:
     def _note_problems(self) -> None:
         """Add each problem of the games to the notes once."""
         self.notes.extend(line for line in map(str, self._accounting.problems.all_problems()) if line not in self.notes)
-
-
-def interruption(run_id: str) -> Interrupted:
-    """Return the error for a run that was stopped."""
-    return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")

@@ -1,4 +1,7 @@
-"""Checks the shards of a run before they are merged, and reports all problems together."""
+"""Checks the shards of a run before they are merged, and reports all problems together.
+
+A part is the folder of one shard. Parts may come from several machines, so any of them may be wrong or damaged.
+"""
 
 from __future__ import annotations
 
@@ -152,9 +155,8 @@ def _check_specs(spec_values: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> 
 
 def _most_frequent(mappings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the mapping that occurs most often, the first in case of a tie; an empty one if there are none."""
-    by_content = {repr(sorted(mapping.items())): mapping for mapping in mappings}
-    counts = Counter(repr(sorted(mapping.items())) for mapping in mappings)
-    return by_content[max(counts, key=counts.__getitem__)] if counts else {}
+    contents = [repr(sorted(mapping.items())) for mapping in mappings]
+    return mappings[contents.index(Counter(contents).most_common(1)[0][0])] if mappings else {}
 
 
 def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:

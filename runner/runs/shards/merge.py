@@ -1,4 +1,4 @@
-"""Merges the shards of a run: joins their journals, and builds all other files from the joined journal.
+"""Merges the shards of a run (`nip-run merge`): joins their journals, and builds all other files from the result.
 
 A part is the folder of one shard. The files are built in a staging folder and moved to the run's folder, the manifest
 last. A merge that is killed has no visible effect and can be repeated. The joined journal has the records of all
@@ -9,8 +9,9 @@ shards give the same journal everywhere.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,12 @@ from runner.results.manifest import PLAYED, Manifest
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Watch
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache_path
-from runner.runs.session.session import Session, interruption
+from runner.runs.session.session import Session
 from runner.runs.shards.checks import check_parts
 from runner.runs.shards.parts import ShardPart, read_parts
 from runner.spec.origin import MARKER
@@ -46,18 +46,17 @@ STAGING = ".merging"
 """The name of the staging folder in the run's folder."""
 
 PIECE_BYTES = 4 << 20
-"""The number of bytes to read or write at a time."""
+"""The number of bytes of a file to copy at a time."""
 
 
 def merge(
     run_id: str,
     results: Results,
-    others: Sequence[RunFolder] = (),
+    other_parts: Sequence[RunFolder] = (),
     *,
     wait_seconds: float = 0.0,
-    watch: Watch | None = None,
 ) -> FinishedRun:
-    """Merge the shards of a run, from its folder and from the folders `others`, and return the merged run.
+    """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
 
     A run that is already merged is returned unchanged, unless it has lost its metrics or tables: these are rebuilt. No
     model is called, and no API key is needed.
@@ -69,16 +68,18 @@ def merge(
         Interrupted: SIGINT or SIGTERM; nothing was changed.
     """
     run = results.run(run_id)
-    if not others and not run.path.is_dir():
+    if not other_parts and not run.path.is_dir():
         check_parts(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _merged_already(run, results)
-        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *others)}
+        folders = {
+            folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *other_parts)
+        }
         results.board.check()
         parts = check_parts(run_id, *read_parts(list(folders.values())))
         try:
-            result = _Merge(run, parts, watch).build()
+            result = _Merge(run, parts).build()
         except BaseException:
             with suppress(OSError):
                 remove_folder(run.path / STAGING)
@@ -116,8 +117,8 @@ def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
 class _Merge:
     """The merge of one run."""
 
-    def __init__(self, run: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
-        self._run, self._parts, self._watch = run, parts, watch
+    def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
+        self._run, self._parts = run, parts
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
         """The part that started first. The merged run takes the values that are fixed at a run's start from it."""
         self._staged = RunFolder(run.path / STAGING, run.run_id)
@@ -126,28 +127,19 @@ class _Merge:
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
         plan = self._plan()
-        try:
+        with _explain_write_errors(self._staged.path):
             remove_folder(self._staged.path)
             make_folder(self._staged.path)
-        except OSError as error:
-            raise RunError(
-                f"cannot create the folder {self._staged.path}: {error.strerror}. Check the permissions and the free "
-                "space of the disk, and merge again"
-            ) from error
         self._note_differences()
         self._write_journal()
         self._write_log()
         manifest = self._manifest(plan)
         self._staged.write_manifest(manifest)
-        session = Session(
-            plan, self._staged, manifest, shared := SharedResources([plan]), watch=self._watch, recorded_only=True
-        )
+        session = Session(plan, self._staged, manifest, SharedResources([plan]), recorded_only=True)
         try:
-            shared.play(session.play)
+            session.play_alone()
         except RunError as error:
             raise MergeError(self._run.run_id, [f"{error}"]) from error
-        if shared.stop.stopping:
-            raise interruption(self._run.run_id)
         self._copy_inputs(plan)
         finished_at = max(part.manifest.finished_at or "" for part in self._parts)
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
@@ -181,37 +173,22 @@ class _Merge:
         header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journals)[:16])
         first_line = encode(0, header)
         seed, sequence = log_seed(first_line, header), 1
-        try:
-            with create(path) as file:
-                buffered = [first_line]
-                size = len(first_line)
-                for part, part_header in zip(self._parts, first_records, strict=True):
-                    for record in _records(part):
-                        _add_origin(record, part_header)
-                        buffered.append(encode(sequence, record, seed))
-                        size += len(buffered[-1])
-                        sequence += 1
-                        if size > PIECE_BYTES:
-                            file.write(b"".join(buffered))
-                            buffered, size = [], 0
-                file.write(b"".join(buffered))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}. Check the disk, and merge again") from error
+        with _explain_write_errors(path), create(path) as file:
+            file.write(first_line)
+            for part, part_header in zip(self._parts, first_records, strict=True):
+                for record in _records(part):
+                    _add_origin(record, part_header)
+                    file.write(encode(sequence, record, seed))
+                    sequence += 1
+            file.flush()
+            os.fsync(file.fileno())
 
     def _write_log(self) -> None:
         """Write the parts' logs, one after the other."""
-        try:
-            with create(self._staged.log) as file:
-                for part in self._parts:
-                    with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
-                        while piece := log.read(PIECE_BYTES):
-                            file.write(piece)
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self._staged.log}: {error.strerror}. Check the disk, and merge again"
-            ) from error
+        with _explain_write_errors(self._staged.log), create(self._staged.log) as file:
+            for part in self._parts:
+                with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
+                    shutil.copyfileobj(log, file)
 
     def _manifest(self, plan: Plan) -> Manifest:
         """Return the manifest of the merged run, with the start time and versions of the part that started first."""
@@ -235,9 +212,9 @@ class _Merge:
             _copy(self._first.folder.spec, self._run.spec)
 
     def _move_to_run(self, manifest: Manifest) -> None:
-        """Move the staged files to the run's folder. The manifest comes last: the merged run exists once it does."""
+        """Move the staged files to the run's folder. The manifest comes last, because it marks the run as complete."""
         run_folder, staged = self._run.path, self._staged
-        try:
+        with _explain_write_errors(run_folder):
             staged.manifest_path.unlink()
             for path in sorted(staged.path.iterdir()):
                 target = run_folder / path.name
@@ -246,8 +223,6 @@ class _Merge:
                 path.replace(target)
             fsync_dir(run_folder)
             remove_folder(staged.path)
-        except OSError as error:
-            raise RunError(f"cannot write {run_folder}: {error.strerror}. Check the disk, and merge again") from error
         merged_parts = {
             "parts": [
                 {
@@ -263,6 +238,18 @@ class _Merge:
         self._run.make(SHARDS)
         atomic_write(self._run.parts / MERGED, orjson.dumps(merged_parts, option=orjson.OPT_INDENT_2))
         self._run.write_manifest(manifest)
+
+
+@contextmanager
+def _explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into a `RunError` that names the file or folder to write."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror}. Check the permissions and the free space of the disk, and merge "
+            "again"
+        ) from error
 
 
 def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
@@ -296,7 +283,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
 
 
 def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:
-    """Add the number of the part's journal to an answer, because caches that the part filled refer to this number."""
+    """Add the id of the part's journal to an answer, because caches with the part's answers refer to this id."""
     if record.get("kind") == CallRecord.KIND and "of" not in record and header is not None and "journal" in header:
         record.setdefault(ORIGIN, header["journal"])
 

@@ -1,4 +1,7 @@
-"""Reads the parts of a run that are to be merged: their manifests, specs and inputs."""
+"""Reads the parts of a run that are to be merged: their manifests, specs and inputs.
+
+A part is the folder of one shard, perhaps copied from another machine.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ LOCAL_KEYS = (
 """Spec keys that may differ between shards: addresses and limits, which do not change what is played or written."""
 
 START_FILES = ("written", "environment.lock")
-"""Names in `inputs/` that are no inputs: they describe the start of the part, and differ between machines."""
+"""Names in `inputs/` of files that are not inputs: they describe the machine that played the part, and may differ."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class ShardPart:
     folder: RunFolder
     manifest: Manifest
     plans: dict[Any, Plan] = field(default_factory=dict, compare=False, repr=False)
-    """A cache for plans by the hashes of spec and inputs, which all parts share."""
+    """A cache of plans by the hashes of their files. All parts share it, because most have the same spec."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} ({self.folder.path})"

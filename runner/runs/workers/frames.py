@@ -1,4 +1,7 @@
-"""Encodes batches of messages as frames in a stream of bytes, for local sockets and for calls to Ray actors."""
+"""Encodes batches of messages as frames in a stream of bytes, for local sockets and for calls to Ray actors.
+
+A frame is the length of a batch, followed by the pickled messages.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Outbox:
-    """Messages to send. Messages that are added before the next `take` share a frame."""
+    """The messages to send. All messages that are added before the next `take` share a frame."""
 
     def __init__(self) -> None:
         self._messages: list[Any] = []

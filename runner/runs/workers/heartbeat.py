@@ -1,8 +1,8 @@
 """Kills workers that have been silent for too long, so that other workers play their games.
 
-A worker sends a message at least once per check. The monitor counts checks without a message and does not measure the
-time, because the writer itself may have been suspended. Afterwards, the writer reads all waiting messages before the
-next check.
+A worker sends a message at least once per check. The monitor counts the checks without a message. It does not measure
+the time, because the writer (the main process) may itself have been suspended. After that, the writer reads all waiting
+messages before the next check.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
-"""A worker is killed after this many silent checks in a row. Rendering the longest prompts takes less time."""
+"""A worker is killed after this many silent checks in a row: longer than rendering the longest prompts takes."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
 """The same limit while the run is stopping, when a person waits."""

@@ -1,4 +1,8 @@
-"""The games that were not leased yet, and the worker slot that each of them must go to."""
+"""The games that are not leased, the worker slot that each of them must go to, and the key of each game.
+
+The writer (the main process) leases each game to the worker in one slot, with the game's records in the journal. If the
+worker dies, its games are returned here. The key tells which records belong to a game.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
 
 SUSPECT_DEATHS = 3
-"""If this many workers died while they played a game, the next worker plays this game alone, to test it."""
+"""After this many deaths of workers that played a game, the next worker plays the game alone, to test it."""
 
 MAX_DEATHS_ALONE = 2
-"""If this many workers died while they played a game alone, the run ends with an error that names the game."""
+"""After this many deaths of workers that played a game alone, the run ends with an error that names the game."""
+
+
+Game = tuple[object, ...]
+"""The key of a game or tree or, if games share calls, of all games of a datapoint."""
+
+
+def game_of_sample(plan: Plan, datapoint: str, repeat: int) -> Game:
+    """Return the key of the game that a sample (an answer of the run) belongs to."""
+    if plan.shares_between_games:
+        return (datapoint,)
+    variants = len(plan.variants)
+    branches = 1 if plan.shape is None else plan.shape.branches
+    return datapoint, repeat // variants // branches, repeat % variants
+
+
+def game_of_job(plan: Plan, job: Job) -> Game:
+    """Return the key of the game of a job."""
+    return game_of_sample(plan, job.datapoint.id, job.number)
 
 
 @dataclass(eq=False)
 class LeasedGame:
-    """A game, with the number of workers that died while they played it."""
+    """A game that was leased at least once."""
 
     job: Job
     deaths: int = 0
     """The number of workers that died while they played this game."""
-    alone: int = 0
+    deaths_alone: int = 0
     """The number of workers that died while they played only this game."""
 
     def __lt__(self, other: LeasedGame) -> bool:
@@ -37,7 +60,7 @@ class LeasedGame:
 class LeaseBook:
     """Chooses the next game for each slot: first games that were returned, then new games in the order of the plan.
 
-    With `by_datapoint`, all games of a datapoint go to the slot that got the first of them, while its worker lives.
+    With `by_datapoint`, all games of a datapoint go to the slot of its first game, until the worker there dies.
     """
 
     def __init__(self, jobs: Iterator[Job], has_room: Callable[[int], bool], slots: int, *, by_datapoint: bool) -> None:
@@ -52,7 +75,7 @@ class LeaseBook:
         self._slot_of: dict[str, int] = {}
         """The slot of each datapoint, if the datapoint has one."""
         self._queues: list[list[LeasedGame]] = [[] for _ in range(slots)]
-        """For each slot, the games that wait for it, as a heap."""
+        """The games that wait for each slot, as heaps."""
 
     @property
     def is_empty(self) -> bool:

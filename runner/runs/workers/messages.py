@@ -83,7 +83,7 @@ class Denied(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """Send no new calls."""
+    """The order to send no new calls."""
 
 
 class GroupsAnswered(NamedTuple):
@@ -93,7 +93,7 @@ class GroupsAnswered(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """All games have ended: report everything that remains, and exit."""
+    """The order to report everything that remains and then to end, after all games have ended."""
 
 
 # From a worker

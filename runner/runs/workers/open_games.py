@@ -1,4 +1,8 @@
-"""The writer's access to the journal: appends the records of all workers, and finds the records of a leased game."""
+"""The writer's access to the journal: appends the records of all workers, and finds the records of a leased game.
+
+The writer is the main process of a run with workers. It leases each game to one worker, together with the records that
+an earlier process or a worker that died has already written.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,8 @@ from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.workers.leases import LeasedGame
+from runner.runs.workers.leases import Game, LeasedGame, game_of_job, game_of_sample
 from runner.runs.workers.messages import Append, Record
-from runner.runs.workers.record_keys import Game, game_of_job, game_of_sample
 
 
 class OpenGames:
@@ -62,7 +65,7 @@ class OpenGames:
                 game = game_of_sample(self._plan, sample[0], sample[1])
                 self._offsets.setdefault(game, []).append(next(positions))
             for error in append.failures:
-                self._accounting.failed(TransientError(error))
+                self._accounting.count_failure(TransientError(error))
 
     def records_for(self, leased: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
         """Return the records that a worker needs to play a game.

@@ -27,7 +27,7 @@ from runner.runs.workers.remote_errors import RemoteError
 
 
 class _AbandonedError(Exception):
-    """Ends a granted call that the worker no longer waits for, and that may be billed."""
+    """Ends a granted call that the worker no longer waits for, although it may be billed."""
 
 
 @dataclass(eq=False)

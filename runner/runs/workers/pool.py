@@ -1,4 +1,7 @@
-"""Worker pools: the interface that local processes and Ray actors implement."""
+"""The interface of worker pools, which local processes and Ray actors implement.
+
+A pool starts workers for the writer (the main process of a run with workers).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main function of a worker process, which ends when its writer does."""
+"""The main function of a worker process. `LocalPool` starts it, and it ends when the writer (the main process) does."""
 
 from __future__ import annotations
 

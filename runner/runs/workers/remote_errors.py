@@ -1,4 +1,4 @@
-"""Encodes exceptions as values that can be sent between processes."""
+"""Encodes exceptions as values, because many exceptions of nip-run cannot be pickled. Workers and the writer use it."""
 
 from __future__ import annotations
 

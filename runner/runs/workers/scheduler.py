@@ -1,12 +1,14 @@
 """The writer of a run with workers: leases games to workers, collects results, and replaces workers that die.
 
-The writer is the main process. Only the writer writes the files of the run.
+The writer is the main process, and only it writes the files of the run. A lease gives a game to one worker until the
+game has ended. Each worker fills a slot; if the worker dies, a new one takes over its slot.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -39,8 +41,8 @@ If the start takes longer, as in a full cluster, the workers that are ready get 
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
 
-More games would not fit into the processor's cache. Because these games end at about the same time, the writer leases
-the same number of further games in advance.
+More games would not fit into the processor's cache. These games end at about the same time, so the writer leases the
+same number of further games in advance.
 """
 
 log = logging.getLogger("nip_run.workers")
@@ -55,12 +57,16 @@ class GameScheduler:
         self._progress = asyncio.Event()
         state.stop.set_on_stop(self._progress)
         self._failure: BaseException | None = None
+        """The first error that stops the run, which `play_all` raises."""
         self._exhausted: BudgetExhausted | None = None
+        """The error of a budget that does not allow more games."""
         self._was_stopped = False
+        """Whether a game in progress was given up because the run is stopping."""
         self._deaths = WorkerDeaths(workers)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
+        """Whether all games have ended, so that dead workers are not replaced."""
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
@@ -81,7 +87,7 @@ class GameScheduler:
         state, slots = self._state, self._slots
         self._results = results
         self._concurrency = concurrency
-        # Games that share calls must be played by the same worker, which has the records of these calls.
+        # The same worker must play all games that share calls, because it has the records of these calls.
         self._book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
         is_complete = False
         monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
@@ -141,21 +147,21 @@ class GameScheduler:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
-        concurrent_games, ahead = -(-self._concurrency // max(expected_workers, 1)), 0  # rounded up
+        concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
         if not self._state.start.is_durable:  # all answers are free, such as replayed ones; no call waits for a server
-            concurrent_games = ahead = min(concurrent_games, MAX_OFFLINE_GAMES)
+            concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
         leased = True
         while leased and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
-            leased = sum(self._lease_to(slot, concurrent_games, ahead) for slot in ready) > 0
+            leased = sum(self._lease_to(slot, concurrent_games, waiting_games) for slot in ready) > 0
 
-    def _lease_to(self, slot: WorkerSlot, concurrent_games: int, ahead: int) -> bool:
-        """Lease one game to a worker if there is one for it; return whether one was leased.
+    def _lease_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
+        """Lease one game to a worker, and return whether there was a game for it.
 
-        The worker plays up to `concurrent_games` games at a time; up to `ahead` further games wait in the worker.
+        The worker plays up to `concurrent_games` games at a time; up to `waiting_games` further games wait in it.
         """
-        if slot.plays_alone or len(slot.leases) >= concurrent_games + ahead:
+        if slot.plays_alone or len(slot.leases) >= concurrent_games + waiting_games:
             return False
         # A game that may kill workers is played alone, after the worker's other games.
         if self._book.has_suspects(slot.number):
@@ -190,7 +196,7 @@ class GameScheduler:
     # Messages of workers
 
     def _receive(self, slot: WorkerSlot, batch: Sequence[Any]) -> None:
-        """Handle a batch of messages from a worker. Records in it are appended to the journal."""
+        """Handle a batch of messages from a worker, and append the records in it to the journal."""
         slot.silent_checks = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
@@ -273,7 +279,7 @@ class GameScheduler:
             self._fail(error)
 
     def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
-        if not self._is_over and not slot.is_drained:
+        if not (self._is_over or slot.is_drained):
             self._create_task(self._replace(slot, what_happened))
         self._progress.set()
 
@@ -306,7 +312,7 @@ class GameScheduler:
             await self._start(slot, Pickled(state.start))
 
     async def _drain(self) -> None:
-        """Wait until all workers have reported everything.
+        """Tell all workers to report what remains, and wait until they have done so.
 
         Raises:
             ProviderRefusal: a model group refused every call of every worker.

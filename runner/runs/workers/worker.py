@@ -1,4 +1,8 @@
-"""A worker, which plays leased games with its own agents, providers and connections."""
+"""A worker, which plays games of a run with its own agents, providers and connections.
+
+The writer (the main process) leases games to workers, each game to one worker. `LocalWorker` runs a worker in a local
+process, and `ActorChannel` in a Ray actor.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,16 @@ from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
 from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
-from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import failed_calls_in, labels_for_dummy, replayed_run, with_journal
+from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
-from runner.runs.workers.record_keys import game_of_job
+from runner.runs.workers.leases import game_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
     LeasedRecords,
@@ -88,10 +92,10 @@ class _Player:
         self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
-        failed_calls = FailedCalls(failed_calls_in(plan, costs, self._records.failures))
+        failed_calls = FailedCalls(failed_calls_in(plan, self._records.failures))
         self._events = RemoteEvents(
-            channel, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, channel), self._cache,
-            start.is_budgeted, AnswerJudge(plan),
+            costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
+            AnswerJudge(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.makes_outputs else None
         if fine_tune_of(plan) is not None and self._builder is None:
@@ -143,8 +147,6 @@ class _Player:
             with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
             on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
-            siblings=plan.siblings,
-            sharing=plan.sharing,
             stop=self._stop,
         )
 

@@ -1,4 +1,7 @@
-"""Handles deaths of workers: counts the calls they left in flight, and ends the run after too many deaths."""
+"""Handles deaths of workers: counts the calls they left in flight, and ends the run after too many deaths.
+
+The scheduler uses it before it starts a new worker.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ import secrets
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
+from runner.runs.execution.spending import describe_lost
 from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
-"""The run ends if this many workers die in a row before they are ready, or as many as it has workers, if more."""
+"""The number of workers that may die in a row before they are ready; a run with more workers allows that many."""
 
 MAX_DEATHS = 12
-"""The run ends if this many workers die and no game is finished between, or 3 times its workers, if more."""
+"""The number of workers that may die without a finished game between; a run with many allows 3 times their number."""
 
 
 async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
@@ -25,12 +29,8 @@ async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -
     # If this process is killed between these two lines, the next process counts the calls again, which is harmless.
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
     state.permits.clear(slot.calls)
-    amount = f"${max_cost.usd:.4f} is" if state.priced else f"{max_cost.tokens} tokens are"
-    calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
-    state.notes.note(
-        f"a worker process {what_happened}: {calls} in flight there; {amount} counted as their maximum cost, and "
-        "another worker repeats the calls"
-    )
+    lost = describe_lost(max_cost, "there", is_priced=state.costs.is_priced)
+    state.notes.note(f"a worker process {what_happened}: {lost}, and another worker repeats the calls")
 
 
 class WorkerDeaths:
@@ -55,8 +55,8 @@ class WorkerDeaths:
         self._early += not was_ready
         for leased in slot.leases.values():
             leased.deaths += 1
-            leased.alone += slot.plays_alone
-            if leased.alone >= MAX_DEATHS_ALONE:
+            leased.deaths_alone += slot.plays_alone
+            if leased.deaths_alone >= MAX_DEATHS_ALONE:
                 job = leased.job
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "

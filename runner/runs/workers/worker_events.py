@@ -1,4 +1,7 @@
-"""Handles the messages of workers that are not about single games: permits, server failures, notes and counts."""
+"""Handles the workers' messages that are not about single games: permits, server failures, notes and counts.
+
+The scheduler passes these messages on. They affect all workers of a run, or only its counts and notes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class WorkerEvents:
             ),
             messages.AnswersCounted: self._count_answers,
             messages.ServerDown: self._update_warning,
-            messages.UnlikeServer: lambda _, message: state.notes.unlike(*message),
+            messages.UnlikeServer: lambda _, message: state.notes.report_unlike(*message),
             messages.NoteAdded: lambda _, message: state.notes.note(message.line, message.subject),
             messages.LogLine: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
@@ -55,7 +58,7 @@ class WorkerEvents:
                     slot.send(messages.StopRequest())
 
     def remove(self, slot: WorkerSlot) -> None:
-        """Forget which servers a worker that is gone could not reach."""
+        """Remove a dead worker from the warnings about servers that it could not reach."""
         for server in self._down:
             self._update_warning(slot, messages.ServerDown(server, None))
 

@@ -1,4 +1,7 @@
-"""The state of the writer of a run, and of each of its workers."""
+"""The state of the writer of a run (the main process), and of the slots for its workers.
+
+A slot is the place of one worker. If the worker dies, a new worker takes over its slot.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.storage.journal import Journal
+from runner.models.costs import CallCosts
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -21,13 +25,13 @@ from runner.runs.workers.pool import WorkerHandle
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """One of the run's slots for workers, with the worker that currently fills it."""
+    """A slot, with the worker that currently fills it and the games that this worker plays."""
 
     number: int
     worker: WorkerHandle | None = None
     is_ready: bool = False
     waited_until: float = 0.0
-    """The time on the loop's clock until which games are reserved for the starting worker."""
+    """The time on the loop's clock when a starting worker's games are given to other workers."""
     silent_checks: int = 0
     """The number of checks in a row without a new message from the worker."""
     is_drained: bool = False
@@ -59,6 +63,6 @@ class WriterState:
     permits: Permits
     accounting: Accounting
     notes: ServerNotes
-    priced: bool
+    costs: CallCosts
     stop: StopSwitch
     check_budget: Callable[[], None]

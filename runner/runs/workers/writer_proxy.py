@@ -1,4 +1,7 @@
-"""A worker's proxies for objects of the writer (the main process): journal, permits, call events, notes and log."""
+"""A worker's proxies for objects of the writer (the main process): journal, permits, call events, notes and log.
+
+A proxy has the interface of the object, but sends messages to the writer instead of changing files or counts itself.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.base.errors import CallError, RunError
+from runner.base.errors import CallError
 from runner.base.redaction import redacted
 from runner.base.storage.log_lines import Unnumbered, encode_unnumbered
 from runner.models.admission import RateListener
-from runner.models.call_events import CallEvents
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord, IndexedRecord, parse_record
-from runner.models.layers.cache import Cache
 from runner.models.usage_totals import UsageTotals
-from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.plan import Plan
-from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.call_events import failure_record
+from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.execution.unusable import AnswerCounts, AnswerJudge
+from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.channel import WorkerChannel
+from runner.runs.workers.leases import game_of_sample
 from runner.runs.workers.messages import (
     Acknowledged,
     AnswersCounted,
@@ -44,11 +44,10 @@ from runner.runs.workers.messages import (
     ServerDown,
     UnlikeServer,
 )
-from runner.runs.workers.record_keys import game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
 MAX_UNSENT = 64
-"""The number of appends after which records are sent, if no call waits for them."""
+"""The maximum number of appends whose records wait to be sent together, if no call waits for them."""
 
 _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The response headers that state a rate limit."""
@@ -68,6 +67,7 @@ class RemoteJournal:
         self._clear()
 
     def _clear(self) -> None:
+        # The records of a group are written atomically.
         self._groups: list[Sequence[Unnumbered]] = []
         self._samples: list[tuple[Any, ...]] = []
         self._failures: list[str] = []
@@ -89,7 +89,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the records that no call waits for. The writer needs them before the message that their game ended."""
+        """Send the waiting records. The writer must get them before the message that their game has ended."""
         if self._groups:
             self._send(None)
 
@@ -129,7 +129,7 @@ class LeasedRecords:
             self._games.pop(game, None)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """Return the record of a sample's completion, or of the error that ended its game; None if there is neither."""
+        """Return the record of a sample's answer or of the error that ended its game; None if there is no record."""
         game = self._games.get(game_of_sample(self._plan, sample.datapoint, sample.repeat)) if self._games else None
         return None if game is None else game[1].get(sample)
 
@@ -213,31 +213,25 @@ class RemoteNotes(ServerNotes):
         self._channel.send(NoteAdded(about or line, line))
 
 
-@dataclass
-class RemoteEvents(CallEvents):
+@dataclass(kw_only=True)
+class RemoteEvents(RecordedCallEvents):
     """Handles the events of a worker's model calls: stores records, and sends counts and warnings to the writer."""
 
     channel: WorkerChannel
-    costs: CallCosts
-    stop: StopSwitch
     journal: RemoteJournal
-    failed_calls: FailedCalls
-    notes: RemoteNotes
-    cache: Cache | None
-    is_budgeted: bool
-    judge: AnswerJudge
     _new_answers: AnswerCounts = AnswerCounts()
     _counted: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
-    """The usage and the number of repeats of the answers to report, by group and by whether they are from the cache."""
+    """The usage and the number of repeats of the answers since the last report.
+
+    The keys are the model group and whether the answers come from the cache.
+    """
 
     def sending(self, request: Request) -> None:
         del request
         self.stop.check()
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        record = failure_record(self.costs, request, attempt, error, wait, budgeted=self.is_budgeted)
-        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
-        await self.journal.append(record.to_json())
+        await self.journal.append(self.add_failure(request, attempt, error, wait))
         self.stop.check()
 
     def server_down(self, server: str, message: str | None) -> None:
@@ -248,21 +242,13 @@ class RemoteEvents(CallEvents):
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
-        if self.cache is None:
-            return
-        try:
-            self.cache.store(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # a note is enough, because the answer is in the journal
-            self.notes.note(str(error))
+        self.store_in_cache(request, completion)
 
     def refused(self, sample: SampleKey) -> None:
         self.channel.send(CallRefused(sample))
 
-    def gave_fewer(self, request: Request) -> None:
-        self.notes.gave_fewer(request.group)
-
     def answered(self, request: Request, completion: Completion) -> None:
-        self.notes.answered(request, completion)
+        self.notes.check_answer(request, completion)
         if not self._counted:
             asyncio.get_running_loop().call_soon(self.send_counts)
         key = request.group, completion.from_cache

@@ -1,4 +1,7 @@
-"""Builds the writer of a run with workers. (For a run in one process, see `runs.execution.wiring`.)"""
+"""Builds the writer of a run with workers: the main process, which alone writes the run's files.
+
+A session uses it instead of `runs.execution.wiring`, which is for a run in one process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from runner.runs.workers.worker_state import WriterState
 
 
 @asynccontextmanager
-async def scheduler_of(
+async def open_scheduler(
     wiring: Wiring, workers: int, *, makes_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
     """Open the journal, the budget and the limits, and yield the scheduler of this many workers and the journal.
@@ -43,34 +46,38 @@ async def scheduler_of(
         wiring.add_open_files_note()
         for settings in costs.groups.values():
             remember_secrets(settings)  # so that the writer redacts these secrets
-        servers = wiring.shared.servers
         permits = Permits(
             costs=costs,
-            servers=servers,
+            servers=wiring.shared.servers,
             policy=plan.spec.experiment.retry,
             budget=wiring.budget,
             in_flight=in_flight,
             stop=wiring.stop,
             records=lambda: journal.records,
         )
-        start = Start(
-            plan=plan,
-            run_id=wiring.folder.run_id,
-            is_bound=journal.is_bound,
-            is_durable=wiring.is_durable,
-            is_budgeted=wiring.budget is not None,
-            makes_outputs=makes_outputs,
-            answered=frozenset(open_games.answered),
-            concurrency=servers.concurrency,
-            adapters=dict(servers.adapters),
-            journal=journal.number,
-        )
+        start = _start_message(wiring, journal, open_games, makes_outputs=makes_outputs)
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
-            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs.is_priced, wiring.stop,
+            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
         yield GameScheduler(state, await _pool(wiring, closing), workers), journal
+
+
+def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, makes_outputs: bool) -> Start:
+    servers = wiring.shared.servers
+    return Start(
+        plan=wiring.plan,
+        run_id=wiring.folder.run_id,
+        is_bound=journal.is_bound,
+        is_durable=wiring.is_durable,
+        is_budgeted=wiring.budget is not None,
+        makes_outputs=makes_outputs,
+        answered=frozenset(open_games.answered),
+        concurrency=servers.concurrency,
+        adapters=dict(servers.adapters),
+        journal=journal.number,
+    )
 
 
 async def _pool(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:

@@ -41,7 +41,7 @@ from runner.training.backends.model_name import MAX_LENGTH, name_problem
 LOG_LINES = 10
 """The number of lines of the trainer's log in an error message."""
 LOG_BYTES = 8192
-"""The number of bytes at the end of the log in which these lines are searched."""
+"""The maximum number of bytes at the end of the log that are searched for these lines."""
 MAX_STATUS_BYTES = 1 << 20
 """The maximum size in bytes of exit.json and trainer.lock."""
 
@@ -51,10 +51,12 @@ _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torc
 def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -> list[str]:
     """Return a message for each missing part of a trainer: its program, script or files.
 
-    `stored` are the paths of files that came with a fetched trainer, which runs in a separate folder. A script is only
-    checked if the program is an interpreter, because arguments of `ssh` or `docker` are paths on other machines.
+    `stored` are the paths of files that came with a fetched (downloaded) trainer, which runs in a separate folder. A
+    script is only checked if the program is an interpreter, because arguments of `ssh` or `docker` are paths on other
+    machines.
     """
-    program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
+    command = trainer.command or ("",)
+    program, script = command[0], script_of(command)
     if _PLACEHOLDER.search(program):
         return []
     location = f"in {Path.cwd()}, the current folder, where the trainer runs"
@@ -62,9 +64,9 @@ def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -
         where = location if os.sep in program else "on the PATH"
         return [f"no program {program!r} {where}; install the program, or give its full path"]
     if stored:
-        needed = [name for name in (script,) if name is not None and not Path(name).is_absolute()]
-        missing = [name for name in needed if os.path.normpath(name) not in stored]
-        return [f"{name!r} did not come with this trainer; set `command` to your own trainer" for name in missing]
+        if script is None or Path(script).is_absolute() or os.path.normpath(script) in stored:
+            return []
+        return [f"{script!r} did not come with this trainer; set `command` to your own trainer"]
     if script is not None and not Path(script).exists():
         return [f"no script {script!r} {location}; give its full path, or run nip-run in the script's folder"]
     missing = [name for name in trainer.files or () if not Path(name).exists()]
@@ -93,7 +95,7 @@ class CommandBackend:
     If a trainer was killed and left no result, the next `submit` starts it again. If it failed, `submit` does not start
     it again, because it may fail again at the same cost; the caller submits a new job instead.
 
-    `here` is the folder in which the trainer runs; None for the current folder.
+    `here` is the working folder of the trainer; None for the current folder.
     """
 
     def __init__(self, group: str, trainer: TrainerSettings, here: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The backend `files`: the run waits until the user has trained a model by hand and gives its name."""
+"""The backend `files`: the run waits until the user has trained a model by hand and given its name (`--set-model`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference opti
 
 
 class FilesBackend:
-    """Waits for the user. `manual_model` is the name that the user gave, which belongs to the first job polled."""
+    """Waits for the user. `manual_model` is the name that the user gave for the model of the first polled job."""
 
     def __init__(self, manual_model: str | None = None) -> None:
         self._manual_model = manual_model

@@ -1,10 +1,10 @@
 """The backend `openai`: fine-tuning jobs at OpenAI, or at a server with the same API.
 
 A job costs money and must be created only once. The backend saves the id of the uploaded file before it creates the
-job. After any attempt that may have worked (a lost answer, a 5xx, a killed process), it lists the account's jobs before
-every further attempt, and creates a job only if the job is in none of several complete listings. It recognizes a job by
-the key in the job's metadata, or by the training file if the server drops metadata. Uploads cost nothing, so an upload
-whose answer was lost is repeated.
+job. An attempt to create the job may have worked even if its answer was lost, the server failed or the process was
+killed. After such an attempt, the backend lists the account's jobs before every further attempt. It creates a job only
+if the job is in none of several complete listings. It recognizes a job by the key in the job's metadata, or by the
+training file if the server drops metadata. Uploads cost nothing, so an upload whose answer was lost is repeated.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ class OpenAiBackend:
     def _find_or_create(self, job: FineTuneJob, submission: _Submission, *, is_uncertain: bool) -> str:
         """Return the id of the job, and create it if necessary.
 
-        `is_uncertain` says whether an earlier attempt may have created the job. Then look for the job before creating
-        it, and so after every further uncertain attempt.
+        `is_uncertain` is whether an earlier attempt may have created the job. If so, look for the job before creating
+        it. Do the same after every further attempt that may have worked.
         """
         body = self._body(job, submission.files[-1])
 
@@ -244,7 +244,7 @@ class OpenAiBackend:
         }
 
     def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
-        """Call until the call succeeds, and return its result.
+        """Call until the call succeeds, and return its result. `submitted` is the job that the call submits, if any.
 
         The policy for transient failures sets the attempts and waits, but a wait that the server requests has priority.
 

@@ -35,7 +35,7 @@ class TrainedGroup:
     sleep: Callable[[float], object]
     """Waits between attempts."""
     here: Path | None = None
-    """The folder in which a `command` runs; None for the current folder."""
+    """The working folder of a `command`; None for the current folder."""
 
 
 def _openai(group: TrainedGroup) -> Backend:

@@ -25,8 +25,14 @@ from runner.rollouts.reorder_buffer import HELD_CHARACTERS, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
-from runner.runs.workers.leases import MAX_DEATHS_ALONE, SUSPECT_DEATHS, LeaseBook, LeasedGame
-from runner.runs.workers.record_keys import game_of_job, game_of_sample
+from runner.runs.workers.leases import (
+    MAX_DEATHS_ALONE,
+    SUSPECT_DEATHS,
+    LeaseBook,
+    LeasedGame,
+    game_of_job,
+    game_of_sample,
+)
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
 from runner.runs.workers.worker_state import WorkerSlot

@@ -1,4 +1,7 @@
-"""The class of Ray actors that play. Ray sends the class to nodes by value, so nodes need no nip-run to load it."""
+"""The class of the Ray actors that play games.
+
+Ray sends the class to nodes by value. A node can therefore load it and report its version even without nip-run.
+"""
 
 from __future__ import annotations
 

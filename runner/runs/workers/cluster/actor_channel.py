@@ -21,7 +21,7 @@ Ray would store larger data in the shared memory or on the disk of a node, where
 """
 
 ABANDONED_SECONDS = 120.0
-"""The time without a call after which a worker ends, because the writer is dead or has given up the worker."""
+"""A worker ends after this time without a call, because the writer is dead or no longer needs the worker."""
 
 
 class ActorChannel:
@@ -32,6 +32,7 @@ class ActorChannel:
         self.worker.connect(self)
         self._reader, self._outbox = FrameReader(), Outbox()
         self._next = 0
+        """The number of the writer's next call."""
         self._early: dict[int, asyncio.Future[None]] = {}
         """The calls that arrived before a call with a lower number, by number, each waiting for its turn."""
         self._open: asyncio.Future[bytes] | None = None

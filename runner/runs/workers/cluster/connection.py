@@ -1,4 +1,7 @@
-"""This process's connection to a Ray cluster: an existing cluster, or one that this command starts and ends."""
+"""This process's connection to a Ray cluster: an existing cluster, or one that this command starts and ends.
+
+`RayPool` connects with it, and `execution_check` lets the runs of a command share the connection.
+"""
 
 from __future__ import annotations
 

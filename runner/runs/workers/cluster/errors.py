@@ -1,4 +1,4 @@
-"""One-line messages about actors and nodes."""
+"""One-line messages about Ray actors and about nodes of a Ray cluster, for notes and errors of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workers on the nodes of a Ray cluster; each is an actor that Ray places on a node with a free CPU."""
+"""Workers on the nodes of a Ray cluster. Each worker is an actor: a process that Ray starts on a node with a free CPU.
+
+If the spec sets `execution.engine: ray`, the scheduler uses `RayPool` instead of `LocalPool`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.experiment import Execution
 
 PIECES_PER_CALL = 64
-"""The maximum number of pieces in a call, so that they are below Ray's `task_rpc_inlined_bytes_limit` (10 MiB)."""
+"""The maximum number of pieces in a call. Their total is below Ray's `task_rpc_inlined_bytes_limit` (10 MiB)."""
 
 OPEN_CALLS = 2
 """The maximum number of concurrent calls to an actor: one that waits for messages, and one that sends messages."""
@@ -33,10 +36,10 @@ PATIENCE_SECONDS = 600.0
 """The run ends if no worker has got a CPU for this time."""
 
 RETRY_SECONDS = 2.0
-"""The wait before a new actor is created after its node died, which Ray may need this time to notice."""
+"""The wait before a new actor is created after its node died. Ray may need this time to notice the death."""
 
 OTHER_NODE_SECONDS = 60.0
-"""The wait before a new actor is created after a node turned out to be unable to play, while other nodes play."""
+"""The wait before a new actor is created if its node cannot play, for example with another version of nip-run."""
 
 
 @asynccontextmanager
@@ -128,7 +131,10 @@ class RayWorker:
             self._next_number += 1
 
     async def _live(self) -> None:
-        """Receive the worker's messages until it ends. After an unusable node or an early error of Ray, try again."""
+        """Receive the worker's messages until it ends.
+
+        Try again if the node cannot play, provided that other workers could, or if Ray failed before the worker ran.
+        """
         ray_error = self._pool.ray.exceptions.RayError
         try:
             while True:
@@ -185,7 +191,8 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        self._receive([messages.NoteAdded(line.partition(":")[0], line)])
+        subject = line.partition(":")[0]  # the numbers after it change, but the run needs only one such note
+        self._receive([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:
         """Kill the actor, and wait before the caller creates another one."""
