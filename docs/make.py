@@ -64,13 +64,15 @@ def spec_page(schema: Mapping[str, Any]) -> str:
     """Return the page of all spec keys."""
     lines = [
         "# Spec keys", "", GENERATED, "",
-        "Every key of a spec. GROUP stands for a model group, AGENT for an agent and NAME for any other name that you",
-        "choose. `nip-run schema` prints the same as JSON Schema. How files are combined: [Spec files](spec-files.md).",
+        "A spec is the YAML file that describes an experiment. This page lists its keys. GROUP stands for the name of",
+        "an entry of `models` (a model group), AGENT for the name of an agent. The [glossary](../glossary.md) defines",
+        "other terms. [Spec files](spec-files.md) describes how nip-run combines several files. `nip-run schema`",
+        "prints all keys as JSON Schema.",
     ]  # fmt: skip
     for name, section in schema["properties"].items():
         rows = list(key_rows(schema, name, section, is_required=name in schema["required"]))
         lines += ["", f"## {name}", ""]
-        if len(rows) > 1:
+        if len(rows) > 1 or not rows[0][-1]:
             lines += [section.get("description", ""), ""]
         lines += table(("key", "type", "default", "meaning"), rows)
     return "\n".join(lines) + "\n"
@@ -86,11 +88,13 @@ def key_rows(
         name = {"agents": "AGENT", "models": "GROUP", "training.trainers": "GROUP"}.get(key, "NAME")
         yield from key_rows(schema, f"{key}.{name}", entries, is_required=is_required)
     elif "properties" in resolved:
+        if "." in key and node.get("description"):
+            yield f"`{key}`", "mapping", "", node["description"]
         required = resolved.get("required", ())
         for name, child in resolved["properties"].items():
             yield from key_rows(schema, f"{key}.{name}", child, is_required=name in required)
     else:
-        default = "required" if is_required else f"`{json.dumps(node['default'])}`" if "default" in node else ""
+        default = "required" if is_required else f"`{json.dumps(node['default'])}`" if "default" in node else "not set"
         yield f"`{key}`", type_of(schema, node), default, node.get("description", "")
 
 
@@ -106,10 +110,12 @@ def type_of(schema: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     types = []
     for alternative in (resolve(schema, branch) for branch in node.get("anyOf", [node])):
         if "enum" in alternative or "const" in alternative:
-            types.append(", ".join(f"`{value}`" for value in alternative.get("enum", [alternative.get("const")])))
+            values = alternative.get("enum", [alternative.get("const")])
+            types.append(", ".join("null" if value is None else f"`{value}`" for value in values))
         else:
             kind = alternative.get("type", "any")
-            types.append(" or ".join(kind) if isinstance(kind, list) else kind)
+            kinds = kind if isinstance(kind, list) else [kind]
+            types.append(" or ".join({"object": "mapping", "array": "list"}.get(name, name) for name in kinds))
     return " or ".join(dict.fromkeys(types))
 
 
@@ -122,7 +128,8 @@ def commands_page() -> str:
 
     lines = [
         "# Commands", "", GENERATED, "",
-        "`nip-run SPEC` is short for `nip-run run SPEC`. `nip-run COMMAND --help` prints the same as this page.", "",
+        "A *spec* is the YAML file that describes an experiment; a *run* is its execution. The",
+        "[glossary](../glossary.md) defines other terms. `nip-run COMMAND --help` describes a command.", "",
         *table(("group", "commands"), ((group, ", ".join(f"[`{name}`](#{name})" for name in names))
                                        for group, names in GROUPS.items())), "",
         "## Options of every command", "",
@@ -177,21 +184,21 @@ def tables_page() -> str:
     from runner.results.tables import COLUMNS
 
     about = {
-        "leaderboard": "A view: every benchmark run with its accuracy, rank range, or the reason why it has no rank.",
-        "runs": "One row for each run.",
-        "agents": "One row for each agent of a run.",
-        "metrics": "One row for each metric of a run: [Metrics](metrics.md).",
-        "rollouts": "One row for each rollout.",
-        "datapoints": "One row for each datapoint of a run.",
-        "messages": "One row for each message of a game.",
-        "completions": "One row for each call of a model, answered or failed.",
-        "comparisons": "A view: every two runs of one task, compared. Name the runs in your query.",
-        "flips": "A view: datapoints that two runs of one task mostly judge differently.",
-        "notes": "Readers' notes.",
-        "ranks": "The rank ranges of the leaderboard.",
-        "rank_tests": "The tests behind the ranks.",
-        "shared_answers": "A view: verdicts that two runs owe to the same answers.",
-        "copies": "A view: runs that share more than half of their verdicts with an earlier run.",
+        "leaderboard": "A view with a row for each run without training: accuracy, and rank or why it has none.",
+        "runs": "A row for each run.",
+        "agents": "A row for each agent of a run.",
+        "metrics": "A row for each [metric](metrics.md) of a run.",
+        "rollouts": "A row for each rollout, the record of a game.",
+        "datapoints": "A row for each datapoint of a run.",
+        "messages": "A row for each message of a game.",
+        "completions": "A row for each call of a model, answered or failed.",
+        "comparisons": "A view with a test for every two runs of the same task. Name the runs in your query.",
+        "flips": "A view with a row for each datapoint that one run mostly judges right and another mostly wrong.",
+        "notes": "A row for each note that a reader wrote on a run or a game.",
+        "ranks": "A row for each run with a rank.",
+        "rank_tests": "A row for each test behind the ranks.",
+        "shared_answers": "A view with a row for every two runs that share answers.",
+        "copies": "A view with a row for each run that took the answers behind most verdicts from an earlier run.",
     }
     connection = duckdb.connect(":memory:")
     connection.execute(definitions())
@@ -214,9 +221,9 @@ def tables_page() -> str:
     connection.close()
     lines = [
         "# Tables and columns", "", GENERATED, "",
-        "What [`nip-run sql`](../how-to/query-results.md) can query. `messages`, `completions`, `notes` and",
-        "`comparisons` are read from the run folders; the other tables are in `leaderboard.duckdb`. A missing value is",
-        "NULL.",
+        "[`nip-run sql`](../how-to/query-results.md) can query these tables and views. A missing value is NULL. The",
+        "[glossary](../glossary.md) defines the terms. `messages`, `completions`, `notes` and `comparisons` come from",
+        "the run folders; the other tables are in `leaderboard.duckdb`.",
     ]  # fmt: skip
     for name in [*about, *sorted(rows.keys() - about.keys())]:
         lines += ["", f"## {name}", "", about.get(name, ""), "", *table(("column", "type", "meaning"), rows[name])]
@@ -230,14 +237,17 @@ def protocols_page() -> str:
     schema = protocol_schema()
     lines = [
         "# Protocols", "", GENERATED, "",
-        "The built-in protocols. The agents of a step speak in one round, at the same time; the cycle repeats until",
-        "the last round. How to write your own: [Write a protocol](../how-to/write-a-protocol.md).",
+        "A protocol is the rules of a game. Provers argue for accept or reject (their *stance*); the verifier asks",
+        "questions, then accepts or rejects. An agent reads and writes only in the channels that it is a member of.",
+        "The *cycle* lists the steps of a game. Each step is one round, in which its agents speak at the same time.",
+        "After the last step, the first follows again, until the last round. You can also",
+        "[write a protocol](../how-to/write-a-protocol.md).",
     ]  # fmt: skip
     for name in builtin_names():
         file = load_protocol(name).file
         lines += ["", f"## {name}", "", file.description, ""]
         lines += table(
-            ("agent", "role", "called", "argues for"),
+            ("agent", "role", "name in the conversation", "argues for"),
             (
                 (f"`{key}`", agent.role, f"`{agent.human_name}`", agent.stance if agent.role == "prover" else "")
                 for key, agent in file.agents.items()
@@ -252,7 +262,7 @@ def protocols_page() -> str:
         for step in file.cycle:
             speakers = ", ".join(f"{agent} in {' and '.join(channels)}" for agent, channels in step.speak.items())
             drawn = " (one of them, chosen at random)" if step.draw == "one" else ""
-            steps.append((speakers or "nobody") + drawn)
+            steps.append((speakers or "no agent") + drawn)
         lines += ["- Cycle: " + "; then ".join(steps) + "."]
         parameters = file.parameters
         first = "starts" if parameters.verifier_first else "does not start"
@@ -268,7 +278,7 @@ def protocols_page() -> str:
         "",
         "## Parameters",
         "",
-        "A spec sets them under `protocol`; a protocol file sets its defaults under `parameters`.",
+        "A spec sets parameters under `protocol`. A protocol file sets the defaults under `parameters`.",
         "",
     ]
     lines += [*table(("parameter", "type", "default", "meaning"), rows), "", "## Keys of a protocol file", ""]
@@ -300,7 +310,7 @@ def metric_table(group: str) -> Iterator[str]:
     """Yield the lines of one of the tables: `verdicts`, `blocks`, `agents`, `forecasts` or `calls`."""
     from runner.results.metric_definitions import METRICS
 
-    yield "| metric | of | is | better | compared |"
+    yield "| metric | computed over | definition | better if | compared |"
     yield "| --- | --- | --- | --- | --- |"
     listed: set[str] = set()
     for metric in METRICS.values():

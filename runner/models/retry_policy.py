@@ -13,11 +13,15 @@ from runner.documents.dataclass_schema import option
 class InvalidResponsePolicy:
     """The reaction to an answer that cannot be parsed, or lacks a channel."""
 
-    attempts: int = option("Number of answers to request, including the first.", default=3, minimum=1)
+    attempts: int = option(
+        "Maximum number of answers to request if nip-run cannot read an answer, including the first.",
+        default=3,
+        minimum=1,
+    )
     then: Literal["empty_message", "abort_rollout", "fail_run"] = option(
-        "After the last: continue with an empty message (as the original does), end the rollout with the outcome "
-        "`invalid_response`, or stop the run. With `empty_message`, a verdict that only lacks its stated confidence "
-        "is valid, and its confidence is unknown.",
+        "What follows if nip-run cannot read the last answer either. `empty_message`: continue with an empty message; "
+        "if only the stated confidence is missing, the verdict counts. `abort_rollout`: end the game with the outcome "
+        "`invalid_response`. `fail_run`: stop the run.",
         default="empty_message",
     )
 
@@ -27,7 +31,9 @@ class RefusedPolicy:
     """The reaction to a refusal or a content filter."""
 
     attempts: int = option(
-        "Answers to request, including the first; 1: a refusal is the rollout's outcome.", default=1, minimum=1
+        "Maximum number of answers to request after a refusal, including the first. 1: a refusal ends the game.",
+        default=1,
+        minimum=1,
     )
 
 
@@ -35,15 +41,22 @@ class RefusedPolicy:
 class TransientPolicy:
     """The reaction to rate limits, time-outs, lost connections and 5xx."""
 
-    attempts: int = option("Number of calls, including the first.", default=8, minimum=1)
-    total_seconds: float = option("No new attempt after this many seconds.", default=900.0, exclusiveMinimum=0)
-    first_wait: float = option(
-        "Seconds before the second attempt, unless the server says when.", default=0.5, minimum=0
+    attempts: int = option(
+        "Maximum number of calls for one answer if calls fail, including the first.", default=8, minimum=1
     )
-    factor: float = option("Exponential backoff: the ratio of each wait to the one before.", default=2.0, minimum=1)
-    max_wait: float = option("The longest wait in seconds; a server may ask for a longer one.", default=30.0, minimum=0)
+    total_seconds: float = option(
+        "Do not repeat a call after this number of seconds.", default=900.0, exclusiveMinimum=0
+    )
+    first_wait: float = option(
+        "Seconds to wait before the second call, unless the server states a time.", default=0.5, minimum=0
+    )
+    factor: float = option("Each wait is this number of times as long as the previous wait.", default=2.0, minimum=1)
+    max_wait: float = option(
+        "Maximum wait in seconds, unless the server asks for a longer wait.", default=30.0, minimum=0
+    )
     jitter: float = option(
-        "Each wait is shortened by a random share of up to this value, so that calls spread out.",
+        "Shorten each wait by a random share of up to this value, so that many calls are not repeated at the same "
+        "time.",
         default=0.5,
         minimum=0,
         maximum=1,
@@ -63,13 +76,14 @@ class BreakerPolicy:
     """Circuit breaker: a server that seems down receives one call at a time. If it stays down, the run stops."""
 
     failures: int = option(
-        "Number of consecutive failed calls to a server, over all games, after which its breaker opens and it receives "
-        "one call at a time.",
+        "After this number of failed calls to a server in a row, nip-run sends it one call at a time (circuit "
+        "breaker).",
         default=16,
         minimum=1,
     )
     probes: int = option(
-        "Number of consecutive failures with the breaker open, each after a wait of `transient`, that stop the run.",
+        "The run stops if this number of these single calls fail in a row. nip-run waits before each as "
+        "`retry.transient` says.",
         default=7,
         minimum=1,
     )
@@ -80,8 +94,10 @@ class Retry:
     """The retry settings by class of failure. A fatal failure (key, billing, unknown model) always stops the run."""
 
     invalid_response: InvalidResponsePolicy = option(
-        "Answers that cannot be parsed, or lack a channel.", factory=InvalidResponsePolicy
+        "After an answer that nip-run cannot read, or that has no message for a channel.", factory=InvalidResponsePolicy
     )
-    refused: RefusedPolicy = option("Refusals.", factory=RefusedPolicy)
-    transient: TransientPolicy = option("Failures of transport.", factory=TransientPolicy)
-    breaker: BreakerPolicy = option("A server that is down.", factory=BreakerPolicy)
+    refused: RefusedPolicy = option("After a refusal of the model or a content filter.", factory=RefusedPolicy)
+    transient: TransientPolicy = option(
+        "After rate limits, timeouts, lost connections and status 5xx.", factory=TransientPolicy
+    )
+    breaker: BreakerPolicy = option("If a server is down.", factory=BreakerPolicy)

@@ -37,24 +37,32 @@ SystemRole = Literal["system", "developer", "user"]
 class Price:
     """Prices in US dollars per million tokens. They hold for every service tier and every length of prompt."""
 
-    input: float = option("Prompt tokens.", example=0.15, minimum=0)
-    output: float = option("Answer tokens, reasoning included.", example=0.6, minimum=0)
+    input: float = option("Price of prompt tokens.", example=0.15, minimum=0)
+    output: float = option("Price of answer tokens, reasoning included.", example=0.6, minimum=0)
     cached_input: float | None = option(
-        "Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0
+        "Price of prompt tokens that the server read from its cache; null: the price `input`.",
+        default=None,
+        example=0.075,
+        minimum=0,
     )
 
     cache_write: float | None = option(
-        "Prompt tokens that the server wrote to its cache; null: 1.25 times `input`, as OpenAI bills them.",
+        "Price of prompt tokens that the server wrote to its cache; null: 1.25 times `input`, as at OpenAI.",
         default=None,
         example=0.1875,
         minimum=0,
     )
-    reasoning: float | None = option("Reasoning tokens; null: as `output`.", default=None, example=0.6, minimum=0)
+    reasoning: float | None = option(
+        "Price of reasoning tokens; null: the price `output`.", default=None, example=0.6, minimum=0
+    )
     audio_input: float | None = option(
-        "Prompt tokens of audio that were not cached; null: as `input`.", default=None, example=32.0, minimum=0
+        "Price of audio tokens of the prompt that were not cached; null: the price `input`.",
+        default=None,
+        example=32.0,
+        minimum=0,
     )
     audio_output: float | None = option(
-        "Answer tokens of audio; null: as `output`.", default=None, example=64.0, minimum=0
+        "Price of audio tokens of the answer; null: the price `output`.", default=None, example=64.0, minimum=0
     )
 
     @property
@@ -135,35 +143,38 @@ class ModelSettings:
     """A model group. Sampling parameters that are not set are not sent."""
 
     provider: ProviderName = option(
-        "`openai`: any server that speaks its wire format. `anthropic`: Anthropic's Messages API (needs "
-        "`nip-run[anthropic]`). `dummy`: no network, well-formed answers from the "
-        "rollout's seed. `replay`: the answers of an earlier run.",
+        "Where answers come from. `openai`: OpenAI or any server with the same API. `anthropic`: Anthropic's Messages "
+        "API (needs `nip-run[anthropic]`). `dummy`: random answers in the right format, without a network. `replay`: "
+        "the answers of an earlier run.",
         default=DEFAULT_PROVIDER,
     )
     model: str | None = option(
-        "The model's name, as the server knows it. `openai` and `anthropic` need one.",
+        "The model's name at the server. Required for `openai` and `anthropic`.",
         default=None,
         example="gpt-6-luna",
         minLength=1,
     )
     from_run: str | None = option(
-        "Take the model of another run, instead of `model`: RUN@i3 is the model that iteration 3 plays with, i0 the "
-        "untrained one; RUN@last, or RUN alone, the final one. RUN is an id, the start of one, or a folder. The run "
-        "stores the result: `model`, `base_model`, `lineage`, and the address of its server, unless it is set here.",
+        "Instead of `model`: use a model of the training run RUN. RUN@i3 is the model that iteration 3 plays with, "
+        "RUN@i0 the untrained model, and RUN@last or RUN the final model. RUN is a run's id, the start of its id, or "
+        "its folder. nip-run takes `model`, `base_model`, `lineage` and, if it is not set here, `base_url` from that "
+        "run.",
         default=None,
         example="ei-nip-0123456789@i3",
         minLength=1,
     )
     from_group: str | None = option(
-        "With `from_run`: that run's model group; null: the one of the same name.", default=None, example="verifier"
+        "With `from_run`: the model group in that run; null: the model group of the same name.",
+        default=None,
+        example="verifier",
     )
     base_model: str | None = option(
-        "The model it was fine-tuned from, for the tables; null: itself.",
+        "The model before any fine-tuning, for the tables; null: the model itself.",
         default=None,
         example="Qwen/Qwen3-4B",
     )
     lineage: tuple[FineTuneStep, ...] = option(
-        "Fine-tuning lineage, oldest first; written by training runs.",
+        "The fine-tuning jobs that led to the model, oldest first. Training runs set this key.",
         default=(),
         example=[
             {
@@ -177,8 +188,9 @@ class ModelSettings:
         ],
     )
     base_url: str | tuple[str, ...] | None = option(
-        "The server; null: the provider's own. A list: servers of the same model, which share the games; each agent "
-        "of a game stays at one of them. `???`, in a published spec: to be set by the user.",
+        "The server's address; null: the provider's own server. A list: several servers with the same model, which "
+        "share the games; each agent of a game stays at one server. `???` in a published spec: you must set the "
+        "address.",
         default=None,
         example="http://127.0.0.1:8000/v1",
         type=["string", "array", "null"],
@@ -188,15 +200,15 @@ class ModelSettings:
         maxItems=MAX_SERVERS,
     )
     api_key_env: str | None = option(
-        "The environment variable that holds the key. null: OPENAI_API_KEY or ANTHROPIC_API_KEY for the provider's own "
-        "server, and no key for any other server, so that a `base_url` never gets the provider's key.",
+        "The environment variable with the API key. null: OPENAI_API_KEY or ANTHROPIC_API_KEY for the provider's own "
+        "server, and no API key for any other server.",
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
     )
     headers: Mapping[str, str] | None = option(
-        "Headers sent with each call, in addition to the key's: names, each with `$NAME`, the environment variable "
-        "that holds its value, which is treated as a secret like a key.",
+        "Additional headers of each call. A value is `$NAME`, where NAME is the environment variable with the "
+        "header's value. nip-run treats the value as a secret.",
         default=None,
         example={"X-Team": "$TEAM_ID"},
         additionalProperties={
@@ -208,92 +220,114 @@ class ModelSettings:
         },
     )
     session_id: bool | None = option(
-        "Send `X-Session-ID`, a hash that tells a router which calls belong to one agent in one game. It reveals "
-        "neither. null: send it if `base_url` is a list.",
+        "Send the header `X-Session-ID`, a hash of the game and the agent, so that a router can send these calls to "
+        "one server. null: send it if `base_url` is a list.",
         default=None,
         example=True,
     )
     chat_format: ChatFormat | None = option(
-        "The form of its chats. `openai`: senders in `name`, system messages anywhere. `alternating`, as open models' "
-        "chat templates expect: senders in the text, consecutive turns of one role as one message, the first turn the "
-        "user's. null: `openai` at OpenAI's own address, `alternating` at any other server.",
+        "The format of chats. `openai`: the field `name` has the sender of a message, and system messages may be "
+        "anywhere. `alternating`, for the chat templates of open models: the text begins with the sender, user and "
+        "assistant messages alternate, and the first is the user's. null: `openai` at OpenAI's own address, otherwise "
+        "`alternating`.",
         default=None,
         example="alternating",
     )
     system_role: SystemRole = option(
-        "The role of instructions; OpenAI's reasoning models expect `developer`. `user`: they begin the first turn of "
-        "an `alternating` chat. This is the default of such chats, since some chat templates refuse or drop a system "
-        "message.",
+        "The role of instructions. OpenAI's reasoning models expect `developer`. `user`: the first user message "
+        "begins with the instructions; this is the default of `alternating` chats, because some chat templates refuse "
+        "or drop system messages.",
         default="system",
     )
-    send_name: bool = option("Send each message's `name`; some servers refuse it.", default=True)
-    temperature: float | None = option("Sampling temperature.", default=None, example=1.0, minimum=0)
-    top_p: float | None = option("Nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1)
+    send_name: bool = option("Send the field `name` of messages, which some servers refuse.", default=True)
+    temperature: float | None = option("The sampling temperature.", default=None, example=1.0, minimum=0)
+    top_p: float | None = option(
+        "The probability mass for nucleus sampling.", default=None, example=0.95, minimum=0, maximum=1
+    )
     max_completion_tokens: int | None = option(
-        "Maximum tokens of an answer, reasoning included, for OpenAI.", default=None, example=400, minimum=1
+        "Maximum number of tokens of an answer, reasoning included.", default=None, example=400, minimum=1
     )
     max_tokens: int | None = option(
-        "Maximum tokens of an answer, for servers that lack the newer name.", default=None, example=400, minimum=1
+        "The same for servers that do not know `max_completion_tokens`.", default=None, example=400, minimum=1
     )
     n: int | None = option(
-        "Answers requested in one call; the first valid one is used.", default=None, example=1, minimum=1, maximum=128
+        "Number of answers to request in one call. nip-run uses the first valid answer.",
+        default=None,
+        example=1,
+        minimum=1,
+        maximum=128,
     )
-    seed: int | None = option("The server's sampling seed (deprecated by OpenAI; no promise).", default=None, example=0)
+    seed: int | None = option(
+        "The sampling seed that the server gets. OpenAI has deprecated it, and servers may ignore it.",
+        default=None,
+        example=0,
+    )
     stop: tuple[str, ...] | None = option(
         "Texts that end an answer, at most 4.", default=None, example=["</answer>"], maxItems=4
     )
     reasoning_effort: str | None = option(
-        "For reasoning models: low, medium, high and others.", default=None, example="low"
+        "For reasoning models: how much to reason, such as `low`, `medium` or `high`.", default=None, example="low"
     )
     logprobs: bool | None = option(
-        "Request the log-probability of each token of an answer. They are stored, for verdicts in `completions` too.",
+        "Request the log-probability of each token of an answer. nip-run stores them in the journal; for verdicts, "
+        "also in the table `completions`.",
         default=None,
         example=True,
     )
     top_logprobs: int | None = option(
-        "With `logprobs`: how many of the likeliest tokens at each position.",
+        "With `logprobs`: the number of most likely tokens to request for each position.",
         default=None,
         example=5,
         minimum=0,
         maximum=MAX_TOP_LOGPROBS,
     )
     extra_body: Mapping[str, Any] | None = option(
-        "Other fields of the request's body. Fields that have their own key are refused here.",
+        "Other fields of the request's body. Fields that have a spec key of their own are an error.",
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )
     requests_per_minute: int | None = option(
-        "The server's limit; null: as its headers say.", default=None, example=500, minimum=1
+        "Maximum number of requests per minute; null: the limit that the server's headers state.",
+        default=None,
+        example=500,
+        minimum=1,
     )
     tokens_per_minute: int | None = option(
-        "The server's limit, prompts and answers together; null: as its headers say.",
+        "Maximum number of prompt and answer tokens per minute; null: the limit that the server's headers state.",
         default=None,
         example=200_000,
         minimum=1,
     )
     share_prompts: bool | None = option(
-        "Request the answers of all samples with the same prompt in one call (`n`), so that the prompt is paid once. "
-        "If a server refuses `n`, they are requested one by one. null: only for the answers to one step of a tree.",
+        "Request all answers to the same prompt in one call (parameter `n`), so that you pay for the prompt once. If "
+        "a server refuses `n`, nip-run requests the answers one by one. null: only for the answers to one step of a "
+        "tree.",
         default=None,
         example=True,
     )
-    batch: bool = option("Use the provider's Batch API: half the price, up to 24 hours per step.", default=False)
-    batch_wait: float = option(
-        "For `batch`: send the collected calls after this many seconds without a new call.", default=5.0, minimum=0
+    batch: bool = option(
+        "Use the provider's Batch API, which costs half as much and takes up to 24 hours per round.", default=False
     )
-    batch_poll: float = option("For `batch`: seconds between polls.", default=30.0, exclusiveMinimum=0)
-    timeout: float = option("Time-out of a call, in seconds.", default=600.0, exclusiveMinimum=0)
+    batch_wait: float = option(
+        "For `batch`: send the collected calls if there was no new call for this number of seconds.",
+        default=5.0,
+        minimum=0,
+    )
+    batch_poll: float = option(
+        "For `batch`: seconds between two checks of whether a batch is done.", default=30.0, exclusiveMinimum=0
+    )
+    timeout: float = option("Maximum duration of a call, in seconds.", default=600.0, exclusiveMinimum=0)
     run: str | None = option("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
     answer_words: int | None = option(
-        "For `dummy`: approximate number of words of each answer, to try a run at full size without a model; null: a "
-        "sentence.",
+        "For `dummy`: approximate number of words of each answer; null: a sentence.",
         default=None,
         example=150,
         minimum=1,
         maximum=1_000_000,
     )
     price: Price | None = option(
-        "The model's price, or that of batches with `batch: true`; null: from the price list that comes with nip-run.",
+        "The model's price or, with `batch: true`, the price of batches, in US dollars per million tokens. null: the "
+        "price in nip-run's price list.",
         default=None,
         example={"input": 0.15, "output": 0.6},
     )

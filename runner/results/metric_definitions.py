@@ -251,7 +251,7 @@ _TABLE = (
     ),
     Metric(
         name="precision",
-        description="share of right solutions among the accepted ones",
+        description="share of right solutions among the accepted solutions",
         over="accepted games",
         source=Source.GAMES,
         compute=lambda game: game.truth(game.label == 1) if game.is_accepted and game.label is not None else (),
@@ -263,7 +263,7 @@ _TABLE = (
     ),
     Metric(
         name="recall",
-        description="share of accepted solutions among the right ones that were decided",
+        description="share of accepted solutions among the right solutions with a verdict",
         over="decided games with label 1",
         source=Source.GAMES,
         compute=lambda game: game.truth(game.is_accepted) if game.label == 1 and game.is_decided else (),
@@ -312,7 +312,7 @@ _TABLE = (
     ),
     Metric(
         name="episode_length",
-        description="rounds as the original implementation counts them",
+        description="number of rounds, counted as in the original implementation",
         over="all games",
         source=Source.GAMES,
         compute=lambda game: (float(game.episode_length),),
@@ -327,7 +327,7 @@ _TABLE = (
     ),
     Metric(
         name="rounds_played",
-        description="rounds that were played",
+        description="number of rounds that were played",
         over="all games",
         source=Source.GAMES,
         compute=lambda game: (float(game.rounds),),
@@ -358,7 +358,7 @@ _TABLE = (
     ),
     Metric(
         name="retries_per_round",
-        description="attempts after the first, silent rounds included",
+        description="number of attempts after the first in a round; rounds in which the agent is silent have none",
         over="all rounds, by agent",
         source=Source.AGENTS,
         compute=lambda agent: agent.retries,
@@ -387,7 +387,7 @@ _TABLE = (
     ),
     Metric(
         name="calls_per_message",
-        description="calls made for one message",
+        description="number of calls for a message",
         over="an agent's messages",
         source=Source.AGENTS,
         compute=lambda agent: agent.calls,
@@ -500,8 +500,8 @@ _TABLE = (
     ),
     Metric(
         name="pair_score",
-        description="share of accepted right versions times the share of rejected wrong versions",
-        over="groups with both versions (`dataset.group_by`); groups count alike",
+        description="share of accepted right solutions times the share of rejected wrong solutions",
+        over="groups (`dataset.group_by`) with right and wrong solutions, all with the same weight",
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
         method=f"interval: {_WILSON}",
@@ -509,7 +509,7 @@ _TABLE = (
     ),
     Metric(
         name="always_failed",
-        description="share of datapoints without a right game; it falls with every further play (`plays`)",
+        description="share of datapoints without any right verdict; more games per datapoint (`plays`) lower it",
         over="datapoints",
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.always_failed,
@@ -522,8 +522,8 @@ _TABLE = (
     ),
     Metric(
         name=MAJORITY_ACCURACY,
-        description="vote@k for the largest odd k up to 99 (`plays`): how often the majority of k plays is right, over "
-        "all choices of k of a datapoint's plays; a tie of decided verdicts is half right",
+        description="vote@k for the largest odd k up to 99 (`plays`): how often the majority of k games is right, "
+        "over all choices of k of a datapoint's games; a tie counts as half right",
         over="datapoints, if they were played at least 3 times",
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.majority_accuracy,
@@ -551,9 +551,9 @@ _TABLE = (
     ),
     Metric(
         name="position_bias",
-        description="P(the verdict is the stance of the first seat) - P(it is the stance of the other), over both ways "
-        "to give the stances, both labels alike",
-        over="provers of opposite stances",
+        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), as the mean "
+        "over both assignments of the stances and over both labels",
+        over="games in which the provers have opposite stances",
         source=Source.BLOCKS,
         compute=lambda verdicts, first_seat: verdicts.position_bias(first_seat),
         unit="difference of shares",
@@ -569,8 +569,8 @@ _TABLE = (
     ),
     Metric(
         name="swap_effect",
-        description="P(accept as written) - P(accept swapped)",
-        over="seats that are swapped",
+        description="P(accept) as the spec assigns the players - P(accept) with exchanged players",
+        over="games with `seats: swap`",
         source=Source.BLOCKS,
         compute=lambda verdicts, _: verdicts.swap_effect,
         unit="difference of shares",
@@ -582,7 +582,7 @@ _TABLE = (
     ),
     Metric(
         name="expected_score",
-        description="P(the verdict is what the player argues), in either seat; a player is an entry of `agents`",
+        description="P(the verdict is the player's stance), over both seats; a player is an entry of `agents`",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement(stances),
@@ -592,8 +592,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player argues for the label, minus that if it argues against it: the "
-        "Agent Score Difference (arXiv 2504.03731) with the verdict as score",
+        description="`expected_score` in games in which the player's stance is the label, minus `expected_score` "
+        "in the other games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -605,8 +605,9 @@ _TABLE = (
     ),
     Metric(
         name="score_difference_logprob",
-        description="mean ln P(verdict = what the player argues) if it argues for the label, minus that if it argues "
-        "against it: the Agent Score Difference (arXiv 2504.03731); P held between 0.001 and 0.999",
+        description="mean ln P(the verdict is the player's stance) in games in which this stance is the label, "
+        "minus this mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 "
+        "to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
@@ -620,7 +621,7 @@ _TABLE = (
     ),
     Metric(
         name="seat_score",
-        description="P(the verdict is what is argued in the seat), over both players",
+        description="P(the verdict is the seat's stance), over both players",
         over="each seat that is swapped",
         source=Source.SEATS,
         compute=lambda verdicts, stances: verdicts.agreement(stances),
@@ -631,7 +632,7 @@ _TABLE = (
     ),
     Metric(
         name="brier",
-        description="Brier score, the mean of (p - y)²: 0 is best, 0.25 is what p = 0.5 earns",
+        description="Brier score, the mean of (p - y)²: 0 is best, 0.25 results if p is always 0.5",
         over="games with a probability",
         source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.brier,
@@ -669,7 +670,7 @@ _TABLE = (
     ),
     Metric(
         name="log_score",
-        description="mean of -ln P(label), P limited to 0.001 to 0.999",
+        description="mean of -ln P(label); P is limited to 0.001 to 0.999",
         over="games with a probability",
         source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.scaled_log_score,
@@ -709,7 +710,7 @@ _TABLE = (
         for name, description, compute, bias in (
             (
                 "ece_corrected",
-                "expected calibration error less its upward bias",
+                "expected calibration error minus its upward bias",
                 lambda forecasts: forecasts.corrected_calibration_error,
                 "bias by the parametric bootstrap",
             ),
@@ -743,7 +744,7 @@ _TABLE = (
     ),
     Metric(
         name="auroc",
-        description="P(p of a right solution is above that of a wrong one); ties count half",
+        description="P(p is larger for a right than for a wrong solution); ties count half",
         over="games with a probability",
         source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.auroc,
@@ -755,8 +756,8 @@ _TABLE = (
     ),
     Metric(
         name="confidence_bounds_logprob",
-        description="share of probabilities that are only bounds",
-        over="games with a probability by log-probabilities",
+        description="share of probabilities that are only bounds, because the server did not report enough tokens",
+        over="games with log-probabilities",
         source=Source.LOGPROBS,
         compute=lambda verdicts, p, bound: verdicts.bounds(p, bound),
         better=-1,
@@ -770,7 +771,7 @@ _TABLE = (
     ),
     Metric(
         name="confidence_disagreement",
-        description="share of verdicts on the other side of 0.5 than their probability",
+        description="share of verdicts that are not the more probable verdict",
         over="decided games with log-probabilities",
         source=Source.LOGPROBS,
         compute=lambda verdicts, p, _: verdicts.disagreement(p),

@@ -63,7 +63,7 @@ DEFAULT_AGENT = "_default"
 class AgentSettings:
     """The model and the settings of one agent."""
 
-    model: str = option("The model group that plays the agent: a key of `models`.", example="strong")
+    model: str = option("The model group that plays the agent: the name of an entry of `models`.", example="strong")
     max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
 
@@ -72,33 +72,39 @@ class AgentSettings:
 class Rollouts:
     """The number of games, in total and at the same time, and the losses that stop a run."""
 
-    per_datapoint: int = option("Games of each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
+    per_datapoint: int = option("Number of games about each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
     num_responses_per_timestep: int | None = option(
-        "Play trees of responses (MALT): this many answers to each step, each continued separately; null: single "
-        "games.",
+        "Play trees (for MALT): request this many answers at each step, and continue the game from each answer. null: "
+        "play ordinary games.",
         default=None,
         example=2,
         minimum=1,
         maximum=128,
     )
     max_calls: int = option(
-        "Maximum number of calls for trees, without retries; trees grow exponentially with their rounds.",
+        "Maximum number of calls for trees, not counting retries. Trees grow exponentially with the number of rounds.",
         default=100_000,
         minimum=1,
     )
-    concurrency: int = option("Maximum number of concurrent games and calls.", default=64, minimum=1, maximum=100_000)
+    concurrency: int = option(
+        "Maximum number of games at the same time, and of calls at the same time.",
+        default=64,
+        minimum=1,
+        maximum=100_000,
+    )
     max_transport_failed: float = option(
-        "The share of rollouts that may be lost in transport, from 0 to 1. A run that loses more is `incomplete`: "
-        "exit code 1, and no rank on the leaderboard.",
+        "The share of games, from 0 to 1, that may be lost because their calls failed. A run that loses more is "
+        "`incomplete`: it ends with exit code 1 and has no rank on the leaderboard.",
         default=0.0,
         example=0.05,
         minimum=0,
         maximum=1,
     )
     max_unusable: float | None = option(
-        "Stop the run with exit code 1 once more than this share of the answers is unusable: refused, empty, or in "
-        "another format. Checked after 20 answers, over the new answers since the command started; each shard and "
-        "each part of a training run has its own count. Repeat the command to resume. null: never.",
+        "Stop the run with exit code 1 if more than this share of the answers is unusable: refused, empty, or in a "
+        "wrong format. nip-run checks this from the 20th answer on, and counts only answers since the command "
+        "started. Each shard and each part of a training run has its own count. Repeat the command to resume. null: "
+        "never stop.",
         default=None,
         example=0.5,
         minimum=0,
@@ -116,29 +122,30 @@ class Execution:
     """The processes that play the games; they may differ each time a run is resumed."""
 
     engine: Literal["processes", "ray"] = option(
-        "`processes`: games are played by processes of this machine; `ray`: by workers of a Ray cluster (`pip install "
-        "'nip-run[ray]'`).",
+        "`processes`: processes on this machine play the games. `ray`: workers of a Ray cluster play the games (needs "
+        "`nip-run[ray]`).",
         default="processes",
     )
     processes: int = option(
-        "Number of worker processes on this machine; one more process writes their records and enforces budget and "
-        "limits. 1: all in one process.",
+        "Number of processes on this machine that play games. One more process writes their records and enforces "
+        "budget and limits. 1: one process does everything.",
         default=1,
         example=4,
         minimum=1,
         maximum=MAX_PROCESSES,
     )
     workers: int | None = option(
-        "With `engine: ray`: number of workers in the cluster, each an actor that takes one CPU. Workers without a "
-        "free CPU start later.",
+        "With `engine: ray`: number of workers in the cluster. Each worker is an actor that needs one CPU, and starts "
+        "when a CPU is free.",
         default=None,
         example=64,
         minimum=1,
         maximum=MAX_WORKERS,
     )
     address: str | None = option(
-        "With `engine: ray`: the existing cluster as `host:port`, or `auto` for the cluster that this machine is a "
-        "node of. null: the cluster in `RAY_ADDRESS`, or else a temporary one on this machine.",
+        "With `engine: ray`: the address `host:port` of the cluster, or `auto` if this machine is a node of it. null: "
+        "the cluster in the environment variable `RAY_ADDRESS` or, if it is not set, a temporary cluster on this "
+        "machine.",
         default=None,
         example="auto",
     )
@@ -163,17 +170,18 @@ class Until:
     """
 
     width: float | None = option(
-        "Stop once the interval of accuracy is at most this wide, from its lower to its upper end.",
+        "Stop once the confidence interval of the accuracy is at most this wide, from its lower to its upper end.",
         default=None,
         example=0.1,
         exclusiveMinimum=0,
         exclusiveMaximum=1,
     )
     compare: str | None = option(
-        "Stop once it is known which is better: this run, or the run with this id (or start of an id, or folder). "
-        "Both are compared on the datapoints that they share. A run never stops because there is no difference. A "
-        "difference of 15 points takes about half of the games that `plan --detect 0.15` plans if the two runs "
-        "disagree on a quarter of the datapoints, and about as many if they disagree on 45 %.",
+        "Stop once it is clear whether this run or an earlier run is more accurate. The value is the earlier run's "
+        "id, the start of its id, or its folder. The comparison uses the datapoints of both runs. A run never stops "
+        "because there is no difference. If the true difference is 15 points and the runs disagree on a quarter of "
+        "the datapoints, this takes about half of the games that `plan --detect 0.15` plans; if they disagree on 45 "
+        "%, about as many.",
         default=None,
         example="nip-code-validation-0123456789",
         minLength=1,
@@ -184,16 +192,19 @@ class Until:
 class FineTune:
     """The fine-tune files that a run writes to `fine_tune/`."""
 
-    agents: tuple[str, ...] | None = option("Agents with files; null: all.", default=None, example=["verifier"])
+    agents: tuple[str, ...] | None = option(
+        "The agents to write files for; null: all agents.", default=None, example=["verifier"]
+    )
     formats: tuple[str, ...] = option(
-        "`openai`: chat JSONL. `trl`: TRL's conversational JSONL. `verl`: Parquet, a row for each turn, with rewards.",
+        "`openai`: JSONL with chats, for OpenAI. `trl`: JSONL in TRL's conversational format. `verl`: Parquet with a "
+        "row for each turn and its reward.",
         default=("openai",),
         example=["openai", "trl"],
         minItems=1,
         items={"type": "string", "enum": ["openai", "trl", "verl"]},
     )
     chat_format: ChatFormat | None = option(
-        "The chat format of the files, see `models`; null: the format that was played.",
+        "The chat format of the files (see `models.GROUP.chat_format`); null: the format of the chats that were sent.",
         default=None,
         example="alternating",
     )
@@ -201,10 +212,15 @@ class FineTune:
     replace_verifier_guess_with_true_label: bool = option(
         "Replace the verifier's last message by the true label.", default=False
     )
-    only_correct: bool = option("Only rollouts with a correct verdict.", default=False)
-    min_examples: int = option("A file with fewer examples is not written; OpenAI needs 10.", default=10, minimum=1)
+    only_correct: bool = option("Use only games with a right verdict.", default=False)
+    min_examples: int = option(
+        "Do not write a file with fewer examples; OpenAI needs at least 10.", default=10, minimum=1
+    )
     validation_share: float = option(
-        "Share of the datapoints whose examples go to a validation file.", default=0.0, minimum=0, exclusiveMaximum=1
+        "The share of the datapoints whose examples are written to a validation file.",
+        default=0.0,
+        minimum=0,
+        exclusiveMaximum=1,
     )
 
 
@@ -213,8 +229,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol's file, or "
-        "an installed one: OWNER/NAME@VERSION.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol file, or "
+        "an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )
 
@@ -224,14 +240,14 @@ class Rejudge:
     """Let this spec's verifier judge the debates of another run; no other agent is asked."""
 
     run: str = option(
-        "The folder of the run whose debates are judged. They stay as they are, including the first judge's questions. "
-        "Only settings of the verifier may differ from that run's spec.",
+        "The folder of the run whose debates are judged again. The provers' messages and the first judge's questions "
+        "stay the same. Only settings of the verifier may differ from that run's spec.",
         example="../results/runs/my-run",
         path=True,
     )
     verdict: Literal["last", "each"] = option(
-        "`last`: one verdict, at the turn of the first judge's verdict or, if there is none, at its last chance. "
-        "`each`: a verdict at every turn up to that one when the judge may decide, to see how it changes.",
+        "`last`: one verdict, at the turn where the first judge decided or, if it never decided, at its last turn. "
+        "`each`: a verdict at each turn of the judge up to that turn, to see how the verdict changes.",
         default="last",
     )
 
@@ -241,19 +257,19 @@ class Experiment:
     """A nip-run spec: a protocol, prompts, models and a dataset."""
 
     name: str = option(
-        "The run's name; run ids start with it.",
+        "The experiment's name. The ids of its runs start with this name.",
         example="nip-code-validation",
         pattern=NAME_PATTERN,
     )
     description: str = option("A note for readers.", default="", example="A weak verifier questions a strong prover.")
     seed: int = option(
-        "The random seed. It determines everything except the models' answers and the clock.", default=0, minimum=0
+        "The random seed. It determines all random choices except for the models' answers.", default=0, minimum=0
     )
     kind: Literal["benchmark", "training"] = option(
-        "A benchmark measures and changes nothing; training also changes models.", default="benchmark"
+        "`benchmark`: measure models without changing them. `training`: also train models.", default="benchmark"
     )
     benchmark: str | None = option(
-        "The leaderboard that the run's row belongs to; null: the spec's name.",
+        "The name of the leaderboard that lists the run; null: the spec's name.",
         default=None,
         example="code-validation/v1",
     )
@@ -261,73 +277,83 @@ class Experiment:
         "The dataset, and the selection of its rows.", example={"path": "data/code_validation.jsonl"}
     )
     protocol: ProtocolUse = option(
-        "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
+        "The rules of the game: a protocol, and parameters that replace its defaults.",
+        example={"use": "nip", "max_message_rounds": 8},
     )
     prompts: str = option(
-        "The folder of Jinja2 templates, one for each agent; or installed templates, OWNER/NAME@VERSION.",
+        "The folder of Jinja2 templates, one for each agent, or installed prompts OWNER/NAME@VERSION.",
         example="prompts/code_validation/nip",
         path=True,
     )
     models: Mapping[str, ModelSettings] = option(
-        "The model groups.",
+        "The models. An entry is a model group: a model, its server and its parameters. Agents with the same model "
+        "group share the model and are fine-tuned together.",
         example={"small": {"model": "gpt-6-luna"}},
         minProperties=1,
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
     agents: Mapping[str, AgentSettings] = option(
-        "The agents of the protocol. `_default` sets every agent, and every key of an agent, that is not set here.",
+        "The model and settings of each agent of the protocol. The entry `_default` applies to agents without an "
+        "entry, and to keys that an entry does not set.",
         example={"verifier": {"model": "small"}},
     )
-    decision_format: DecisionFormat = option("How a verifier writes a decision.", factory=DecisionFormat)
-    verdict: VerdictSettings = option("What is recorded about a verdict.", factory=VerdictSettings)
+    decision_format: DecisionFormat = option(
+        "The texts with which a verifier gives its verdict.", factory=DecisionFormat
+    )
+    verdict: VerdictSettings = option("What nip-run records with a verdict.", factory=VerdictSettings)
     votes: int = option(
-        "How many times the verifier is asked for a decision, with the same prompt. The majority is the verdict; if "
-        "there is a tie, the first vote. Odd numbers avoid ties.",
+        "How many times nip-run asks the verifier for its verdict, with the same prompt. The majority is the verdict "
+        "or, in a tie, the first vote.",
         default=1,
         example=5,
         minimum=1,
         maximum=1000,
     )
     rejudge: Rejudge | None = option(
-        "Judge the debates of another run again; null: play games.",
+        "Let another verifier judge the debates of an earlier run; null: play games.",
         default=None,
         example={"run": "../results/runs/my-run", "verdict": "last"},
     )
-    retry: Retry = option("How to handle each class of failure.", factory=Retry)
+    retry: Retry = option("What nip-run does after each kind of failure.", factory=Retry)
     rollouts: Rollouts = option("The number of games, in total and at the same time.", factory=Rollouts)
     execution: Execution = option(
         "The processes that play the games: one, several, or workers of a Ray cluster.", factory=Execution
     )
     stances: Literal["both"] | None = option(
-        "`both`: play each datapoint with each stance, which all provers of the game argue, regardless of "
-        "`protocol.randomize_prover_stance`. Opposed provers, as in a debate, exchange their stances instead; name, "
-        "prompt, channels and order of speaking stay with the seat. null: the protocol sets the stance.",
+        "`both`: play two games about each datapoint. If all provers argue for the same verdict, they argue for "
+        "accept in one game and for reject in the other. If provers have opposite stances, as in a debate, they "
+        "exchange stances in the second game, but keep their names, prompts, channels and speaking order. null: play "
+        "one game, with the stances that the protocol sets.",
         default=None,
         example="both",
     )
     seats: Literal["swap"] | Mapping[str, tuple[str, ...]] | None = option(
-        "`swap`: play each datapoint as written, and with the players of two seats exchanged. A player is the model "
-        "group and `max_response_words` of an entry of `agents`; name, prompt, channels, stance and rewards stay with "
-        "the seat. `{swap: [prover0, prover1]}` names the seats if several pairs differ. With `stances: both` a "
-        "datapoint is played four times. null: as written.",
+        "`swap`: play two games about each datapoint, the second with exchanged players. A player is the model group "
+        "and `max_response_words` of an entry of `agents`. The names, prompts, channels, stances and rewards are not "
+        "exchanged. If more than two players differ, name the two agents: `{swap: [prover0, prover1]}`. With "
+        "`stances: both`, there are four games about each datapoint. null: exchange nothing.",
         default=None,
         example={"swap": ["prover0", "prover1"]},
         anyOf=[{"type": ["string", "null"], "enum": ["swap", None]}, _NAMED_SEATS],
     )
     until: Until | None = option(
-        "Stop early once the result is decided; the seed sets the order of the datapoints. null: play all of them.",
+        "Stop the run early once its result is clear. The seed determines the order of the datapoints. null: play all "
+        "datapoints.",
         default=None,
         example={"width": 0.1},
     )
-    budget: BudgetSettings = option("Limits on what the run may spend, including its sweep.", factory=BudgetSettings)
+    budget: BudgetSettings = option(
+        "Limits on what a run, or all runs of a sweep together, may spend.", factory=BudgetSettings
+    )
     cache: str | None = option(
-        "A file of completions shared between runs; null: none.",
+        "A file in which runs share answers. If it has an answer to exactly the same request, nip-run uses this "
+        "answer and does not call the model. null: no cache.",
         default=None,
         example="../results/cache.sqlite",
         path=True,
     )
     fine_tune: FineTune | None = option(
-        "Which fine-tune files to build; null: none.", default=None, example={"agents": ["verifier"]}
+        "The fine-tuning files that the run writes; null: none.", default=None, example={"agents": ["verifier"]}
     )
     training: TrainingSettings | None = option(
         "How models are trained on the rollouts; only for `kind: training`.",
@@ -335,17 +361,21 @@ class Experiment:
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
     )
     sweep: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] | tuple[Mapping[str, Any], ...] = option(
-        "A grid: dotted keys, each with a list of values; every combination is a separate run. Lists under `zip` have "
-        "the same length and advance together. Or a list of points, each a mapping of dotted keys to values.",
+        "Several runs from one spec. Either a mapping of dotted keys, such as `models.small.temperature`, to lists of "
+        "values: nip-run plays a run for every combination of values. Lists under `zip` have the same length and "
+        "advance together. Or a list of mappings of dotted keys to values: nip-run plays a run for each mapping.",
         factory=dict,
         example={"agents.verifier.model": ["small", "strong"]},
         type=["object", "array"],
-        properties={"zip": {"type": "object", "minProperties": 1, **_SWEEP_AXES}},
+        properties={
+            "zip": {"description": "Keys whose lists advance together.", "type": "object", "minProperties": 1}
+            | _SWEEP_AXES
+        },
         minItems=1,
         items={"type": "object", "minProperties": 1, "propertyNames": _SWEEP_AXES["propertyNames"]},
         **_SWEEP_AXES,
     )
-    max_sweep_points: int = option("Maximum number of points of a sweep.", default=MAX_SWEEP_POINTS, minimum=1)
+    max_sweep_points: int = option("Maximum number of runs of a sweep.", default=MAX_SWEEP_POINTS, minimum=1)
 
 
 RENAMED_KEYS: Mapping[str, str] = {"rollouts.most_calls": "rollouts.max_calls"}

@@ -18,19 +18,21 @@ class EvaluationSettings:
     """The tests of models. A test before an iteration uses the models that play in that iteration."""
 
     scheme: Literal["none", "all", "last", "first_and_last"] = option(
-        "`all`: before each iteration and after the last; `last`: the final models; `first_and_last`: the untrained "
-        "and the final ones.",
+        "When models are tested. `all`: before each iteration and after the last. `last`: only after the last. "
+        "`first_and_last`: before the first iteration and after the last. `none`: never.",
         default="last",
     )
-    split: str = option("The split for tests; none of its datapoints may be trained on.", default="test", minLength=1)
+    split: str = option(
+        "The dataset's split for tests. Training uses none of its datapoints.", default="test", minLength=1
+    )
     limit: int | None = option(
-        "Maximum number of datapoints, the same in each test: the first in the file, or in the shuffled order with "
-        "`dataset.shuffle`; null: all.",
+        "Maximum number of datapoints, the same datapoints in each test: the first in the file or, with "
+        "`dataset.shuffle`, in the shuffled order. null: all.",
         default=None,
         minimum=1,
         example=100,
     )
-    per_datapoint: int = option("Games of each datapoint.", default=1, minimum=1)
+    per_datapoint: int = option("Number of games about each datapoint.", default=1, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,41 +40,48 @@ class SelectionSettings:
     """The rollouts that expert iteration trains on, selected for each agent by its own reward."""
 
     method: Literal["threshold", "weighted_sampling"] = option(
-        "`threshold`: all rollouts with a reward of at least `reward_threshold`. `weighted_sampling`: a random sample, "
-        "weighted by reward.",
+        "`threshold`: train on all games with a reward of at least `reward_threshold`. `weighted_sampling`: train on "
+        "a random sample of games, weighted by reward.",
         default="threshold",
     )
-    reward_threshold: float = option("The minimum reward of a selected rollout.", default=0.9)
+    reward_threshold: float = option("For `threshold`: the minimum reward of a selected game.", default=0.9)
     sample_size_factor: float = option(
-        "Weighted sampling: sample size as a share of the rollouts.",
+        "For `weighted_sampling`: the size of the sample, as a share of the games.",
         default=0.5,
         exclusiveMinimum=0,
         maximum=100,
     )
     minimum: float | None = option(
-        "Weighted sampling: rewards up to this have weight 0; null: the smallest reward.",
+        "For `weighted_sampling`: games with at most this reward have weight 0; null: the smallest reward.",
         default=None,
         example=0.0,
     )
     epsilon: float = option(
-        "Weighted sampling: a constant added to each weight, so that low rewards are sampled too.",
+        "For `weighted_sampling`: a constant that is added to each weight, so that games with low rewards are sampled "
+        "too.",
         default=0.01,
         minimum=0,
         maximum=100,
     )
-    replacement: bool = option("Weighted sampling: sample with replacement.", default=True)
+    replacement: bool = option("For `weighted_sampling`: sample with replacement.", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuessReplacement:
     """Training of the verifier on the true label instead of its own guess, for a share of the rollouts."""
 
-    proportion: float = option("The share of the rollouts, in the first iteration.", default=0.0, minimum=0, maximum=1)
+    proportion: float = option(
+        "The share of the games in the first iteration.",
+        default=0.0,
+        minimum=0,
+        maximum=1,
+    )
     annealing: Literal["none", "linear", "exponential"] = option(
-        "How the share decreases each iteration: `linear` by the rate, `exponential` by the factor (1 - rate).",
+        "How `proportion` decreases after each iteration. `linear`: by `annealing_rate`. `exponential`: by the factor "
+        "1 - `annealing_rate`.",
         default="none",
     )
-    annealing_rate: float = option("The rate of the annealing.", default=0.1, minimum=0, maximum=1)
+    annealing_rate: float = option("See `annealing`.", default=0.1, minimum=0, maximum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,69 +89,84 @@ class TrainerSettings:
     """The fine-tuning of one model group."""
 
     backend: BackendName = option(
-        "`openai`: jobs on a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes "
-        "the files and waits for `--set-model GROUP=NAME`. `dummy`: for dry runs, returns a new name at once.",
+        "Who trains the model. `openai`: a server with OpenAI's fine-tuning API. `command`: your own program. "
+        "`files`: you, by hand; nip-run writes the files and stops until you name the model with `--set-model "
+        "GROUP=NAME`. `dummy`: nobody; for trying a spec.",
         example="command",
     )
     format: DatasetFormat | None = option(
-        "The format of the dataset; null: `trl` for `command`, else `openai`.", default=None, example="trl"
+        "The format of the fine-tuning file; null: `trl` for `command`, otherwise `openai`.",
+        default=None,
+        example="trl",
     )
     command: tuple[str, ...] | None = option(
-        "`command`: the program and its arguments. {dataset}, {base_model}, {output} (a folder), {model_file} "
-        "(write the new model's name there), {method}, {seed} and {group} are filled in. It runs in the current "
-        "folder of nip-run, which relative paths start from.",
+        "For `command`: the program and its arguments. nip-run replaces {dataset} (path of the fine-tuning file), "
+        "{base_model}, {output} (a folder for the weights), {model_file} (the file to which the program writes the "
+        "new model's name), {method}, {seed} and {group}. The program runs in the folder where you started nip-run.",
         default=None,
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
     )
     files: tuple[str, ...] | None = option(
-        "`command`: files and folders that the trainer reads in addition to its script, such as imported modules, "
-        "relative to the current folder of nip-run. They are stored with the run and published with it.",
+        "For `command`: files and folders that the program reads in addition to its script, such as imported modules, "
+        "relative to the folder where you started nip-run. nip-run stores and publishes them with the run.",
         default=None,
         example=["trainer_helpers.py"],
         minItems=1,
     )
     load_lora: bool = option(
-        "`command`: the trainer writes a LoRA adapter to {output}. Each server of the group loads it under the new "
-        "model's name with vLLM's `/v1/load_lora_adapter`, and unloads it when it is no longer used.",
+        "For `command`: the program writes a LoRA adapter to {output}. nip-run makes each server of the model group "
+        "load the adapter under the new model's name (with vLLM's `/v1/load_lora_adapter`), and unload it when it is "
+        "no longer used.",
         default=False,
     )
     n_epochs: int | None = option(
-        "`openai`: passes over the dataset; null: the provider's default.", default=None, minimum=1, example=3
+        "For `openai`: the number of passes over the file; null: the provider's default.",
+        default=None,
+        minimum=1,
+        example=3,
     )
     batch_size: int | None = option(
-        "`openai`: examples per step; null: the provider's default.", default=None, minimum=1, example=8
+        "For `openai`: the number of examples per step; null: the provider's default.",
+        default=None,
+        minimum=1,
+        example=8,
     )
     learning_rate_multiplier: float | None = option(
-        "`openai`: a hyperparameter; null: the provider's default.", default=None, exclusiveMinimum=0, example=1.0
+        "For `openai`: the parameter of the same name in OpenAI's API; null: the provider's default.",
+        default=None,
+        exclusiveMinimum=0,
+        example=1.0,
     )
     beta: float | None = option(
-        "`openai`, malt: DPO's weight of staying close to the base model; null: the provider's default.",
+        "For `openai` with MALT: DPO's beta, the weight of staying close to the base model; null: the provider's "
+        "default.",
         default=None,
         exclusiveMinimum=0,
         maximum=2,
         example=0.1,
     )
     from_scratch: bool | None = option(
-        "Whether each job of this group starts from the base model; null: as `training.from_scratch`.",
+        "Whether each job of this model group starts from the base model; null: the value of `training.from_scratch`.",
         default=None,
         example=True,
     )
     suffix: str | None = option(
-        "`openai`: part of the new model's name; null: the run's name.",
+        "For `openai`: a part of the new model's name; null: the spec's name.",
         default=None,
         example="nip",
         minLength=1,
         maxLength=64,
     )
     poll_seconds: float | None = option(
-        "Seconds between two polls of a job; null: 1 for `command`, else 30.",
+        "Seconds between two checks of whether a job is done; null: 1 for `command`, otherwise 30.",
         default=None,
         exclusiveMinimum=0,
         example=30.0,
     )
     validating_minutes: float = option(
-        "`openai`: a job that is still `validating_files` after this long is an error.",
+        "For `openai`: report an error if a job has the status `validating_files` for more than this number of "
+        "minutes.",
         default=60.0,
         exclusiveMinimum=0,
     )
@@ -177,7 +201,7 @@ class RerunTests:
 
     run: str = option("The training run: its id, the start of its id, or its folder.", example="ei-nip-0123456789")
     models: tuple[Mapping[str, TrainedModel], ...] = option(
-        "The models after each iteration, by group; written when the spec is loaded.",
+        "The models after each iteration, by model group. nip-run sets this key when it loads the spec.",
         default=(),
         example=[{"verifier": {"model": "qwen3-4b-nip-1", "base_model": "Qwen/Qwen3-4B"}}],
     )
@@ -188,41 +212,52 @@ class TrainingSettings:
     """The method of a training run, its iterations, and the trainers of its model groups."""
 
     method: Literal["expert_iteration", "malt"] = option(
-        "`expert_iteration`: supervised training on rollouts with high rewards. `malt`: preferences between answers of "
-        "trees (rollouts.num_responses_per_timestep).",
+        "`expert_iteration`: supervised fine-tuning on games with high rewards. `malt`: DPO on pairs of a better and "
+        "a worse answer to the same step (needs `rollouts.num_responses_per_timestep`).",
         example="expert_iteration",
     )
     from_: str | None = option(
-        "Continue from the models of another run, each trained group from its own: RUN, RUN@i3 (iteration 3) or a "
-        "folder written by `get`. If one group is trained, also an installed model, `OWNER/NAME@VERSION`. The run's "
-        "saved spec has the resolved models, as with `models.GROUP.from_run` and `models.GROUP.use`.",
+        "Start from the models of another training run: RUN (its final models), RUN@i3 (the models that its iteration "
+        "3 plays with), or a folder that `nip-run get` wrote. If only one model group is trained, also an installed "
+        "model `OWNER/NAME@VERSION`.",
         default=None,
         example="ei-nip-0123456789",
         minLength=1,
     )
     iterations: int = option(
-        "Number of iterations: play, train, switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
+        "Number of iterations. In each, nip-run plays games, trains the models on them, and continues with the new "
+        "models.",
+        default=1,
+        minimum=1,
+        maximum=MAX_ITERATIONS,
     )
     datapoints_per_iteration: int | None = option(
-        "Datapoints per iteration, in a seeded order that starts again when all have been played; null: all of them.",
+        "Number of datapoints per iteration, in an order that the seed determines. After the last datapoint, the "
+        "first follows again. null: all datapoints.",
         default=None,
         minimum=1,
         example=100,
     )
-    test: EvaluationSettings = option("When models are tested, and their test datapoints.", factory=EvaluationSettings)
-    selection: SelectionSettings = option("Expert iteration: which rollouts are trained on.", factory=SelectionSettings)
+    test: EvaluationSettings = option("When models are tested, and on which datapoints.", factory=EvaluationSettings)
+    selection: SelectionSettings = option(
+        "For `expert_iteration`: the games that models are trained on.", factory=SelectionSettings
+    )
     guess_replacement: GuessReplacement = option(
-        "Expert iteration: true labels instead of the verifier's guesses.", factory=GuessReplacement
+        "For `expert_iteration`: train the verifier on the true label instead of its own verdict, in a share of the "
+        "games.",
+        factory=GuessReplacement,
     )
     on_all_previous_rollouts: bool = option(
-        "Train on the rollouts of all iterations so far; false: only of the last one.", default=False
+        "Train on the games of all iterations so far; false: only on those of the current iteration.", default=False
     )
     from_scratch: bool = option(
-        "Each job starts from the base model; false: from the last trained model. A trainer can override it.",
+        "Start each fine-tuning job from the base model; false: from the last trained model. `from_scratch` of a "
+        "trainer overrides this key.",
         default=False,
     )
     min_examples: int = option(
-        "A group with fewer examples is not trained in that iteration, and the run reports it; OpenAI needs 10.",
+        "If a model group has fewer examples in an iteration, do not train it and report this; OpenAI needs at least "
+        "10.",
         default=10,
         minimum=1,
     )

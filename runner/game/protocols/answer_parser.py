@@ -16,18 +16,20 @@ class DecisionFormat:
     """The texts of a verifier's decision. The defaults are those of the paper."""
 
     marker: str = option(
-        "An answer that contains this text, in any case, announces a decision.", default="decision:", minLength=1
+        "An answer that contains this text, in upper or lower case, is read as a verdict.",
+        default="decision:",
+        minLength=1,
     )
-    accept: str = option("The text that accepts.", default="Decision: accept", minLength=1)
-    reject: str = option("The text that rejects.", default="Decision: reject", minLength=1)
+    accept: str = option("The text that gives the verdict accept.", default="Decision: accept", minLength=1)
+    reject: str = option("The text that gives the verdict reject.", default="Decision: reject", minLength=1)
     lenient: bool = option(
-        "Ignore spacing and Markdown around the words (`**Decision:** Accept`), and treat an answer with both "
-        "verdicts as invalid. Otherwise the texts must match exactly, and an answer with both accepts.",
+        "true: ignore spacing and Markdown (`**Decision:** Accept`); an answer with both verdicts is invalid. false: "
+        "the texts must match except for upper and lower case; an answer with both verdicts accepts.",
         default=False,
     )
     confidence: str = option(
-        "The text before the number of a stated confidence (see `verdict.confidence`). Spacing, case and Markdown "
-        "around it are ignored.",
+        "The text before a stated confidence (see `verdict.confidence`). nip-run ignores spacing, case and Markdown "
+        "around it.",
         default="Confidence:",
         minLength=1,
     )

@@ -17,10 +17,10 @@ class VerdictSettings:
     """Settings for data that is recorded with a verdict."""
 
     confidence: Literal["stated", "logprob", "both"] | None = option(
-        "Record verdicts as probabilities of accept. `stated`: with a decision, the verifier states the probability "
-        "that the verdict is right (`Confidence: 0.8`; `80%` is the same); a decision without it is an invalid "
-        "response. `logprob`: computed from the log-probabilities of the verdict's tokens; the verifier's model group "
-        "then needs `logprobs: true` and `top_logprobs`. null: neither.",
+        "Record the verifier's probability of accept with each verdict. `stated`: the verifier writes the probability "
+        "that its verdict is right (`Confidence: 0.8` or `Confidence: 80%`); a verdict without it is an invalid "
+        "answer. `logprob`: nip-run computes it from the log-probabilities of the verdict's tokens; the verifier's "
+        "model group needs `logprobs: true` and `top_logprobs`. `both`: record both values. null: record neither.",
         default=None,
         example="both",
     )

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 class BudgetSettings:
     """The maximum spending of a run, including its sweep; null: no limit."""
 
-    usd: float | None = option("US dollars.", default=None, example=20.0, exclusiveMinimum=0)
-    tokens: int | None = option("Prompt and answer tokens.", default=None, example=5_000_000, minimum=1)
-    completions: int | None = option("Calls.", default=None, example=10_000, minimum=1)
+    usd: float | None = option("Maximum cost in US dollars.", default=None, example=20.0, exclusiveMinimum=0)
+    tokens: int | None = option(
+        "Maximum number of prompt and answer tokens.", default=None, example=5_000_000, minimum=1
+    )
+    completions: int | None = option("Maximum number of calls.", default=None, example=10_000, minimum=1)
 
     @property
     def limited(self) -> bool:

@@ -17,10 +17,13 @@ class DatasetLimits:
     rows: int = option("Maximum number of rows.", default=1_000_000, minimum=1)
     columns: int = option("Maximum number of columns.", default=1_000, minimum=1)
     seconds: float = option(
-        "Seconds for the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
+        "Time limit in seconds for the filter, and for measuring the size of a Parquet file.",
+        default=60.0,
+        exclusiveMinimum=0,
+        maximum=86_400,
     )
     memory: int = option(
-        "Memory limit in bytes for the filter, and for measuring a Parquet file, which run in a separate process.",
+        "Memory limit in bytes of the separate process that applies the filter and measures a Parquet file.",
         default=2 << 30,
         minimum=1 << 29,
     )
@@ -52,20 +55,21 @@ class Explode:
     """
 
     columns: Mapping[str, Literal[0, 1]] = option(
-        "The list columns, each with the label of its elements. A value is a list, or a text that is a JSON list.",
+        "The columns that contain lists, each with the label of its elements. A list is a list value, or a text in "
+        "JSON.",
         example={"solutions": 1, "buggy_solutions": 0},
         minProperties=1,
     )
-    into: str = option("The new column for an element.", default="solution")
+    into: str = option("Name of the new column for the element.", default="solution")
     element: str | None = option(
-        "If elements are mappings: the key whose value is the text. Texts are taken as they are.",
+        "If elements are mappings: the key that has the element's text. null: elements are texts.",
         default=None,
         example="solution",
     )
-    number: str = option("The new column for an element's number in its list, from 1.", default="number")
-    row: str = option("The new column for the row's id.", default="row")
+    number: str = option("Name of the new column for the element's position in its list, from 1.", default="number")
+    row: str = option("Name of the new column for the row's id.", default="row")
     limit: int | None = option(
-        "Maximum number of elements of each list; the first ones are taken.", default=None, example=1, minimum=1
+        "Use only this many elements from the start of each list.", default=None, example=1, minimum=1
     )
 
 
@@ -74,51 +78,62 @@ class DatasetSettings:
     """Selection of the datapoints that are played."""
 
     path: str = option(
-        "A .jsonl, .csv or .parquet file, `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`), or an "
-        "installed dataset, OWNER/NAME@VERSION.",
+        "The dataset: a .jsonl, .csv or .parquet file, `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`), "
+        "or an installed dataset OWNER/NAME@VERSION.",
         example="data/code_validation.jsonl",
         path=True,
     )
     columns: Mapping[str, str] = option(
-        "Renames columns: each new name with the column's name in the file. Every dataset needs `id` and `label`.",
+        "Names of columns: nip-run's name, then the name in the file, such as `id: claim_id`. Every dataset needs "
+        "`id` and `label`.",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
     labels: Mapping[str, Literal[0, 1]] = option(
-        "The label, 0 or 1, of each word in the label column. 0/1, true/false and yes/no, in any case, need no entry.",
+        "The label (0 or 1) that each word in the label column stands for. Not needed for 0 and 1, true and false, "
+        "yes and no.",
         factory=dict,
         example={"correct": 1, "buggy": 0},
     )
     ids: Literal["column", "rows"] = option(
-        "`rows`: ids are row numbers, `row-1` and so on, so the order of the file must not change.",
+        "`column`: ids are in the column `id`. `rows`: the file has no ids, and nip-run numbers the rows `row-1`, "
+        "`row-2`, ...; the order of the file must then not change.",
         default="column",
     )
     explode: Explode | None = option(
-        "Make a datapoint of each element of list columns.",
+        "Make a datapoint of each element of the lists in some columns. null: a datapoint is a row.",
         default=None,
         example={"columns": {"solutions": 1, "buggy_solutions": 0}},
     )
     split: str | None = option(
-        "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
+        "Use only rows whose column `split` has this value; for a dataset on the Hub, its split of this name.",
+        default=None,
+        example="test",
     )
     filter: str | None = option(
-        "A SQL condition on the columns, by new or original names, with the file's values; applied after `explode`.",
+        "Use only rows that meet this SQL condition. It may name columns by their new names or their names in the "
+        "file. It is applied after `explode`.",
         default=None,
         example="difficulty = 'hard'",
     )
     group_by: str | None = option(
-        "The column that groups dependent datapoints, such as the versions of one program. A group is one cluster in "
-        "every interval; shuffle, limit and validation share keep it together. Unset: each datapoint is a group.",
+        "A column that has the same value in datapoints that are not independent, such as the versions of one "
+        "program. They form a group, which is one unit in every confidence interval, and which `shuffle`, `limit` and "
+        "`validation_share` do not divide. null: each datapoint is a group.",
         default=None,
         example="problem",
     )
     balance: Literal["none", "label"] = option(
-        "`label`: equally many datapoints of both labels, the first ones of each, in pairs from one group if possible.",
+        "`label`: use as many datapoints with label 1 as with label 0, the first of each, in pairs from one group if "
+        "possible.",
         default="none",
     )
     shuffle: bool = option("Shuffle the datapoints by the spec's seed; otherwise keep the file's order.", default=False)
     limit: int | None = option(
-        "Maximum number of datapoints, in complete groups; applied last.", default=None, example=40, minimum=1
+        "Maximum number of datapoints. It is applied last and does not divide groups.",
+        default=None,
+        example=40,
+        minimum=1,
     )
     revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")
-    limits: DatasetLimits = option("Limits for the file and the filter.", factory=DatasetLimits)
+    limits: DatasetLimits = option("Limits for the size of the file, and for the filter.", factory=DatasetLimits)
