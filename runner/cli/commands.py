@@ -22,10 +22,10 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "init": Command("experiments.init", "write a first spec, prompts and a small dataset"),
         "check": Command("experiments.check", "find every error in specs; show schedule, calls and cost"),
         "render": Command("experiments.render", "show the exact messages that an agent's model would get"),
-        "plan": Command("experiments.plan", "compute how many datapoints show a difference, or how long a run takes"),
+        "plan": Command("experiments.plan", "compute how many datapoints detect a difference, or how long a run takes"),
         "run": Command("experiments.run", "play specs; `nip-run SPEC` is short for it"),
         "merge": Command("experiments.merge", "merge the shards of a run into one run"),
-        "rejudge": Command("experiments.rejudge", "have a run's debates judged by another judge"),
+        "rejudge": Command("experiments.rejudge", "let another judge decide the debates of a run"),
     },
     "look": {
         "runs": Command("results.runs", "list all runs"),
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "uninstall": Command("registry.uninstall", "remove installed components"),
         "freeze": Command("registry.freeze", "pin everything that a spec names, or tell what cannot be pinned"),
         "status": Command("registry.status", "tell what can be published, and what prevents the rest"),
-        "history": Command("registry.history", "show the training and benchmark sessions of an agent in order"),
+        "history": Command("registry.history", "show the runs that trained or tested an agent, in order"),
     },
     "host": {
         "serve": Command("server.serve", "serve a registry over HTTP"),

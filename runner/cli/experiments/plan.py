@@ -1,4 +1,4 @@
-"""Compute how many datapoints show a difference, or how long a run takes.
+"""Compute how many datapoints detect a difference, or how long a run takes.
 
 Examples:
   nip-run plan spec.yaml --detect 0.05

@@ -1,4 +1,4 @@
-"""Have a run's debates judged by another judge. Only the judge's model is called.
+"""Let another judge decide the debates of a run. nip-run calls only the judge's model.
 
 Examples:
   nip-run rejudge RUN '+models.judge={model: gpt-6-sol}' agents.verifier.model=judge

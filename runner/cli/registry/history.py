@@ -1,4 +1,4 @@
-"""Show the training and benchmark sessions of an agent in order.
+"""Show the runs that trained or tested an agent, in order.
 
 Examples:
   nip-run history verifier

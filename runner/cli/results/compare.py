@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         metavar="NAME",
         help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
-        "AGENT.reward, ...; a wrong name lists them",
+        "AGENT.reward, ...; an unknown name prints all names",
     )
     add("--by", metavar="COLUMN", help="also compare within each value of this dataset column, or of `label`")
     add(
@@ -61,28 +61,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="EXPR",
-        help="METRIC >= NUMBER, or METRIC >= base - NUMBER, with base the baseline or else the first run; without "
-        "base one RUN is enough; exit code 1 if it fails, 5 if the data cannot decide, 2 if a run cannot be read; "
-        "repeatable",
+        help="METRIC >= NUMBER, or METRIC >= base - NUMBER, where base is the metric of the baseline or, without "
+        "--baseline, of the first run; exit code 1: an assertion fails; 5: too little data to decide; 2: a run cannot "
+        "be read; repeatable",
     )
     add(
         "--worst",
         action="store_true",
-        help="also name the run that is worst by the metric, such as one verifier with several provers, with an "
-        "interval that covers all runs at once",
+        help="also name the run with the worst metric, for example of one verifier with several provers; its interval "
+        "takes into account that it is the worst of several",
     )
     add(
         "--margin",
         type=float,
         metavar="M",
-        help="also test whether the systems are equivalent: whether they differ by less than M, such as 0.05 for 5 "
-        "points (two one-sided tests)",
+        help="also test whether the runs are equivalent, which means that they differ by less than M, such as 0.05 for "
+        "5 points (two one-sided tests)",
     )
     add(
         "--ceiling",
         metavar="RUN",
-        help="a strong run, such as one whose judge has the ground truth: also print which share of the gap between "
-        "the first run and this one each other run closes (performance gap recovered)",
+        help="a strong run, such as a run whose judge has the ground truth; also print the share of the gap between "
+        "the first run and RUN that each other run closes (performance gap recovered)",
     )
     add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
