@@ -289,7 +289,7 @@ def protocols_page() -> str:
         "# Protocols", "", GENERATED, "",
         "A protocol is the rules of a game. Provers argue for accept or reject (their *stance*); the verifier asks",
         "questions, then accepts or rejects. An agent reads and writes only in the channels that it is a member of.",
-        "The *cycle* lists the steps of a game. Each step is one round, in which its agents speak at the same time.",
+        "The *cycle* lists the steps of a game. Each step is one round, and its agents speak at the same time.",
         "After the last step, the first follows again, until the last round. You can also",
         "[write a protocol](../how-to/write-a-protocol.md).",
     ]  # fmt: skip

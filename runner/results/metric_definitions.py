@@ -358,7 +358,7 @@ _TABLE = (
     ),
     Metric(
         name="retries_per_round",
-        description="number of attempts after the first in a round; rounds in which the agent is silent have none",
+        description="number of attempts after the first in a round; 0 if the agent is silent",
         over="all rounds, by agent",
         source=Source.AGENTS,
         compute=lambda agent: agent.retries,
@@ -553,7 +553,7 @@ _TABLE = (
         name="position_bias",
         description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), as the mean "
         "over both assignments of the stances and over both labels",
-        over="games in which the provers have opposite stances",
+        over="games with provers of opposite stances",
         source=Source.BLOCKS,
         compute=lambda verdicts, first_seat: verdicts.position_bias(first_seat),
         unit="difference of shares",
@@ -592,8 +592,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` in games in which the player's stance is the label, minus `expected_score` "
-        "in the other games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
+        description="`expected_score` if the player's stance is the label, minus `expected_score` if it is not: "
+        "the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -605,9 +605,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference_logprob",
-        description="mean ln P(the verdict is the player's stance) in games in which this stance is the label, "
-        "minus this mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 "
-        "to 0.999",
+        description="mean ln P(the verdict is the player's stance) if this stance is the label, minus this mean if "
+        "it is not: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),

@@ -297,9 +297,7 @@ class Experiment:
         "entry, and to keys that an entry does not set.",
         example={"verifier": {"model": "small"}},
     )
-    decision_format: DecisionFormat = option(
-        "The texts with which a verifier gives its verdict.", factory=DecisionFormat
-    )
+    decision_format: DecisionFormat = option("The texts that give a verdict.", factory=DecisionFormat)
     verdict: VerdictSettings = option("What nip-run records with a verdict.", factory=VerdictSettings)
     votes: int = option(
         "How many times nip-run asks the verifier for its verdict, with the same prompt. The majority is the verdict "
@@ -346,8 +344,8 @@ class Experiment:
         "Limits on what a run, or all runs of a sweep together, may spend.", factory=BudgetSettings
     )
     cache: str | None = option(
-        "A file in which runs share answers. If it has an answer to exactly the same request, nip-run uses this "
-        "answer and does not call the model. null: no cache.",
+        "A file of answers that runs share. If it has an answer to exactly the same request, nip-run does not call "
+        "the model. null: no cache.",
         default=None,
         example="../results/cache.sqlite",
         path=True,

@@ -89,9 +89,9 @@ class TrainerSettings:
     """The fine-tuning of one model group."""
 
     backend: BackendName = option(
-        "Who trains the model. `openai`: a server with OpenAI's fine-tuning API. `command`: your own program. "
-        "`files`: you, by hand; nip-run writes the files and stops until you name the model with `--set-model "
-        "GROUP=NAME`. `dummy`: nobody; for trying a spec.",
+        "The trainer. `openai`: a server with OpenAI's fine-tuning API. `command`: your own program. `files`: you, by "
+        "hand; nip-run writes the files and stops until you name the model with `--set-model GROUP=NAME`. `dummy`: no "
+        "training, to try a spec.",
         example="command",
     )
     format: DatasetFormat | None = option(
@@ -101,8 +101,8 @@ class TrainerSettings:
     )
     command: tuple[str, ...] | None = option(
         "For `command`: the program and its arguments. nip-run replaces {dataset} (path of the fine-tuning file), "
-        "{base_model}, {output} (a folder for the weights), {model_file} (the file to which the program writes the "
-        "new model's name), {method}, {seed} and {group}. The program runs in the folder where you started nip-run.",
+        "{base_model}, {output} (a folder for the weights), {model_file} (the file for the new model's name), "
+        "{method}, {seed} and {group}. The program runs in the folder where you started nip-run.",
         default=None,
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
@@ -238,7 +238,7 @@ class TrainingSettings:
         minimum=1,
         example=100,
     )
-    test: EvaluationSettings = option("When models are tested, and on which datapoints.", factory=EvaluationSettings)
+    test: EvaluationSettings = option("The tests of models.", factory=EvaluationSettings)
     selection: SelectionSettings = option(
         "For `expert_iteration`: the games that models are trained on.", factory=SelectionSettings
     )

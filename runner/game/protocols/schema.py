@@ -63,7 +63,7 @@ class ProtocolStep:
     """One step of the cycle, played in one round: all its speakers speak at the same time."""
 
     speak: Mapping[str, tuple[str, ...]] = option(
-        "The agents that speak, each with a list of channels. Empty: nobody speaks in this round.",
+        "The agents that speak, each with a list of channels. Empty: a round without messages.",
         example={"verifier": ["main"]},
     )
     draw: Literal["all", "one"] = option(
@@ -83,9 +83,9 @@ class Parameters:
         minimum=1,
     )
     verifier_first: bool = option(
-        "true: the cycle starts with the first step in which the verifier speaks. false: with the first step in which "
-        "it does not speak. If the protocol file does not set this parameter, the cycle starts with its first step, "
-        "and a spec cannot change this.",
+        "true: the cycle starts with the verifier's first step. false: with the first step of other agents. If the "
+        "protocol file does not set this parameter, the cycle starts with its first step, and a spec cannot change "
+        "this.",
         default=True,
     )
     sequential: bool = option("If several agents speak in a step, each gets a round of its own.", default=False)
@@ -106,7 +106,7 @@ class Parameters:
         "The verifier's reward if the last round ends without a verdict.", default=-1.0
     )
     verifier_no_guess_reward: float = option(
-        "The verifier's reward for each round in which it may decide but asks.", default=0.0
+        "The verifier's reward for each question, if it could have decided instead.", default=0.0
     )
     shared_reward: bool = option("Give every prover the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(
@@ -124,13 +124,13 @@ class ProtocolFile:
     name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
     description: str = option("A sentence that describes the game.", default="")
     agents: Mapping[str, AgentSpec] = option(
-        "The agents, in the order in which arrays and tables list them. Exactly one is a verifier.",
+        "The agents, in the order of arrays and tables. Exactly one is a verifier.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
     )
     channels: Mapping[str, Channel] = option(
-        "The channels, in the order in which arrays and tables list them.",
+        "The channels, in the order of arrays and tables.",
         example={"main": {"members": ["prover", "verifier"]}},
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},

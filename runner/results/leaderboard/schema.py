@@ -361,7 +361,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "until": "the rule that stops the run early: width of the interval, or comparison with a run; NULL: none",
         "stopped": "when and how `until` stopped this run, or the run whose debates it judges",
         "dataset_sha256": "hash of the selected datapoints with all columns, in the order of play",
-        "dataset_content_sha256": "hash of labels, groups and the columns that the verifier sees, whatever the order",
+        "dataset_content_sha256": "hash of labels, groups and the columns that the verifier sees, in any order",
         "earlier_task": "the task before version 0.2, if different: it included columns that only provers see",
         "dataset_source_sha256": "hash of the dataset's file",
         "prompts_sha256": "hash of all templates",
