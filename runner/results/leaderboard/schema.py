@@ -344,7 +344,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
         "per_datapoint": "number of games about each datapoint",
         "responses_per_step": "number of answers at each step of a tree; NULL: ordinary games",
-        "failures": "transport_failed + invalid_response + refused + context_exceeded; use these columns instead",
+        "failures": "deprecated, mixes lost and undecided games: transport_failed + invalid_response + refused "
+        "+ context_exceeded; use these columns and no_decision",
         "transport_failed": "rollouts lost because their calls failed; they have no verdict and are in no metric",
         "no_decision": "rollouts that ended without a verdict",
         "max_transport_failed": "the maximum share of rollouts that may be lost in transport",
@@ -421,6 +422,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rollout_b": "a rollout with the majority verdict",
     },
     "leaderboard": {
+        "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",
         "accuracy": "right verdicts, of all rollouts that were not lost in transport",
         "n": "rollouts that were not lost in transport",
         "clusters": "independent groups of datapoints",
@@ -463,10 +465,11 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "p-value of the sign-flip test; NULL: there is one group, or both runs are samples of one system",
-        "detectable": "the smallest true difference that the test would detect with 80 % power",
+        "p": "p-value of the sign-flip test; NULL: one group, samples of one system, or forced or copied verdicts",
+        "detectable": "the minimum detectable difference at 80 % power, if the groups' differences spread as here",
         "groups": "independent groups of datapoints",
         "differing": "number of groups whose accuracy differs",
+        "reason": "why a leaderboard does not rank one of the runs, such as copied verdicts; NULL: it ranks both",
     },
     "notes": {
         "written_at": "time in UTC",
