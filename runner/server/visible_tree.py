@@ -1,4 +1,7 @@
-"""The releases on a server that one viewer may see, as a read-only `Transport`."""
+"""The releases on a server that one viewer may see, as a read-only `Transport`: the interface to a registry's files.
+
+The API serves its files, and everything on the server that loads a release reads it from here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, releases
 
 PAGE = 1_000
-"""Maximum number of entries in one page of a list."""
+"""Maximum number of entries of a list in one response."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -56,11 +59,7 @@ class ServerTree:
 
     def find(self, path: str) -> tuple[str, int] | None:
         """Return the hash and size of a file, or None if the viewer sees no such file."""
-        if "\0" in path:
-            return None
-        with self._database.reading() as connection:
-            row = connection.execute(self._visible_files().where(files.c.path == path)).one_or_none()
-        return None if row is None else (row.sha256, row.size)
+        return self.find_all([path]).get(path)
 
     def find_all(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Return the hash and size of each of these files that the viewer sees."""
@@ -77,7 +76,7 @@ class ServerTree:
     def index_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
-        `after` is not a row id, because row ids would reveal the number of private releases.
+        `after` is a folder and not a row id, because row ids would reveal the number of private releases.
 
         Raises:
             UsageError: the viewer sees no release in the folder `after`.

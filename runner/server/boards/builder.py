@@ -1,6 +1,9 @@
-"""Writes a board folder: an SQLite index and pieces of tables for pages, and files to download.
+"""Writes a board folder, which contains everything that the server shows about its public releases.
 
-The folder contains only public data, and does not change after it is complete.
+The folder has a list for each task (the runs on one benchmark and one set of rows, ranked), and facts about all
+releases, their links and their training histories. They are stored in an SQLite index, in pieces (files with up to
+`PIECE_ROWS` rows that the page of a list loads), and as files to download. The board worker writes the folder;
+`snapshot.py` reads it. It contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ CREATE TABLE links(source TEXT, role TEXT, target TEXT, sha256 TEXT);
 CREATE TABLE families(release TEXT, family INTEGER);
 CREATE TABLE family(id INTEGER PRIMARY KEY, said TEXT);
 """
-"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches look at."""
+"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches read."""
 _INDEXES = """
 CREATE UNIQUE INDEX rows_in_order ON rows(task, place);
 CREATE INDEX rows_of_release ON rows(release);
@@ -76,7 +79,7 @@ class BoardInput:
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page of a row's list. It depends only on the task, so new rows do not change it."""
+    """Return the name of the page with a row's list, part of its URL. It depends only on the task, not on the rows."""
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
@@ -112,6 +115,7 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
+    # Earlier versions of nip-run computed other ids of tasks. Their pages lead to the current ones.
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task))
         for row in board_input.loaded.board.rows
@@ -143,7 +147,7 @@ def _write_file(path: Path, data: bytes) -> None:
 def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
-    verification = board_input.tiers[values["release_sha256"]]
+    tier = board_input.tiers[values["release_sha256"]]
     kind, _, rest = values["release"].partition("/")
     name, _, version = rest.partition("@")
     return {
@@ -152,10 +156,10 @@ def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardI
         "page": ranking.name,
         "benchmark": ranking.benchmark,
         "href": f"/{kind}/{name}/{version}",
-        "tier": verification.tier,
-        "tier_words": verification.text,
-        "reproduced_by": verification.reproduced_by,
-        "owner_runs": verification.owner_runs,
+        "tier": tier.tier,
+        "tier_words": tier.text,
+        "reproduced_by": tier.reproduced_by,
+        "owner_runs": tier.owner_runs,
     }
 
 
@@ -199,7 +203,7 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # checked first for speed, because most values are of this kind
+        return value  # most values: tested first for speed
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
@@ -213,10 +217,10 @@ def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterat
     """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
     for place, (entry, release) in enumerate(board_input.releases):
         reference, row = entry.reference, _release_row(entry, release, board_input)
-        verification = board_input.tiers.get(entry.sha256)
-        if verification is not None:
-            row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
-                    "reproductions": [run.to_json() for run in verification.reproductions]}  # fmt: skip
+        tier = board_input.tiers.get(entry.sha256)
+        if tier is not None:
+            row |= {"tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
+                    "reproductions": [run.to_json() for run in tier.reproductions]}  # fmt: skip
         searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
             str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
@@ -226,9 +230,10 @@ def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterat
 
 
 def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
-    """Return the facts of a release that lists show. The publisher chose the texts, so pages must escape them."""
+    """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    session = board_input.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
+    # Only a release with a session has an accuracy: the types of its facts have been checked.
+    session = board_input.loaded.sessions.get(entry.sha256)
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": board_input.registry.listed[reference].created,
@@ -257,9 +262,13 @@ def _write_families(index: sqlite3.Connection, board_input: BoardInput) -> None:
 
 
 def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Yield the families of two or more sessions, found with a union-find over models and parent runs."""
+    """Yield the families of two or more sessions (runs, and models that runs trained), found with a union-find.
+
+    Two sessions are in one family if one trained a model that the other uses, if one is the parent run of the other, or
+    if both are sessions of the same training run.
+    """
     lineage = Lineage(sessions)
-    parent_key: dict[str, str] = {}
+    parent_key: dict[str, str] = {}  # the forest of the union-find: the key of each session to a key in the same family
 
     def root(key: str) -> str:
         while parent_key.setdefault(key, key) != key:

@@ -1,4 +1,7 @@
-"""Detects competitions on another owner's rows. They are allowed, but pages and messages name the first dataset."""
+"""Detects competitions on a copy of another owner's rows.
+
+Such competitions are allowed, but pages and messages name the dataset that had the rows first.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def find_original_dataset(connection: Connection, viewer: Viewer, competition: i
 def _first_release(
     connection: Connection, viewer: Viewer, owner: str, release: int, condition: ColumnElement[bool]
 ) -> tuple[int, str] | None:
-    """Return the id and reference of the first dataset of another owner that is older than this release."""
+    """Return the id and reference of the oldest matching dataset of another owner that is older than this release."""
     query = select(releases).where(condition, releases.c.kind == str(Kind.DATASET), visible_to(viewer))
     query = query.where(releases.c.owner != owner, releases.c.id < release)
     row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()

@@ -1,7 +1,8 @@
 """The tables of a server's database, one schema for SQLite and PostgreSQL.
 
 The tables `files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables, such as
-accounts, tokens and publication times, contain data that exists nowhere else.
+accounts, tokens and publication times, contain data that exists nowhere else. All modules in `server/` that use the
+database import their tables from here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ accounts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(100), nullable=False, unique=True),
-    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key`: equal for names that look alike
+    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key`, so that no two names look alike
     Column("is_organisation", Boolean, nullable=False),
     Column("created", Float, nullable=False),  # seconds since 1970, like all times in this schema
     Column("disabled", Float),
@@ -121,7 +122,7 @@ checks = Table(
     metadata,
     Column("release_id", ForeignKey("releases.id"), primary_key=True),
     Column("by", String(40), nullable=False),  # the version of nip-run that checked the release
-    Column("tier", String(20), nullable=False),
+    Column("tier", String(20), nullable=False),  # `recomputed` or `self-reported`
     Column("said", Text, nullable=False),  # JSON: notes of the check
 )
 
@@ -162,7 +163,7 @@ submissions = Table(
     Column("owner", String(100), nullable=False),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
-    Column("state", String(10), nullable=False, index=True),
+    Column("state", String(10), nullable=False, index=True),  # `waiting`, `scored` or `refused`
     Column("why", Text, nullable=False),  # reason if the submission was refused
     Column("score", Text),  # JSON: all metrics of each part; the API shows only some
     Column("scored", Float),
@@ -179,7 +180,7 @@ uploads = Table(
     Column("size", BigInteger, nullable=False),
     Column("state", String(10), nullable=False, index=True),
     Column("problems", Text, nullable=False),  # JSON: a list of texts
-    Column("touched", Float, nullable=False),
+    Column("touched", Float, nullable=False),  # when the state changed or bytes were received
 )
 
 browsers = Table(

@@ -1,4 +1,7 @@
-"""The queue of uploads that wait for their check. Accounts take turns, so that no account blocks the others."""
+"""The queue of uploads that wait for their check by a thread of `Publishing`.
+
+Accounts take turns, so that no account blocks the others.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ class QueuedUpload:
     """An upload that waits for its check."""
 
     upload: str
+    """The upload's id."""
     account_id: int
     tries: int = 0
+    """Number of attempts that failed because of the server."""
 
 
 class UploadQueue:

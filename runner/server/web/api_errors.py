@@ -1,4 +1,7 @@
-"""Errors of the API: a code, a message, and a list of problems."""
+"""Errors of the API: each has a code for programs, a message, and perhaps a list of problems.
+
+`handle_errors` maps exceptions to these errors. Middleware and pages build them with `error_response`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Identifies the caller that a request counts for in rate limits: an IPv4 address or an IPv6 network."""
+"""Identifies the caller of a request: the IPv4 address or IPv6 network whose limits the request counts for.
+
+The limits on rates, connections and open requests use it, and so does the log.
+"""
 
 from __future__ import annotations
 

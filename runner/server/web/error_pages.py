@@ -1,4 +1,4 @@
-"""Error pages for browsers, and a response for unexpected exceptions."""
+"""Middleware that shows errors to browsers as pages, and answers status 500 after an unexpected exception."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MESSAGES = {
     422: "The address is not valid. Follow a link on a page of this server.",
     500: "Internal error. The administrator can find details in the server log.",
 }
-"""Messages on pages that replace the API's message."""
+"""Messages on error pages, by status. Other statuses show the message of the API."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ class ErrorPage:
         has_started, error_messages = False, list[Message]()
 
         async def send_or_collect(message: Message) -> None:
+            """Send a message on, or collect the messages of an error response and then send a page instead."""
             nonlocal has_started
             if message["type"] == "http.response.start" and _needs_page(scope, message):
                 error_messages.append(message)

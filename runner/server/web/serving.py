@@ -1,4 +1,7 @@
-"""Runs a server until a signal stops it."""
+"""Runs a server until a signal stops it: checks addresses, locks the folder, opens the port and starts uvicorn.
+
+The command `nip-run serve` calls `serve`.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ def serve(
     """Answer requests until SIGINT or SIGTERM.
 
     Once the server is ready, it calls `on_ready` with its public address and its local URL. `without_tls` lets other
-    machines connect without TLS. `imported`: the releases in the folder have just been imported, so releases that are
-    still only in the folder were refused, and are no error.
+    machines connect without TLS. `imported` means that the releases in the folder have just been imported. Releases
+    that are still only in the folder are then no error, because the import refused them.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
@@ -70,6 +73,7 @@ def serve(
 
 
 def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests from a listening socket until a signal stops the server."""
     log_to_stderr()
     config = uvicorn.Config(
         create_app(server), log_config=None, access_log=False, server_header=False, date_header=True,
@@ -78,7 +82,7 @@ def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None])
     )  # fmt: skip
     try:
         _Server(config, on_ready).run(sockets=[listener])
-    except SystemExit as error:
+    except SystemExit as error:  # uvicorn exits if the application cannot start
         raise RunError("the server could not start; see the log above for the reason") from error
 
 
@@ -104,6 +108,7 @@ class _Server(uvicorn.Server):
 
 
 def _check_proxies(settings: Settings, address: str | None) -> None:
+    """Raise UsageError if a proxy is not a network, or if proxies are set without the server's public address."""
     for network in settings.proxies:
         try:
             ipaddress.ip_network(network)

@@ -27,7 +27,9 @@ from runner.server.web.views import ReleaseLine, View
 pages = APIRouter(include_in_schema=False)
 
 FORM_SECONDS = 3600
+"""Time until a form for signing in expires."""
 _FORM_COOKIE = "nip-run-form"
+"""Name of the cookie with the CSRF token of the form for signing in. Other forms use the token of the session."""
 _MAX_LISTED = 1_000
 Form = Annotated[dict[str, str], Depends(read_form)]
 
