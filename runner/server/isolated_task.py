@@ -89,7 +89,7 @@ class TaskResult:
     status: TaskStatus
     value: Any = None
     failure: str = ""
-    """For DIED, the reason, such as "ended with exit code -9"."""
+    """The reason if the status is DIED, such as "ended with exit code -9"."""
 
 
 def run_isolated(limits: TaskLimits, parent: Path, work: Callable[..., Any], *args: Any) -> TaskResult:

@@ -23,7 +23,7 @@ from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.boards.paths import delete_boards
-from runner.server.isolated_task import IsolatedTaskError
+from runner.server.isolated_task import IsolatedTaskError, remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
@@ -73,6 +73,7 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
     Call this function within `exclusive_access`.
     """
     database, blobs, result = Database(settings.database_url), open_blob_store(settings), RebuildResult()
+    remove_leftovers(settings)
     try:
         with database.reading() as connection:
             rows = connection.execute(select(releases).order_by(releases.c.id)).all()

@@ -290,7 +290,7 @@ def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held:
     with held.database.writing() as connection:
         old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MAX_ENDED + 50)]
         connection.execute(insert(uploads), old)
-    assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90)
+    assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, if_state=OPEN)
     with held.database.reading() as connection:
         kept = {one.id: one for one in connection.execute(select(uploads))}
     assert len(kept) == MAX_ENDED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from markupsafe import Markup
@@ -11,7 +10,7 @@ from runner.pages.boards.lists import BoardRow, TaskList
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import Offer, frontier, frontier_of
 from runner.pages.charts.heatmap import heatmap
-from runner.pages.sweeps import SweepPoints, short_names
+from runner.pages.sweeps import SweepPoints, format_value, short_names
 
 MAX_ROWS = 100
 """Maximum number of drawn rows, in addition to the rows on the frontier. More points would hide each other."""
@@ -49,16 +48,11 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
         return None
     names = short_names(sweep.keys)
     return heatmap(
-        rows,
-        columns,
-        [[cells.get((row, column)) for column in columns] for row in rows],
-        title=f"Accuracy, {sweep.name}",
-        row_name=names[down],
-        column_name=names[across],
-        key=key,
-    )
+        rows, columns, [[cells.get((row, column)) for column in columns] for row in rows],
+        title=f"Accuracy, {sweep.name}", row_name=names[down], column_name=names[across], key=key,
+    )  # fmt: skip
 
 
 def text_of(value: Any) -> str:
-    """Format the value of a sweep's key."""
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    """Format the value of a sweep's key; "" if the point does not set the key."""
+    return "" if value is None else format_value(value)

@@ -30,11 +30,10 @@ _MAX_LINKS = 5
 
 
 def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] = ()) -> Site:
-    """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
+    """Return a board as a site: the route `board` is the overview, and `board/TASK` the list of a task.
 
-    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs whose pages are
-    on the same site (see `join_sites`); the rows of these runs link to the pages. A site does not update itself: build
-    a new one from `local_board(Results(path))` for the current board.
+    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` has the ids of runs whose pages
+    `join_sites` adds; their rows link to these pages. The site does not change when the board does.
     """
     lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
@@ -75,7 +74,7 @@ def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[st
         "benchmark": listed.benchmark,
         "task": listed.task,
         "count": len(listed.rows),
-        "pieces": -(-len(listed.rows) // PIECE_ROWS),
+        "pieces": math.ceil(len(listed.rows) / PIECE_ROWS),
         "domain": domain_of(listed.rows),
     }
 
@@ -156,7 +155,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
 
 
 def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
-    """Return the board's commands, with the placeholders replaced by runs of this list."""
+    """Return the board's commands, with the placeholders REF and RUN replaced by runs of this list."""
     ranked = listed.ranked or listed.rows
     first, second = ranked[0].values, ranked[min(1, len(ranked) - 1)].values
     filled_in = []
@@ -182,6 +181,7 @@ def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
 
 
 WIDE, HIGH = 120, 16
+"""Width and height of the drawing of a row's interval, in pixels."""
 
 
 def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:

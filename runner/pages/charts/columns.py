@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ def columns(
     }
     if not frequencies:
         return empty_chart(look, title)
-    step = -(-(max(frequencies) - min(frequencies) + 1) // MAX_COLUMNS)
+    step = math.ceil((max(frequencies) - min(frequencies) + 1) / MAX_COLUMNS)
     drawn = _group(frequencies, step)
     drawing = Drawing(look, title)
     ticks = tuple(Tick(column.start + (step - 1) / 2, column.name) for column in drawn)

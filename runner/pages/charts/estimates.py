@@ -11,7 +11,9 @@ from runner.pages.charts.labels import drawable, format_interval
 
 @dataclass(frozen=True)
 class ChartEstimate:
-    """A named value with an interval. A missing value is None; an end of None is open; two are no interval."""
+    """A named value with an interval. None stands for a missing value or an open end; without ends, the interval is
+    missing.
+    """
 
     name: str
     value: float | None

@@ -1,4 +1,4 @@
-"""A figure: its rows as a data frame, as CSV and JSON, and its chart for a page or a paper."""
+"""The result of `nip-run plot`: the rows of a figure as CSV, JSON or a data frame, and its chart as SVG."""
 
 from __future__ import annotations
 

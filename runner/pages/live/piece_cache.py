@@ -1,4 +1,8 @@
-"""A server's cache of a page's data. It is in memory up to a limit; the rest is in an unnamed temporary file."""
+"""Stores the pieces of a page's data for the server of `nip-run view`: in memory and, if that is full, in a file.
+
+A piece is a compressed part of the page's data, which the page's script requests by its name. The temporary file has no
+name, so it disappears with the process.
+"""
 
 from __future__ import annotations
 

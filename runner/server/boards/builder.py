@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -175,7 +176,7 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
         **_task_fields(ranking),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
-        "pieces": -(-len(rows) // PIECE_ROWS),
+        "pieces": math.ceil(len(rows) / PIECE_ROWS),
         "domain": domain_of(ranking.rows),
         "leader": leader,
         "chart": cost_chart(ranking),

@@ -25,6 +25,7 @@ _IS_PART = (
 )
 """SQL condition: release `r` is a part or model of a training run of the same owner."""
 _TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
+"""SQL condition: link `l` uses a component; the bounds are from `_range_of_versions`."""
 
 
 def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
@@ -33,7 +34,7 @@ def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
 
 
 class BoardSnapshot:
-    """The board in a folder. Several threads may read it at once."""
+    """The content of a board folder. Several threads may read it at once."""
 
     def __init__(self, folder: Path) -> None:
         """Open a board; raise RunError if the folder has none."""
@@ -43,7 +44,7 @@ class BoardSnapshot:
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
         self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
-        """The summary of each list, in the order in which pages show them."""
+        """The summaries of the lists, in the order of the pages."""
         self.counts = {
             str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
@@ -62,7 +63,7 @@ class BoardSnapshot:
         return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
     def list_releases(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board, with False if it is yanked, so that lists hide it."""
+        """Return each release on the board, with True if lists show it, and with False if it is yanked."""
         rows = self._query("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 

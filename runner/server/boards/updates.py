@@ -29,7 +29,7 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Interval at which the thread looks for changes in the database, which other processes make, too."""
+"""Interval between two reads of the database's revision, which commands in other processes also change."""
 BUILD_SECONDS = 4 * 3600.0
 """Time limit for building one board. The first board of a large registry takes long, because it reads all releases."""
 WORKER_LIMITS = TaskLimits(memory=6 << 30)
@@ -91,7 +91,7 @@ class Boards:
                 start = time.monotonic()
                 self._show(self._paths.boards / self._build())
                 self._log_left_out()
-                # Wait for as long as the build took, so that builds use at most half of the time.
+                # Wait as long as the build took, so that builds use at most half of the processor time.
                 self._stopping.wait(min(RETRY_SECONDS, time.monotonic() - start))
             except Exception:
                 if self._stopping.is_set():

@@ -107,7 +107,7 @@ def assign_tiers(
 
 
 def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]:
-    """Return the key by which an owner's runs on a task are counted, including other versions and yanked runs."""
+    """Return a key that is equal for all runs of an owner on a task, including other versions and yanked runs."""
     facts = loaded.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 

@@ -45,7 +45,7 @@ class BoardWorker:
         """Reason why each release that makes building a board fail is left out, by the release's hash."""
 
     def write(self, folder: Path) -> None:
-        """Write a board of all public releases, except those that make building the board fail.
+        """Write a board of all public releases, without the releases that make building the board fail.
 
         Raises:
             NipRunError, OSError: the board cannot be built.

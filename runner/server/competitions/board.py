@@ -193,7 +193,8 @@ class _Submission:
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """None if an earlier version of nip-run scored the submission and did not store origins; it is then ranked."""
+    """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them. The
+    submission is then ranked."""
 
 
 def _build_submission(

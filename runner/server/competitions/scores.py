@@ -42,7 +42,7 @@ OPEN_PART, HELD_PART = "open", "held_out"
 MIN_ROWS_PER_STEP = 2
 """Minimum number of rows whose verdicts change the published accuracy by one step."""
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Steps to which a published accuracy may be rounded."""
+"""Steps for rounding accuracies; a part with fewer rows gets a larger step."""
 
 
 def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
 
 
 def rounding_step(rows: int) -> float:
-    """Return the step to which a share of this number of rows is rounded."""
+    """Return the step for rounding an accuracy on this number of rows."""
     return next((step for step in _STEPS if step * rows >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 

@@ -15,7 +15,7 @@ from runner.server.settings import Settings
 from runner.server.store.database import Database
 
 POLL_SECONDS = 5.0
-"""Interval at which the thread looks for submissions that another process, such as a command, has queued."""
+"""Interval between two searches for submissions that another process, such as a command, has queued."""
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 60.0
 """Delay before the next attempt after a failure of the server itself, such as a full disk."""
@@ -28,9 +28,9 @@ class Scoring:
         self._settings, self._database = settings, database
         self._wake_up, self._stopping = Event(), Event()
         self._retry_at: dict[int, float] = {}
-        """For each submission that could not be scored, the time of the next attempt."""
+        """The time of the next attempt for each submission that could not be scored."""
         self._turns: dict[int, int] = {}
-        """For each account with waiting submissions, the number of its last turn: a larger one is more recent."""
+        """The number of the last turn of each account with waiting submissions; a larger number is more recent."""
 
     def start(self) -> None:
         Thread(target=self._work, name="score", daemon=True).start()

@@ -287,7 +287,7 @@ def score_submission(settings: Settings, database: Database, submission: int) ->
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission and store the result. Return False, and store nothing, if labels were replaced meanwhile."""
+    """Score a submission and store the result. Return False, and store nothing, if labels were replaced during that."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)

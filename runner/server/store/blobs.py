@@ -97,8 +97,8 @@ class DiskBlobStore:
                     os.fsync(copy.fileno())
             temporary.rename(blob_path)
         finally:
-            # If another thread stored the blob meanwhile, both names may be links to one file. A rename then does
-            # nothing, and the temporary name remains.
+            # If another thread stored the blob at the same time, both names may be links to one file. A rename then
+            # does nothing, and the temporary name remains.
             with suppress(FileNotFoundError):
                 temporary.unlink()
 

@@ -43,7 +43,7 @@ accounts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(100), nullable=False, unique=True),
-    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key`, so that no two names look alike
+    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key` prevents names that look alike
     Column("is_organisation", Boolean, nullable=False),
     Column("created", Float, nullable=False),  # seconds since 1970, like all times in this schema
     Column("disabled", Float),

@@ -30,11 +30,8 @@ from runner.server.isolated_task import is_server_fault, run_bounded_check
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
-from runner.server.uploads.uploads import Uploads
+from runner.server.uploads.uploads import MAX_PROBLEMS, Uploads
 from runner.server.visible_tree import ServerTree
-
-MAX_PROBLEMS = 50
-"""Maximum number of problems in a verdict."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class UploadVerdict:
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Notes on each accepted release, by the release's folder."""
     rows: Mapping[str, str] = field(default_factory=dict)
-    """For each run that was played without labels, `competition_rows` of its datapoints, by the release's folder."""
+    """The hash of the rows (`competition_rows`) of each run that was played without labels, by the release's folder."""
 
     @property
     def is_accepted(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotFoundError, ReleaseError
-from runner.base.storage.safe_files import is_still_at, make_folders, open_own, open_to_read, remove_folder
+from runner.base.storage.safe_files import is_still_at, make_folders, open_own, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES
 
 _UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
@@ -115,7 +115,7 @@ class UploadPieces:
 
     def received_bytes(self, upload: str, sha256: str) -> int | None:
         """Return the number of received bytes of a blob; None if it is complete and its hash is correct."""
-        if (self.folder(upload) / sha256).is_file():
+        if self.complete_file(upload, sha256) is not None:
             return None
         try:
             return self._part(upload, sha256).stat().st_size
@@ -149,13 +149,6 @@ class UploadPieces:
         except BaseException:
             file.close()
             raise
-
-    def open(self, upload: str, sha256: str) -> IO[bytes] | None:
-        """Open a completely received blob; return None if it is not complete."""
-        try:
-            return open_to_read(self.folder(upload) / sha256)
-        except FileNotFoundError:
-            return None
 
     def complete_file(self, upload: str, sha256: str) -> Path | None:
         """Return the path of a completely received blob, or None."""

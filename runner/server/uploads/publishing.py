@@ -86,7 +86,7 @@ class Publishing:
         """Check one upload after another, in a thread of the server."""
         while (queued := self._queue.take()) is not None:
             try:
-                self._check(queued)
+                self.check(queued.upload, queued.account_id)
             except Exception:
                 LOG.exception("the check of an upload failed", extra={"upload": queued.upload})
                 self._stopping.wait(RETRY_SECONDS)
@@ -105,15 +105,11 @@ class Publishing:
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.remove(queued)
 
-    def check(self, upload: str, account_id: int) -> None:
-        """Check an upload now, in this thread, and publish it if it has no problems."""
-        self._check(QueuedUpload(upload, account_id))
-
-    def _check(self, queued: QueuedUpload) -> None:
-        """Check an upload, and publish or refuse it; do nothing if it does not wait for a check."""
+    def check(self, upload_id: str, account_id: int) -> None:
+        """Check an upload now, in this thread, and publish or refuse it; do nothing if it does not wait for a check."""
         with self._database.reading() as connection:
-            viewer = viewer_of_account(connection, queued.account_id)
-        upload = self.uploads.find(viewer, queued.upload)
+            viewer = viewer_of_account(connection, account_id)
+        upload = self.uploads.find(viewer, upload_id)
         if upload.state != CHECKING:
             return
         if self._lacks_blobs(upload):

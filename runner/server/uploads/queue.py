@@ -1,6 +1,6 @@
 """The queue of uploads that wait for their check by a thread of `Publishing`.
 
-Accounts take turns, so that no account blocks the others.
+Accounts take turns, to prevent an account from blocking the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class QueuedUpload:
 
 
 class UploadQueue:
-    """A queue in which accounts take turns. Each account's uploads stay in order, and no upload is in it twice."""
+    """A queue in which accounts take turns. It has each upload once, and keeps the order of an account's uploads."""
 
     def __init__(self) -> None:
         self._condition = Condition()

@@ -25,6 +25,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from runner.base.errors import NotFoundError, TakenError, UsageError
+from runner.base.storage.safe_files import open_to_read
 from runner.base.text import shortened
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
@@ -99,7 +100,9 @@ class Uploads:
     def _open(
         self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
     ) -> None:
-        """Insert an upload, in place of an ended one with the same id. The sizes are those of `check_quota`."""
+        """Insert an upload, or replace an ended one with the same id. `published` and `new` are the sizes that
+        `check_quota` needs.
+        """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
             uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
@@ -191,12 +194,13 @@ class Uploads:
 
     def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
         """Open a blob of an upload: the received file or, if the client did not have to send it, the stored blob."""
-        return self.pieces.open(upload, sha256) or self._blobs.open(sha256)
+        path = self.pieces.complete_file(upload, sha256)
+        return self._blobs.open(sha256) if path is None else open_to_read(path)
 
     # Changing the state
 
-    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str | None = None) -> bool:
-        """Set an upload's state if it exists and, with `if_state`, has that state. Return whether the state was set."""
+    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
+        """Set the state of an upload if it exists and has the state `if_state`. Return whether the state was set."""
         # Take the time before waiting for other writers, so that the wait makes no submission to a competition late.
         now = time.time()
         with self._database.writing() as connection:
@@ -205,15 +209,13 @@ class Uploads:
     @staticmethod
     def update_state(
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
-        if_state: str | None = None, published: Sequence[DeclaredFolder] = (),
+        if_state: str, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` in the caller's transaction.
 
         The declaration of an upload that ends is replaced by the published folders, without their files.
         """
-        query = update(uploads).where(uploads.c.id == upload)
-        if if_state is not None:
-            query = query.where(uploads.c.state == if_state)
+        query = update(uploads).where(uploads.c.id == upload, uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
@@ -248,7 +250,7 @@ class Uploads:
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
-        stored = list(self.pieces.stored())  # before the query, so that no folder of a newer upload is in the list
+        stored = list(self.pieces.stored())  # before the query, to leave out the folders of newer uploads
         with self._database.reading() as connection:
             active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
         for upload in stored:
@@ -275,8 +277,10 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 
 
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """Return the blobs that the viewer can see. The viewer must send all others, even if the server has them, so that
-    nobody can find out which private files exist.
+    """Return the blobs in releases that the viewer can see, which the client need not send again.
+
+    The client must send all other blobs, even if the server has them. Otherwise it could find out which private files
+    exist.
     """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

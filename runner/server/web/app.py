@@ -77,7 +77,7 @@ def create_app(server: Service) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, server: Service) -> None:
-    """Add the middleware; each one wraps those that are added before it."""
+    """Add the middleware. The last one that is added handles a request first."""
 
     def is_valid(token: str) -> bool:
         with server.database.reading() as connection:

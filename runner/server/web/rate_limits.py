@@ -45,7 +45,7 @@ class Buckets:
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """For each caller, the requests left in the bucket at a time, and that time."""
+        """The number of requests in the bucket of each caller after the last request, and the time of that request."""
 
     def wait(self, caller: str) -> float:
         """Return the seconds until a caller may make a request; 0 if now."""
@@ -69,7 +69,7 @@ class TokenCache:
     def __init__(self, is_valid: Callable[[str], bool]) -> None:
         self._is_valid = is_valid
         self._until: OrderedDict[bytes, float] = OrderedDict()
-        """By the hash of each token: the time until which `has` returns True."""
+        """The time until which `has` returns True for a token, by the token's hash."""
 
     def has(self, token: str) -> bool:
         """Return whether a token is in the cache."""

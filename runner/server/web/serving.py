@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from runner.base.errors import RunError, UsageError
-from runner.base.storage.safe_files import make_folders
 from runner.server.folder_import import check_imported
 from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
@@ -58,7 +57,7 @@ def serve(
             "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
             "trust the network"
         )
-    with _use_folder(settings), _listen(host, port) as listener:
+    with exclusive_access(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
@@ -135,18 +134,6 @@ def _check_address(address: str, *, without_tls: bool) -> None:
             f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
             "write the https:// URL of the reverse proxy with TLS in front of this server"
         )
-
-
-@contextmanager
-def _use_folder(settings: Settings) -> Iterator[None]:
-    """Lock the server's folder against other servers, and create it if it does not exist."""
-    with exclusive_access(settings):
-        try:
-            make_folders(settings.incoming)
-        except OSError as error:
-            message = f"cannot write to the server's folder {settings.folder}: {error.strerror}; check its permissions"
-            raise RunError(message) from error
-        yield
 
 
 def _listen(host: str, port: int) -> socket.socket:

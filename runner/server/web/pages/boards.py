@@ -110,9 +110,9 @@ class BoardView(View):
     """The URLs of the previous and the next part."""
     chart: Markup | None
     tiers: Sequence[tuple[str, str]]
-    """Each verification tier, with its meaning."""
+    """The verification tiers with their meanings."""
     meanings: Sequence[tuple[str, str]]
-    """Each kind of mark on the board, with its meaning."""
+    """The kinds of marks on the board with their meanings."""
     commands: Sequence[Command]
 
 

@@ -120,7 +120,7 @@ class RunPages:
             remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
-        """For each page that failed, by the name of its folder: the time of the next attempt, and the page to show."""
+        """Pages that failed, by the names of their folders: the time of the next attempt, and the page to show."""
 
     def _page_folder(self, hashes: Sequence[str]) -> Path:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
