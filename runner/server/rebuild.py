@@ -18,7 +18,7 @@ from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, Ru
 from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
-from runner.documents.releases.reference import Kind, Reference
+from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
@@ -29,7 +29,7 @@ from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
-from runner.server.store.schema import checks, files, releases, uploads
+from runner.server.store.schema import checks, files, reference_of, releases, uploads
 from runner.server.uploads.checking import check_isolated
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
 from runner.server.uploads.publishing import check_row
@@ -95,7 +95,7 @@ def _rebuild_release(
     settings: Settings, database: Database, blobs: BlobStore, row: Row[Any], result: RebuildResult
 ) -> Iterator[str]:
     """Recompute the files and the check of one release, and update `result`; yield messages about its problems."""
-    reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+    reference = reference_of(row)
     try:
         folder = _declared_folder(settings, blobs, row, reference)
         viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)

@@ -15,11 +15,14 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
+from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
+from runner.server.settings import Settings
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import files, is_release, releases
+from runner.server.store.schema import files, is_release, reference_of, releases
 
 PAGE = 1_000
 """Maximum number of entries of a list in one response."""
@@ -114,8 +117,7 @@ class ServerTree:
         yanked = None
         if (sha256 := parts.get((row.id, YANKED))) is not None:
             yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
-        folder = f"{row.kind}/{row.owner}/{row.name}/{row.version}"
-        return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
+        return IndexedRelease(reference_of(row).folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
         """Do nothing. Prefetching would not help, because the blob store is local."""
@@ -129,6 +131,12 @@ class ServerTree:
 
     def close(self) -> None:
         """Do nothing, because no file or connection stays open."""
+
+
+def open_registry(settings: Settings, viewer: Viewer) -> Registry:
+    """Return a registry of the releases that a viewer may see, in a process without a `Service`."""
+    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
+    return Registry(tree, settings.limits)
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:

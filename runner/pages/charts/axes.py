@@ -1,4 +1,4 @@
-"""The frame of a chart with two axes: grid, ticks, numbers, and axis titles."""
+"""Draws the axes of a chart with an x and a y axis: grid lines, ticks, numbers and titles."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
     drawing.text(0, drawing.y - size * 0.2, y.name, "soft", max_width=drawing.width)
     top = drawing.y + size * 0.8
     bottom = top + height
-    rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
-    left = max((width_of(tick.label, size) for tick in rows), default=0.0) + size * 0.6
-    across = Scale(x.low, x.high, left, left + height if square else drawing.width - size * 0.7, x.logarithmic)
     up = Scale(y.low, y.high, bottom, top, y.logarithmic)
+    rows = y.ticks or up.ticks(max(2, int(height / (size * 2.6))))
+    left = max((width_of(tick.label, size) for tick in rows), default=0.0) + size * 0.6
+    right = left + height if square else drawing.width - size * 0.7
+    across = Scale(x.low, x.high, left, right, x.logarithmic)
     for tick in rows:
         at = up.at(tick.value)
         drawing.line(left, at, across.end, at, "grid")

@@ -1,4 +1,4 @@
-"""A line chart, such as a learning curve: values over iterations for several series, with interval bands."""
+"""A line chart, such as a learning curve: values over iterations for one or more series, with interval bands."""
 
 from __future__ import annotations
 
@@ -56,9 +56,8 @@ def curve(
     first, last = x_values[0], x_values[-1]
     if first == last:
         first, last = first - 1, last + 1
-    are_whole = all(at == int(at) for at in x_values)
-    has_all_ticks = are_whole and len(x_values) <= _MAX_TICKS
-    ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if has_all_ticks else ()
+    are_few_whole = len(x_values) <= _MAX_TICKS and all(at == int(at) for at in x_values)
+    ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if are_few_whole else ()
     across, up = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
     for number, line in enumerate(series):
         for stretch in _stretches(line):
@@ -73,9 +72,8 @@ def curve(
 def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
     """Return the points of a series in order, split at missing values."""
     stretches: list[list[tuple[float, ChartEstimate]]] = [[]]
-    for at, point in sorted(
-        (pair for pair in series.points if drawable(pair[0]) is not None), key=lambda pair: pair[0]
-    ):
+    points = [(at, point) for at, point in series.points if drawable(at) is not None]
+    for at, point in sorted(points, key=lambda pair: pair[0]):
         if drawable(point.value) is not None:
             stretches[-1].append((at, point))
         elif stretches[-1]:
@@ -84,6 +82,7 @@ def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
 
 
 def _draw_band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
+    """Draw the intervals of a stretch as a band, or as single lines if a point has none or there is one point."""
     across, up = scales
     spans = [(across.at(at), *up.places(point.ends)) for at, point in stretch if point.ends is not None]
     if len(spans) > 1 and len(spans) == len(stretch):
@@ -102,7 +101,7 @@ def _draw_line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scal
     if len(points) > _MAX_MARKS:
         return
     for (x, y), (at, point) in zip(points, stretch, strict=True):
-        drawing.mark(x, y, number, f"{name}, {at:g}: {point.text()}{f', {point.note}' if point.note else ''}")
+        drawing.mark(x, y, number, f"{name}, {at:g}: {point.text_with_note()}")
 
 
 def _description(series: Sequence[Series], x: str, y: str) -> str:

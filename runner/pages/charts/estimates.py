@@ -33,9 +33,12 @@ class ChartEstimate:
         low, high = drawable(self.low), drawable(self.high)
         return None if drawable(self.value) is None or (low is None and high is None) else (low, high)
 
-    def text(self, decimals: int = 3) -> str:
+    def text(self) -> str:
         """Format the value with its interval."""
-        return format_interval(self.value, self.low, self.high, decimals)
+        return format_interval(self.value, self.low, self.high)
+
+    def text_with_note(self) -> str:
+        return f"{self.text()}, {self.note}" if self.note else self.text()
 
 
 def values_of(estimates: Sequence[ChartEstimate]) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""A chart of cost against accuracy, with the frontier: systems that are best at their cost."""
+"""A chart of cost against accuracy, with the frontier: the systems that no system of the same or a lower cost beats."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ MAX_NAMES = 24
 """Maximum number of systems that all have names. If there are more, only systems on the frontier have names."""
 
 _Box = tuple[float, float, float, float]
+"""The left, upper, right and lower edge of a rectangle."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A system with its value and its cost (None: a price is unknown)."""
+    """A system with its value and its cost, which is None if a price is unknown."""
 
     name: str
     estimate: ChartEstimate
@@ -72,7 +73,7 @@ def frontier(
     across, up = draw_axes(drawing, amount_axis(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
     places = {
         id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
-    }
+    }  # the coordinates of each system
     steps = _steps([places[id(offer)] for offer in best], across.end)
     drawing.polyline(steps, "reference")
     for offer in drawn:
@@ -109,11 +110,14 @@ def _draw_names(
     scales: tuple[Scale, Scale],
     steps: Sequence[Point],
 ) -> None:
-    """Draw names next to their points, if they hide nothing. Tooltips of the points have all names."""
+    """Draw each name at the first of six places around its point where it hides nothing, or not at all.
+
+    The tooltips of the points have all names.
+    """
     (across, up), size = scales, drawing.size
     r = size * 0.45
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
-    occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
+    occupied += [(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)) for (x1, y1), (x2, y2) in pairwise(steps)]
     for name, (x, y) in labels:
         width = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
         for left, base in (

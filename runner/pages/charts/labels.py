@@ -103,9 +103,9 @@ def format_number(value: Any, decimals: int = 3) -> str:
     return decimal(drawable(value), decimals, MISSING).replace("-", "−")
 
 
-def format_interval(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
+def format_interval(value: Any, low: Any, high: Any) -> str:
     """Format a value with its interval: `0.417 [0.317, 0.523]`; without an interval there are no brackets."""
-    return with_interval(drawable(value), drawable(low), drawable(high), decimals, MISSING).replace("-", "−")
+    return with_interval(drawable(value), drawable(low), drawable(high), none=MISSING).replace("-", "−")
 
 
 def format_count(value: Any) -> str:

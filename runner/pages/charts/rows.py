@@ -147,8 +147,7 @@ def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: floa
             if not is_closed:
                 tip = [(place + inward, y - size * 0.3), (place, y), (place + inward, y + size * 0.3)]
                 drawing.polyline(tip, "whisker", 0)
-    note = f", {estimate.note}" if estimate.note else ""
-    drawing.mark(scale.at(value), y, 0, f"{estimate.name}: {estimate.text()}{note}")
+    drawing.mark(scale.at(value), y, 0, f"{estimate.name}: {estimate.text_with_note()}")
 
 
 def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:

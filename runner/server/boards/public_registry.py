@@ -25,7 +25,7 @@ from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import files, releases
+from runner.server.store.schema import files, reference_of, releases
 from runner.server.visible_tree import ServerTree
 
 
@@ -54,7 +54,7 @@ class PublicRegistry(Registry):
             rows = connection.execute(select(releases).where(releases.c.visibility == "public")).all()
         entries = []
         for row in rows:
-            reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+            reference = reference_of(row)
             self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
             yanked, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE_FOLDER) in parts
             entries.append(self._entry(reference, row.sha256, yanked, signed))

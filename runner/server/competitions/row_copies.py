@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from runner.documents.releases.reference import Kind
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
-from runner.server.store.schema import competitions, files, releases
+from runner.server.store.schema import competitions, files, reference_of, releases
 from runner.server.visible_tree import visible_to
 
 
@@ -41,4 +41,4 @@ def _first_release(
     query = select(releases).where(condition, releases.c.kind == str(Kind.DATASET), visible_to(viewer))
     query = query.where(releases.c.owner != owner, releases.c.id < release)
     row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()
-    return row and (row.id, f"dataset/{row.owner}/{row.name}@{row.version}")
+    return row and (row.id, str(reference_of(row)))

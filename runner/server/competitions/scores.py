@@ -19,9 +19,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from runner.documents.releases.reference import parse
 from runner.registry.fetched_release import get
-from runner.registry.transports.registry import Registry
 from runner.results.leaderboard.model import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metric_computation import Metrics
@@ -31,10 +29,9 @@ from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
-from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.visible_tree import ServerTree
+from runner.server.store.schema import competition_labels, competitions, reference_of, releases, submissions
+from runner.server.visible_tree import open_registry
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson_interval
 
@@ -47,13 +44,11 @@ _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
     """Return all metrics of a submission for each part, or {"refused": reason}. Runs in an isolated process."""
-    database = Database(settings.database_url)
-    row, labels = _read_submission(database, submission)
+    row, labels = _read_submission(Database(settings.database_url), submission)
     if not labels:
         return {"refused": "the competition was withdrawn"}
-    viewer = Viewer(owners=frozenset((row.owner,)))
-    registry = Registry(ServerTree(database, open_blob_store(settings), viewer), settings.limits)
-    folder = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), work_folder / "got").run
+    registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
+    folder = get(registry, reference_of(row), work_folder / "got").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
     parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}

@@ -24,13 +24,11 @@ from runner.base.errors import NotFoundError, Place, ReleaseError, TakenError, U
 from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
 from runner.registry.components.installed import DATASETS
-from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import competition_rows
 from runner.server.competitions.scores import compute_score
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import (
     accounts,
@@ -41,7 +39,7 @@ from runner.server.store.schema import (
     releases,
     submissions,
 )
-from runner.server.visible_tree import ServerTree, visible_to
+from runner.server.visible_tree import open_registry, visible_to
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
@@ -93,7 +91,7 @@ def create_competition(
     check_closing(request.closes, now)
     with database.reading() as connection:
         release = _find_own_release(connection, viewer, reference)
-    rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
+    rows = run_bounded_check(settings, _read_rows, reference, request.group_by)
     held_ids = _choose_held_out(request, rows["groups"])
     with database.writing() as connection:
         _check_name(connection, reference.owner, request.name)
@@ -152,23 +150,19 @@ def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | None) -> dict[str, Any]:
+def _read_rows(settings: Settings, folder: Path, dataset: Reference, group_by: str | None) -> dict[str, Any]:
     """Return the hash of a dataset's rows and the group of each row. Runs in an isolated process.
 
     Raises:
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    reference = parse(dataset)
-    assert isinstance(reference, Reference)
-    database = Database(settings.database_url)
-    tree = ServerTree(database, open_blob_store(settings), Viewer(owners=frozenset((reference.owner,))))
-    registry = Registry(tree, settings.limits)
-    registry.unpack(registry.find(reference), folder / "dataset")
+    registry = open_registry(settings, Viewer(owners=frozenset((dataset.owner,))))
+    registry.unpack(registry.find(dataset), folder / "dataset")
     path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
     if path is None:
         raise UsageError(f"{dataset} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
-    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(dataset))
+    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(str(dataset)))
     if rows.is_labelled:
         raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
     sha256 = competition_rows(point.content_hash for point in rows.datapoints)

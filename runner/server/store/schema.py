@@ -7,6 +7,8 @@ database import their tables from here.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -17,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Row,
     String,
     Table,
     Text,
@@ -24,7 +27,7 @@ from sqlalchemy import (
     and_,
 )
 
-from runner.documents.releases.reference import Reference
+from runner.documents.releases.reference import Kind, Reference
 
 VERSION = 3
 """Schema version. `upgrades.py` upgrades databases of earlier versions; later versions are refused."""
@@ -191,6 +194,11 @@ browsers = Table(
     Column("secret_sha256", String(64), nullable=False),
     Column("expires", Float, nullable=False),
 )  # browser sessions; not in backups, because browsers can sign in again
+
+
+def reference_of(row: Row[Any]) -> Reference:
+    """Return the reference of the release in a row of `releases`."""
+    return Reference(Kind(row.kind), row.owner, row.name, row.version)
 
 
 def is_release(reference: Reference) -> ColumnElement[bool]:

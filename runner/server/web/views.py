@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from runner.base import text
 from runner.base.text import dollars
-from runner.documents.releases.reference import Kind
+from runner.documents.releases.reference import Kind, Reference
 from runner.pages.boards.page import accuracy_bar, format_outcomes
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
@@ -50,6 +50,11 @@ def href_of(reference: str) -> str:
     name, _, version = rest.partition("@")
     path = f"/{kind}/{quote(name)}"
     return f"{path}/{quote(version, safe='')}" if kind == Kind.RUN else path
+
+
+def private_href(reference: Reference) -> str:
+    """Return the path of a private run's page, or of the list of private releases for a component."""
+    return f"/mine{href_of(str(reference))}" if reference.kind == Kind.RUN else "/mine"
 
 
 def label_of(reference: str) -> str:

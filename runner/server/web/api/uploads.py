@@ -27,7 +27,7 @@ from runner.server.web.api.schemas import RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
-from runner.server.web.views import href_of
+from runner.server.web.views import href_of, private_href
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
@@ -224,6 +224,6 @@ def _page_notes(connection: Connection, published: Sequence[Reference], address:
     if connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public":
         page, list_page = href_of(str(main)), f"/owner/{main.owner}"
     else:
-        page, list_page = f"/mine{href_of(str(main))}" if main.kind == Kind.RUN else "/mine", "/mine"
+        page, list_page = private_href(main), "/mine"
     messages = [f"page of {main}, in a few seconds: {address}{page}"]
     return [*messages, f"all releases of {main.owner}: {address}{list_page}"] if len(published) > 1 else messages

@@ -33,9 +33,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
-from runner.server.store.database import Database
-from runner.server.visible_tree import ServerTree
+from runner.server.visible_tree import open_registry
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -259,10 +257,10 @@ def write_page(
             file.write(data)
         pieces.append(name)
 
-    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
+    registry = open_registry(settings, viewer)
     os.chdir(temporary)
     try:
-        content = _build_content(Registry(tree, settings.limits), references, write_piece, pieces)
+        content = _build_content(registry, references, write_piece, pieces)
         data = orjson.dumps(content)
     except Exception as error:
         if is_server_fault(error):

@@ -29,7 +29,7 @@ from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.store.schema import is_release, releases
+from runner.server.store.schema import is_release, reference_of, releases
 from runner.server.visible_tree import ServerTree, visible_to
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
@@ -58,6 +58,7 @@ from runner.server.web.views import (
     draw_lineage,
     href_of,
     label_of,
+    private_href,
     rank,
 )
 
@@ -171,7 +172,7 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
 def release_facts(row: Row[Any]) -> dict[str, Any]:
     """Return the facts of a private release that lists of releases show."""
     return {
-        "reference": f"{row.kind}/{row.owner}/{row.name}@{row.version}", "kind": row.kind, "owner": row.owner,
+        "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,
         "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
     }  # fmt: skip
 
@@ -204,7 +205,7 @@ async def public_run_page(
         session = await run_in_threadpool(find_session, request)
         viewer = ANYBODY if session is None else session.viewer
         if await run_in_threadpool(private_run, request, viewer, reference) is not None:
-            return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
+            return RedirectResponse(private_href(reference), 303, {"cache-control": PRIVATE})
         return missing_page(request, "This run does not exist on this server, or is private.")
     cached = await _cached_page(request, [reference], [facts["sha256"]])
 
