@@ -49,13 +49,7 @@ class JournalReading:
     """Reads each record and each finished game of a journal once, in steps of limited time."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        slug: str,
-        store_piece: StorePiece,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        first_piece: int = FIRST_PIECE,
+        self, folder: RunFolder, slug: str, store_piece: StorePiece, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Open the journal of a run.
 
@@ -72,7 +66,7 @@ class JournalReading:
         self._jobs: dict[tuple[str, int], Job] = {}
         self.total = _total(folder, self.plan)
         """Number of games, or trees, in the plan."""
-        self._piece, self._piece_bytes = 0, first_piece
+        self._piece, self._piece_bytes = 0, FIRST_PIECE
         self._unevaluated: dict[int, tuple[Job, int]] = {}
         """Games that are not evaluated yet, by index, each with the number of the last piece that has an answer."""
         self._listed: set[int] = set()

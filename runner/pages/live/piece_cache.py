@@ -24,8 +24,7 @@ MIN_IN_MEMORY = 4
 class PieceCache:
     """Pieces of data that one thread stores while several threads read them."""
 
-    def __init__(self, memory: int = MAX_MEMORY) -> None:
-        self._max_memory = memory
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._in_memory: dict[str, bytes] = {}
         self._size = self._file_size = 0
@@ -42,7 +41,7 @@ class PieceCache:
             self._size += len(piece) - len(self._in_memory.pop(name, b""))
             self._on_disk.pop(name, None)
             self._in_memory[name] = piece
-            while self._size > self._max_memory and len(self._in_memory) > MIN_IN_MEMORY:
+            while self._size > MAX_MEMORY and len(self._in_memory) > MIN_IN_MEMORY:
                 self._move_to_disk(next(iter(self._in_memory)))
 
     def get(self, name: str) -> bytes | None:

@@ -111,8 +111,8 @@ class Lane:
 class RunPages:
     """The cached pages of a server, and the lanes that build them."""
 
-    def __init__(self, settings: Settings, retry_seconds: float = RETRY_SECONDS) -> None:
-        self._settings, self._retry_seconds = settings, retry_seconds
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._folder = settings.folder / "pages"
         for unfinished in self._folder.glob("*/.*"):  # left by a killed server
             remove_folder(unfinished)
@@ -198,7 +198,7 @@ class RunPages:
     def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
         """Return a page with a message, and cache it until the server may try to build the page again."""
         page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
-        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
+        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else RETRY_SECONDS
         self._failed[folder.name] = time.monotonic() + seconds, page
         while len(self._failed) > _MAX_FAILED:
             self._failed.popitem(last=False)
