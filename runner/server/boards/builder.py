@@ -13,7 +13,7 @@ import gzip
 import io
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ import orjson
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create
+from runner.base.text import csv_text
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
 from runner.pages.boards.page import PIECE_ROWS, domain_of
 from runner.pages.packing import compress_json
+from runner.pages.report.games import to_columns
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
@@ -126,9 +128,7 @@ def _write_tasks(
         rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
             piece_rows = rows[first : first + PIECE_ROWS]
-            names = list(dict.fromkeys(name for row in piece_rows for name in row))
-            columns = {name: [row.get(name) for row in piece_rows] for name in names}
-            piece = compress_json({"first": first, "count": len(piece_rows), "columns": columns})
+            piece = compress_json({"first": first, "count": len(piece_rows), "columns": to_columns(piece_rows)})
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
@@ -186,32 +186,21 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV, with texts that a spreadsheet does not run as formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
-    names: list[str] = []
-    for row in rows:
-        if not names:
-            names = list(row)
-            writer.writerow(names)
-        writer.writerow([_csv_cell(row.get(name)) for name in names])
+    writer.writerow(rows[0])
+    writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
     return out.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
-    if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # most values: tested first for speed
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
         value = _to_json(value)
-    if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA_STARTS):
-        return f"'{value}"
-    return value
+    return csv_text(value) if isinstance(value, str) else value
 
 
 def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runner.base.text import counted
 from runner.server.web.api_errors import error_response
 from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 
@@ -140,9 +141,7 @@ class RateLimit:
 
 def _too_many_requests(wait: float) -> Response:
     seconds = math.ceil(wait)
-    message = (
-        f"too many requests from this token or address; try again in {seconds} second{'' if seconds == 1 else 's'}"
-    )
+    message = f"too many requests from this token or address; try again in {counted(seconds, 'second')}"
     return error_response(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 
