@@ -28,7 +28,7 @@ class Drawing:
         self.y = 0.0
         self._title = mark_invisible(title)
         self._parts: list[Markup] = []
-        if look.headed:
+        if look.shows_title:
             self.y += self.size * 1.4
             self.text(0, self.y - self.size * 0.3, title, max_width=self.width, bold=True)
 

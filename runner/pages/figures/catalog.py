@@ -14,7 +14,7 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.pages.charts.columns import columns
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.frontier import Offer, frontier
+from runner.pages.charts.frontier import PricedSystem, frontier
 from runner.pages.charts.labels import format_count
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
@@ -257,13 +257,14 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
         raise UsageError(
             f"{comma_join(unpriced)}: the cost is unknown; set the models' prices in the spec and play again"
         )
-    offers = [
-        Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measurements, rows, strict=True)
+    priced_systems = [
+        PricedSystem(point.name, point, row["cost_usd_a_game"])
+        for (point, _), row in zip(measurements, rows, strict=True)
     ]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
-        lambda look, title: frontier(offers, title=title, look=look, x="dollars a game", y=metric),
+        lambda look, title: frontier(priced_systems, title=title, look=look, x="dollars a game", y=metric),
         (*(f"the cost of {run_id} is unknown" for run_id in unpriced), *sample_notes(systems)),
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ class Figure:
 
     def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
         """Return the chart as SVG. If you give a title, it is drawn above the chart."""
-        return self.draw(look if title is None else replace(look, headed=True), title or self.title)
+        return self.draw(look if title is None else replace(look, shows_title=True), title or self.title)
 
     def frame(self) -> list[dict[str, Any]]:
         """Return the rows, all with the same columns; missing values are None."""
