@@ -35,7 +35,8 @@ _NAMES = {  # of some hidden characters; other characters are named by their cod
 
 def mark_hidden(value: Any) -> Any:
     """Replace each character that is invisible or changes the direction of text with a mark that names it."""
-    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():  # hidden characters are not
+    is_unmarked_text = isinstance(value, str) and not isinstance(value, Markup)
+    if not is_unmarked_text or value.isprintable():  # a printable text has no hidden characters
         return value
     hidden = "".join(character for character in set(value) if _is_hidden(character))
     if not hidden:  # only line breaks and tabs; the template escapes the text

@@ -82,7 +82,7 @@ def _segments(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
 
 
 def _draw_band(drawing: Drawing, segment: Segment, scales: tuple[Scale, Scale], number: int) -> None:
-    """Draw the intervals of a stretch as a band, or as single lines if a point has none or there is one point."""
+    """Draw the intervals of a segment: as a band or, if there is one point or a point has no interval, as lines."""
     x_scale, y_scale = scales
     spans = [(x_scale.at(x_value), *y_scale.places(point.ends)) for x_value, point in segment if point.ends is not None]
     if len(spans) > 1 and len(spans) == len(segment):

@@ -1,4 +1,4 @@
-"""A chart of cost against accuracy, with the frontier: the systems that no system of the same or a lower cost beats."""
+"""A chart of cost against accuracy, with the frontier: each system that is better than all cheaper systems."""
 
 from __future__ import annotations
 

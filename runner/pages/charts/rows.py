@@ -171,7 +171,7 @@ def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
         for row in rows:
             drawing.line(at, row - half, at, row + half, "grid")
         half_width = width_of(tick.label, size) / 2
-        x = min(max(at, half_width), drawing.width - half_width)  # the whole number stays inside the chart
+        x = min(max(at, half_width), drawing.width - half_width)  # keeps the tick's number inside the chart
         drawing.text(x, bottom + size * 1.3, tick.label, "soft", anchor="middle")
     drawing.line(scale.start, bottom, scale.end, bottom, "axis")
     drawing.y = bottom + size * 1.7

@@ -118,7 +118,7 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
-    # Earlier versions of nip-run computed other ids of tasks. Their pages lead to the current ones.
+    # Earlier versions of nip-run computed other ids of tasks. The old URLs of pages lead to the current pages.
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task))
         for row in board_input.loaded.board.rows

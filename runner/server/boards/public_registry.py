@@ -111,7 +111,7 @@ _WEIGHTS = "weights/"
 
 @dataclass(frozen=True)
 class MemoryBoardCache(BoardCache):
-    """A board cache on disk and in memory, with which a new board reads only new releases."""
+    """A cache on disk and in memory, so that a new board reads only new releases."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, CachedRun] = field(default_factory=dict)

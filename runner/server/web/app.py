@@ -32,7 +32,7 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 CLEANUP_SECONDS = 600.0
-"""Time between two runs of `_clean_up`."""
+"""Time between two cleanups."""
 
 
 def create_app(server: Service) -> FastAPI:
@@ -96,7 +96,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
 
 async def _clean_up(server: Service) -> None:
-    """Delete expired uploads and queue uploads whose check was interrupted, again and again."""
+    """Delete expired uploads and queue uploads whose check was interrupted, until the server stops."""
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)

@@ -54,7 +54,7 @@ class ErrorPage:
         has_started, error_messages = False, list[Message]()
 
         async def send_or_collect(message: Message) -> None:
-            """Send a message on, or collect the messages of an error response and then send a page instead."""
+            """Forward a message, or collect the messages of an error response and then send a page instead."""
             nonlocal has_started
             if message["type"] == "http.response.start" and _needs_page(scope, message):
                 error_messages.append(message)

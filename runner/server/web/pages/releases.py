@@ -104,7 +104,7 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
 
 
 def _count_text(count: int, part: int) -> str:
-    """Return a sentence about the search results; `count` is at most `LISTED` + 1 and counts from this part on."""
+    """Return a sentence about the search results; `count` is their number from this part on, at most `LISTED` + 1."""
     first = part * LISTED
     if count == 0:
         return "No public release contains all of these words. Try fewer words."
