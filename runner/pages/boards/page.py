@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,11 +63,8 @@ def join_sites(board: Site, runs: Site) -> Site:
 
 def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
-    for number, first in enumerate(range(0, len(listed.rows), PIECE_ROWS)):
-        rows = [row.to_json() for row in listed.rows[first : first + PIECE_ROWS]]
-        store_piece(
-            f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)})
-        )
+    for number, piece in enumerate(row_pieces([row.to_json() for row in listed.rows])):
+        store_piece(f"{slug}-rows-{number}", piece)
     return {
         "slug": slug,
         "name": listed.name,
@@ -77,6 +74,13 @@ def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[st
         "pieces": math.ceil(len(listed.rows) / PIECE_ROWS),
         "domain": domain_of(listed.rows),
     }
+
+
+def row_pieces(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield compressed pieces with up to `PIECE_ROWS` rows of a list each, for the page's script."""
+    for first in range(0, len(rows), PIECE_ROWS):
+        piece_rows = rows[first : first + PIECE_ROWS]
+        yield compress_json({"first": first, "count": len(piece_rows), "columns": to_columns(piece_rows)})
 
 
 def _short_name(listed: TaskList, board: BoardPage) -> str:

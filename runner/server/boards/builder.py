@@ -26,9 +26,8 @@ from runner.base.text import csv_text
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
-from runner.pages.boards.page import PIECE_ROWS, domain_of
+from runner.pages.boards.page import PIECE_ROWS, domain_of, row_pieces
 from runner.pages.packing import compress_json
-from runner.pages.report.games import to_columns
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
@@ -126,9 +125,7 @@ def _write_tasks(
     }
     for place, ranking in enumerate(board.lists):
         rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
-        for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
-            piece_rows = rows[first : first + PIECE_ROWS]
-            piece = compress_json({"first": first, "count": len(piece_rows), "columns": to_columns(piece_rows)})
+        for number, piece in enumerate(row_pieces(rows)):
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
