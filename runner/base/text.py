@@ -8,7 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+HIDDEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+"""Unicode categories of characters that are invisible or change the direction of text."""
 
 
 class _Escapes(dict[int, str]):
@@ -16,7 +17,7 @@ class _Escapes(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         visible = chr(code)
-        if visible not in "\n\t" and unicodedata.category(visible) in _HIDDEN:
+        if visible not in "\n\t" and unicodedata.category(visible) in HIDDEN_CATEGORIES:
             visible = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
         self[code] = visible
         return visible

@@ -1,7 +1,7 @@
-"""Renders pages from templates, with the style, the script and the data in one file.
+"""Renders templates to HTML, and returns the style and the script of all pages.
 
-A page loads nothing from other sites. The content security policy in its head allows only nip-run's own script and
-style, which are identified by their hashes.
+All modules that build pages use it. A page loads nothing from other sites. The content security policy in its head
+allows only nip-run's own script and style, which are identified by their hashes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from runner.base.text import dollars, in_one_line, p_value
+from runner.base.text import HIDDEN_CATEGORIES, dollars, in_one_line, p_value
 from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
 from runner.results.sweep_points import format_point
 
 _FOLDER = Path(__file__).parent
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
-_NAMES = {
+_NAMES = {  # of some hidden characters; other characters are named by their code
     0x00: "NUL", 0x1B: "ESC", 0x7F: "DEL", 0xAD: "SHY", 0x200B: "ZWSP", 0x200C: "ZWNJ", 0x200D: "ZWJ", 0x200E: "LRM",
     0x200F: "RLM", 0x202A: "LRE", 0x202B: "RLE", 0x202C: "PDF", 0x202D: "LRO", 0x202E: "RLO", 0x2066: "LRI",
     0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xFEFF: "BOM",
@@ -36,18 +35,19 @@ _NAMES = {
 
 def mark_hidden(value: Any) -> Any:
     """Replace each character that is invisible or changes the direction of text with a mark that names it."""
-    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+    is_unmarked_text = isinstance(value, str) and not isinstance(value, Markup)
+    if not is_unmarked_text or value.isprintable():  # a printable text has no hidden characters
         return value
     hidden = "".join(character for character in set(value) if _is_hidden(character))
     if not hidden:  # only line breaks and tabs; the template escapes the text
         return value
-    pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second piece is a hidden character
+    pieces = re.split(f"([{re.escape(hidden)}])", value)  # pieces with an odd index are hidden characters
     return Markup("").join(_mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a character is hidden. No hidden character is printable, so printable texts skip this check."""
-    return character not in "\n\t" and unicodedata.category(character) in _HIDDEN
+    """Return whether a character is invisible, apart from line breaks and tabs."""
+    return character not in "\n\t" and unicodedata.category(character) in HIDDEN_CATEGORIES
 
 
 def _mark(character: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Packs games into pieces for a page's script. A piece contains each text once, even if many chats quote it.
+"""Packs games into pieces: compressed parts of a page's data. A piece contains each text once, even if chats repeat it.
 
 A text is a number (its index in the piece's `texts`), a string, or a list of numbers and strings to concatenate. A chat
 that quotes ten messages takes only the space of the text between the quotes. gzip alone would not suffice, because it
@@ -22,7 +22,7 @@ MIN_SHARED_LENGTH = 48
 """Texts with fewer characters are stored inline, which is cheaper than a reference."""
 
 MIN_QUOTE_LENGTH = 12
-"""Minimum length of a text, in characters, for which quotes are searched in other texts."""
+"""Minimum number of characters of a text that is searched in other texts."""
 
 PIECE_BYTES = 1 << 20
 """Size of a piece in bytes of JSON before compression. A page loads a piece of this size quickly."""
@@ -92,7 +92,7 @@ def resolve_text(texts: Sequence[str], text: Text) -> str:
 
 
 def quotable_texts(texts: Iterable[str]) -> list[str]:
-    """Return the texts that are long enough to be searched in other texts, longest first."""
+    """Return the distinct texts that are long enough to search for them in other texts, longest first."""
     return sorted({text for text in texts if len(text) >= MIN_QUOTE_LENGTH}, key=lambda text: (-len(text), text))
 
 

@@ -1,4 +1,4 @@
-"""Removes the secrets of this machine from pages that are shared with others."""
+"""Removes the secrets of this machine from the pages that `nip-run report` writes to share with others."""
 
 from __future__ import annotations
 

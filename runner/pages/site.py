@@ -48,8 +48,8 @@ def as_one_file(site: Site, data: Mapping[str, bytes], *, connects: bool = False
     facts = {
         "title": site.title,
         "policy": policy(connects=connects),
-        "style": Markup(style()),  # noqa: S704 - ours
-        "script": Markup(script()),  # noqa: S704 - ours
+        "style": Markup(style()),  # noqa: S704 - a file of this package
+        "script": Markup(script()),  # noqa: S704 - a file of this package
         "links": site.links,
         "sections": [(section.route, section.html) for section in site.sections],
         "about": site.about,

@@ -1,7 +1,11 @@
-"""Finds the sweeps among the rows of a list, with the keys that each sweep sets and its results."""
+"""Finds the sweeps among the rows of a leaderboard's list, with the keys that each sweep sets and its results.
+
+A sweep is the runs of one spec with different values of some keys; each combination of values is a point.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +25,7 @@ MAX_POINTS = 400
 
 @dataclass(frozen=True)
 class SweepLine:
-    """A system of a sweep, with all of its seeds."""
+    """The results at one point of a sweep, pooled over its seeds."""
 
     point: Mapping[str, Any]
     runs: Sequence[str]
@@ -108,6 +112,11 @@ def _sweep(name: str, lines: Sequence[SweepLine]) -> list[SweepPoints]:
     names = list(dict.fromkeys(key for line in lines for key in line.point if key != SEED))
     keys = [key for key in names if len({str(line.point.get(key)) for line in lines}) > 1]
     return [SweepPoints(name, keys, lines)] if keys else []
+
+
+def format_value(value: Any) -> str:
+    """Format the value of a sweep's key."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Imports releases that `nip-run publish --to DIR` wrote into the folder of a server."""
+"""Imports releases that `nip-run publish --to DIR` wrote into the folder of a server, for `nip-run serve --import`.
+
+`serve` also uses `check_imported`, because a server does not show releases that are only in its folder.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +96,9 @@ def _find_missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
 def _families(
     registry: Registry, entries: Sequence[ReleaseEntry], problems: list[str]
 ) -> Iterator[list[StoredRelease]]:
-    """Yield groups of releases to publish together: a training run with its parts and models, or a single release.
+    """Yield lists of releases to publish together: a training run, after its parts and models, or a single release.
 
-    A release that cannot be read is left out, and its problem is added to `problems`.
+    A release that cannot be read is left out, and a message about it is added to `problems`.
     """
     by_name: dict[str, StoredRelease] = {}
     for entry in entries:
@@ -105,14 +108,14 @@ def _families(
             problems.append(str(error))
     for _, release, _ in [*by_name.values()]:
         parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
-        if parts and str(release.reference) in by_name:
+        if parts and str(release.reference) in by_name:  # it may already be part of another training run
             names = (*parts, str(release.reference))
             yield [by_name.pop(name) for name in dict.fromkeys(names) if name in by_name]
     yield from ([stored] for stored in by_name.values())
 
 
 def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]) -> None:
-    """Publish releases of one owner through an upload, so that they are checked like any other upload.
+    """Publish releases of one owner as an upload, which the server checks like any other.
 
     Raises:
         ReleaseError: the check refuses the releases.
@@ -147,8 +150,9 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
 def _folders(
     registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
 ) -> Iterator[DeclaredFolder]:
-    """Yield the folders of a release, its yank and its signature. Add a function that opens each file to `sources`, by
-    the file's hash.
+    """Yield the folders of a release, its yank and its signature.
+
+    For each file, add a function that opens the file to `sources`, by the file's hash.
     """
     entry, release, manifest = stored
 

@@ -1,7 +1,8 @@
-"""Runs work on untrusted data in a separate process with limited time and memory.
+"""Runs tasks on untrusted data in a separate process with limited time and memory.
 
-Only this module starts processes in the server. `run_isolated` runs a task and returns a `TaskResult`;
-`run_bounded_check` returns the result of a task or raises; `start_process` starts a long-running worker.
+Only this module starts processes in the server. `run_isolated` runs a task, which builds a page, and returns a
+`TaskResult`. `run_bounded_check` runs a task with the limits of a check, and returns its result or raises an error.
+`start_process` starts the long-running worker that builds boards.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from threading import Thread
 from typing import Any
 
 import orjson
+from sqlalchemy.exc import SQLAlchemyError
 
 from runner.base.errors import NipRunError, ReleaseError, RunError
 from runner.base.storage.atomic_files import atomic_write
@@ -35,14 +37,15 @@ from runner.server.store.blobs import BlobStoreError
 
 MAX_RESULT_BYTES = 256 << 20
 """Maximum size of a task's result, in bytes of JSON."""
-_RESULT, _PREFIX = "result.json", "work-"
+_RESULT = "result.json"
+_FOLDER_PREFIX = "work-"
 _NO_MEMORY = 77
 """Exit code of a process that ran out of memory."""
 _GRACE_SECONDS = 5
 """Seconds between the soft limit of processor time, which sends SIGXCPU, and the hard limit, which sends SIGKILL."""
 _SERVER_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
 _SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_ERRNOS), "database or disk is full", "disk I/O error")
-"""Texts of DuckDB and SQLite for the errors in `_SERVER_ERRNOS`."""
+"""Parts of the error messages of DuckDB and SQLite that mean one of the errors in `_SERVER_ERRNOS`."""
 
 _ADDRESS_SPACE_FACTOR = 4
 """Limit of the address space, as a multiple of the memory limit. It is larger, because DuckDB reserves 700 MiB of
@@ -67,11 +70,7 @@ class TaskLimits:
     file_bytes: int | None = None
     """Maximum size of each file that the process writes."""
     nice: int = 10
-
-    @classmethod
-    def for_check(cls, settings: Settings) -> TaskLimits:
-        """Return the limits for checking one upload."""
-        return cls(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
+    """Increment of the process's niceness, so that requests get processor time first."""
 
 
 class TaskStatus(Enum):
@@ -90,18 +89,16 @@ class TaskResult:
     status: TaskStatus
     value: Any = None
     failure: str = ""
-    """For DIED, the reason, such as "ended with exit code -9"."""
+    """The reason if the status is DIED, such as "ended with exit code -9"."""
 
 
-def run_isolated(
-    limits: TaskLimits, parent: Path, work: Callable[..., Any], *args: Any, max_bytes: int = MAX_RESULT_BYTES
-) -> TaskResult:
+def run_isolated(limits: TaskLimits, parent: Path, work: Callable[..., Any], *args: Any) -> TaskResult:
     """Run `work(folder, *args)` in a process, where `folder` is a temporary folder in `parent`.
 
     Raises:
         OSError: the process cannot be started.
     """
-    folder = parent.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
+    folder = parent.absolute() / f"{_FOLDER_PREFIX}{secrets.token_hex(8)}"
     make_folders(folder)
     try:
         process = start_process(limits, _write_result, folder, work, args)
@@ -110,15 +107,15 @@ def run_isolated(
             process.kill()
             process.join()
             return TaskResult(TaskStatus.TIMED_OUT)
-        return _read_result(process.exitcode, folder / _RESULT, max_bytes)
+        return _read_result(process.exitcode, folder / _RESULT)
     finally:
         remove_folder(folder)
 
 
-def _read_result(exit_code: int | None, path: Path, max_bytes: int) -> TaskResult:
+def _read_result(exit_code: int | None, path: Path) -> TaskResult:
     if exit_code == 0:
         try:
-            return TaskResult(TaskStatus.FINISHED, orjson.loads(read_bounded(path, max_bytes)))
+            return TaskResult(TaskStatus.FINISHED, orjson.loads(read_bounded(path, MAX_RESULT_BYTES)))
         except (OSError, ValueError) as error:
             return TaskResult(TaskStatus.DIED, failure=f"left a result that cannot be read: {error}")
     if exit_code == -signal.SIGXCPU:
@@ -137,10 +134,11 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
 
     Raises:
         ReleaseError: the work failed, or exceeded its limit of time or memory.
-        IsolatedTaskError: the process could not start or ended early, because the disk is full or the server stops.
+        IsolatedTaskError: the server failed, for example because its disk is full, or is stopping.
     """
+    limits = TaskLimits(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
     try:
-        outcome = run_isolated(TaskLimits.for_check(settings), settings.incoming, _catch_errors, settings, work, args)
+        outcome = run_isolated(limits, settings.incoming, _catch_errors, settings, work, args)
     except OSError as error:
         message = f"the server cannot start a process now: {error.strerror or error}; try again in a minute"
         raise IsolatedTaskError(message) from error
@@ -148,7 +146,7 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         result: dict[str, Any] = outcome.value["answer"]
         return result
     if outcome.status is TaskStatus.DIED:
-        message = f"the server could not finish reading the release: its process {outcome.failure}; try again later"
+        message = f"the server could not finish checking the release: its process {outcome.failure}; try again later"
         raise IsolatedTaskError(message)
     if outcome.status is TaskStatus.TIMED_OUT:
         limit, option = f"takes longer than {settings.check_seconds:g} seconds", "--check-seconds"
@@ -156,8 +154,10 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         limit, option = f"needs more memory than {settings.check_bytes >> 20:,} MiB", "--check-memory"
     else:  # finished, with an error that the work raised
         raise ReleaseError(outcome.value["error"])
-    advice = f"use a smaller dataset or run, or ask the administrator to raise {option} of nip-run serve"
-    raise ReleaseError(f"reading the release {limit}, the limit of this server; {advice}")
+    raise ReleaseError(
+        f"checking the release {limit}, the limit of this server; use a smaller dataset or run, publish fewer releases "
+        f"at once, or ask the administrator to raise {option} of nip-run serve"
+    )
 
 
 def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
@@ -182,8 +182,8 @@ def forkserver_context() -> ForkServerContext:
 
 
 def remove_leftovers(settings: Settings) -> None:
-    """Remove the temporary folders of tasks from before a crash."""
-    for folder in settings.incoming.glob(f"{_PREFIX}*"):
+    """Remove the temporary folders of tasks that a crash of the server interrupted."""
+    for folder in settings.incoming.glob(f"{_FOLDER_PREFIX}*"):
         remove_folder(folder)
 
 
@@ -211,14 +211,14 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
 
 
 def is_server_fault(error: BaseException | None) -> bool:
-    """Return whether an error was caused by a full or broken disk, too many open files or a failing blob store."""
+    """Return whether the server caused an error: its database or blob store, its disk, or too many open files."""
     while error is not None:
-        if isinstance(error, BlobStoreError):
+        if isinstance(error, (SQLAlchemyError, BlobStoreError)):
             return True
-        is_from_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if isinstance(error, OSError) and error.errno in _SERVER_ERRNOS:
             return True
-        if is_from_database and any(text in str(error) for text in _SERVER_FAULT_TEXTS):
+        is_from_local_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
+        if is_from_local_database and any(text in str(error) for text in _SERVER_FAULT_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -240,6 +240,7 @@ def _write_result(folder: Path, work: Callable[..., Any], args: tuple[Any, ...])
 
 
 def _catch_errors(folder: Path, settings: Settings, work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> Any:
+    """Return the result of `work` or the message of its error. An error of the server itself ends the process."""
     try:
         return {"answer": work(settings, folder, *args)}
     except NipRunError as error:

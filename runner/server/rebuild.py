@@ -1,7 +1,8 @@
 """Rebuilds the data of a server that is derived from manifests and blobs, and removes unused blobs.
 
 `rebuild` recomputes the lists of files and the checks. It deletes the boards, which the server builds again when it
-starts. It keeps the data that exists only in the database: releases, owners, yanks, signatures, accounts, tokens.
+starts. It keeps the data that exists only in the database: releases, owners, yanks, signatures, accounts, tokens. This
+module implements `nip-run serve --rebuild` and `--collect`. Other commands lock the folder with `exclusive_access`.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, Ru
 from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
-from runner.documents.releases.reference import Kind, Reference
+from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.boards.paths import delete_boards
+from runner.server.isolated_task import IsolatedTaskError, remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
-from runner.server.store.schema import checks, files, releases, uploads
-from runner.server.uploads.checking import CheckError, check_isolated
+from runner.server.store.schema import checks, files, reference_of, releases, uploads
+from runner.server.uploads.checking import check_isolated
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.publishing import check_row
 from runner.server.uploads.uploads import CHECKING, OPEN
 
 _EMPTY_UPLOAD = "0" * 32
-"""Id of an upload without received bytes. `rebuild` checks releases as uploads whose files are all stored already."""
+"""Id of an upload without received files. `rebuild` checks each release as such an upload: all its files are blobs."""
 
 
 @dataclass
@@ -72,6 +73,7 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
     Call this function within `exclusive_access`.
     """
     database, blobs, result = Database(settings.database_url), open_blob_store(settings), RebuildResult()
+    remove_leftovers(settings)
     try:
         with database.reading() as connection:
             rows = connection.execute(select(releases).order_by(releases.c.id)).all()
@@ -85,7 +87,6 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
         with database.writing() as connection:
             database.increment_revision(connection)
     finally:
-        UploadPieces(settings.incoming).clear(_EMPTY_UPLOAD)
         database.close()
     return result
 
@@ -93,12 +94,13 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
 def _rebuild_release(
     settings: Settings, database: Database, blobs: BlobStore, row: Row[Any], result: RebuildResult
 ) -> Iterator[str]:
-    reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+    """Recompute the files and the check of one release, and update `result`; yield messages about its problems."""
+    reference = reference_of(row)
     try:
         folder = _declared_folder(settings, blobs, row, reference)
         viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
         verdict = check_isolated(settings, viewer, _EMPTY_UPLOAD, Declaration([folder]))
-    except (ReleaseError, NewerFormatError, CheckError) as error:
+    except (ReleaseError, NewerFormatError, IsolatedTaskError) as error:
         yield f"{reference}: {error}"
         return
     if not verdict.is_accepted:
@@ -112,7 +114,7 @@ def _rebuild_release(
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
             connection.execute(insert(checks), check)
             changed = True
-        if changed:  # in the same transaction, in case the rebuild is interrupted
+        if changed:  # in this transaction: an interrupted rebuild must not change data without a new revision
             database.increment_revision(connection)
     result.changed += changed
 

@@ -1,4 +1,4 @@
-"""The settings of a server: where it stores its data, and its limits."""
+"""The settings of a server: where it stores its data, its public address, and its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RELEASE_LIMITS = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of one server, as the command line or a container gives them."""
+    """The settings of one server, from the options of `nip-run serve` or from a container's environment."""
 
     folder: Path
     """The folder for uploads, boards, cached files and, by default, the database and the blobs."""
@@ -41,9 +41,9 @@ class Settings:
     open_bytes: int = 16 << 30
     """Maximum total size of one account's open uploads, in bytes."""
     account_bytes: int = 64 << 30
-    """Maximum bytes of one account, published and in open uploads, each file counted once; 0: unlimited."""
+    """Maximum size of the files that one account has published or is uploading, each counted once; 0: unlimited."""
     spare_bytes: int = 256 << 20
-    """Disk space to leave free. An upload is refused if less would be free after all open uploads are complete."""
+    """Disk space that uploads leave free, in bytes, also after all open uploads are complete."""
     pages_bytes: int = 8 << 30
     """Maximum bytes of cached pages, separately for single runs and for pairs; the oldest pages are removed first."""
     declared_bytes: int = 16 << 20
@@ -51,7 +51,7 @@ class Settings:
     body_seconds: float = 120.0
     """Time limit for receiving the body of any request except a piece of a file."""
     piece_wait: float = 60.0
-    """Seconds to wait for the next bytes of a piece; then the server stores the received bytes and ends the request."""
+    """Time limit for the next bytes of a piece. After it, the server stores the received bytes and ends the request."""
     piece_seconds: float = 900.0
     """Time limit for a request that sends a piece of a file."""
     upload_seconds: float = 24 * 3600.0

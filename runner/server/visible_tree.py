@@ -1,4 +1,7 @@
-"""The releases on a server that one viewer may see, as a read-only `Transport`."""
+"""The releases on a server that one viewer may see, as a read-only `Transport`: the interface to a registry's files.
+
+The API serves its files, and everything on the server that loads a release reads it from here.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
+from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
+from runner.server.settings import Settings
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import files, is_release, releases
+from runner.server.store.schema import files, is_release, reference_of, releases
 
 PAGE = 1_000
-"""Maximum number of entries in one page of a list."""
+"""Maximum number of entries of a list in one response."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -56,11 +62,7 @@ class ServerTree:
 
     def find(self, path: str) -> tuple[str, int] | None:
         """Return the hash and size of a file, or None if the viewer sees no such file."""
-        if "\0" in path:
-            return None
-        with self._database.reading() as connection:
-            row = connection.execute(self._visible_files().where(files.c.path == path)).one_or_none()
-        return None if row is None else (row.sha256, row.size)
+        return self.find_all([path]).get(path)
 
     def find_all(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Return the hash and size of each of these files that the viewer sees."""
@@ -77,7 +79,7 @@ class ServerTree:
     def index_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
-        `after` is not a row id, because row ids would reveal the number of private releases.
+        `after` is a folder and not a row id, because row ids would reveal the number of private releases.
 
         Raises:
             UsageError: the viewer sees no release in the folder `after`.
@@ -115,8 +117,7 @@ class ServerTree:
         yanked = None
         if (sha256 := parts.get((row.id, YANKED))) is not None:
             yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
-        folder = f"{row.kind}/{row.owner}/{row.name}/{row.version}"
-        return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
+        return IndexedRelease(reference_of(row).folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
         """Do nothing. Prefetching would not help, because the blob store is local."""
@@ -130,6 +131,12 @@ class ServerTree:
 
     def close(self) -> None:
         """Do nothing, because no file or connection stays open."""
+
+
+def open_registry(settings: Settings, viewer: Viewer) -> Registry:
+    """Return a registry of the releases that a viewer may see, in a process without a `Service`."""
+    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
+    return Registry(tree, settings.limits)
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:

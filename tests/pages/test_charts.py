@@ -16,7 +16,7 @@ from runner.game.protocols.loader import load_protocol
 from runner.pages.charts.columns import columns
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.frontier import Offer, frontier
+from runner.pages.charts.frontier import PricedSystem, frontier
 from runner.pages.charts.heatmap import heatmap
 from runner.pages.charts.labels import cut_to_width, mark_invisible, width_of, wrap_label
 from runner.pages.charts.protocol import protocol_picture
@@ -27,7 +27,7 @@ from runner.pages.charts.styles import COLORS, COLUMN, FULL, PAGE, Look
 from runner.pages.html import style
 
 SVG = "{http://www.w3.org/2000/svg}"
-LOOKS = [PAGE, COLUMN, FULL, replace(COLUMN, headed=True)]
+LOOKS = [PAGE, COLUMN, FULL, replace(COLUMN, shows_title=True)]
 Chart = Callable[[str, float | None, Look], Markup]
 
 
@@ -46,7 +46,8 @@ CHARTS: dict[str, Chart] = {
         [ChartEstimate(name, value, 0.1, value)], title=name, look=look, baseline=ChartEstimate(name, value, 0.2, 0.4)
     ),
     "frontier": lambda name, value, look: frontier(
-        [Offer(name, ChartEstimate(name, value, 0.1, value), value), Offer("b", ChartEstimate("b", 0.5), 0.2)],
+        [PricedSystem(name, ChartEstimate(name, value, 0.1, value), value),
+         PricedSystem("b", ChartEstimate("b", 0.5), 0.2)],
         title=name, look=look, x=name, y=name,
     ),
     "columns": lambda name, value, look: columns([(1, value), (2, 3.0)], title=name, look=look, x=name, y=name),

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from runner.base.errors import ReleaseError, RunError, UsageError
 from runner.server.isolated_task import (
@@ -82,6 +83,14 @@ def long(_: Path) -> str:
     return "x" * 2_000
 
 
+def without_database(_: Settings, __: Path) -> dict[str, Any]:
+    """Raise as `Database` does while PostgreSQL restarts."""
+    try:
+        raise OperationalError("SELECT 1", {}, OSError("connection refused"))
+    except OperationalError as error:
+        raise RunError("cannot use the database") from error
+
+
 def refused(_: Settings, __: Path) -> dict[str, Any]:
     raise UsageError("no such column")
 
@@ -137,8 +146,9 @@ def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> Non
     assert run_isolated(bounds, tmp_path, asked).status is TaskStatus.FINISHED
 
 
-def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
-    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, max_bytes=1_000)
+def test_an_answer_that_is_too_long_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.server.isolated_task.MAX_RESULT_BYTES", 1_000)
+    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long)
     assert (ending.status, ending.failure.startswith("left a result that cannot be read")) == (TaskStatus.DIED, True)
 
 
@@ -151,7 +161,7 @@ def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path
         run_bounded_check(Settings(folder=tmp_path, check_bytes=MEMORY), work)
 
 
-@pytest.mark.parametrize("work", [killed_for, without_room])
+@pytest.mark.parametrize("work", [killed_for, without_room, without_database])
 def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
     with pytest.raises(IsolatedTaskError, match="the server could not finish"):
         run_bounded_check(Settings(folder=tmp_path), work)

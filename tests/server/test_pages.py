@@ -325,11 +325,12 @@ def run_copy(site: Site, name: str) -> Bundle:
 
 
 @pytest.mark.full
-def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
+def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a run is hidden, or the database is busy, just when its page is made."""
     bundle = run_copy(site, "later")
     reference = bundle.release.reference
-    pages = RunPages(site.served.settings, retry_seconds=0.01)
+    monkeypatch.setattr("runner.server.web.pages.run_cache.RETRY_SECONDS", 0.01)
+    pages = RunPages(site.served.settings)
 
     async def asked() -> CachedPage:
         return await pages.get([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from markupsafe import Markup
 
 from runner.pages.boards.lists import BoardRow, TaskList
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.frontier import Offer, frontier, frontier_of
+from runner.pages.charts.frontier import PricedSystem, frontier, frontier_of
 from runner.pages.charts.heatmap import heatmap
-from runner.pages.sweeps import SweepPoints, short_names
+from runner.pages.sweeps import SweepPoints, format_value, short_names
 
 MAX_ROWS = 100
 """Maximum number of drawn rows, in addition to the rows on the frontier. More points would hide each other."""
@@ -21,17 +20,17 @@ _MAX_SIDE = 24
 
 def cost_chart(listed: TaskList) -> Markup | None:
     """Draw cost against accuracy for the ranked rows; None if fewer than two have a cost, or all are free."""
-    offers = [_offer(row) for row in listed.ranked if row.values["cost_usd"] is not None]
-    if len(offers) < 2 or not any(offer.cost for offer in offers):
+    systems = [_priced_system(row) for row in listed.ranked if row.values["cost_usd"] is not None]
+    if len(systems) < 2 or not any(system.cost for system in systems):
         return None
-    frontier_names = {offer.name for offer in frontier_of(offers)}
-    shown_offers = [offer for index, offer in enumerate(offers) if index < MAX_ROWS or offer.name in frontier_names]
-    return frontier(shown_offers, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
+    frontier_names = {system.name for system in frontier_of(systems)}
+    shown_systems = systems[:MAX_ROWS] + [system for system in systems[MAX_ROWS:] if system.name in frontier_names]
+    return frontier(shown_systems, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
 
 
-def _offer(row: BoardRow) -> Offer:
+def _priced_system(row: BoardRow) -> PricedSystem:
     values = row.values
-    return Offer(
+    return PricedSystem(
         values["run"],
         ChartEstimate(values["run"], values["accuracy"], values["ci_low"], values["ci_high"], f"n {values['n']}"),
         values["cost_usd"],
@@ -49,16 +48,11 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
         return None
     names = short_names(sweep.keys)
     return heatmap(
-        rows,
-        columns,
-        [[cells.get((row, column)) for column in columns] for row in rows],
-        title=f"Accuracy, {sweep.name}",
-        row_name=names[down],
-        column_name=names[across],
-        key=key,
-    )
+        rows, columns, [[cells.get((row, column)) for column in columns] for row in rows],
+        title=f"Accuracy, {sweep.name}", row_name=names[down], column_name=names[across], key=key,
+    )  # fmt: skip
 
 
 def text_of(value: Any) -> str:
-    """Format the value of a sweep's key."""
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    """Format the value of a sweep's key; "" if the point does not set the key."""
+    return "" if value is None else format_value(value)

@@ -1,11 +1,12 @@
 """The content of a leaderboard's pages: a list of rows for each task, from a results folder or a registry.
 
-Ranks, intervals and marks come from the board; this module only formats them.
+A task is a benchmark with one set of rows, so only runs of the same task are ranked together. Ranks, intervals and
+marks (remarks about a row) come from the board; this module only formats them. `page.py` renders the lists, and the
+registry server stores them (`server/boards/builder.py`).
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.pages.boards.marks import Mark, mark_of
-from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, sweeps_of
+from runner.pages.sweeps import SweepPoints, format_value, published_sweeps, short_names, sweeps_of
 from runner.registry.board.board import PublishedRow, RegistryBoard
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
@@ -24,6 +25,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import parse_point
 
 _TASK_CHARACTERS = 12
+"""Number of characters of a task's hash in the name of its page."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class TaskList:
-    """The runs of a task, followed by runs of other tasks that have no list."""
+    """The list of a task: its ranked and unranked runs, and the runs of other tasks without a ranked run."""
 
     name: str
     """The name of the list's page: the start of the task's hash."""
@@ -119,10 +121,7 @@ def local_board(results: Results, display_name: str | None = None) -> BoardPage:
     commands = [
         ("Print these rows as JSON", f"nip-run leaderboard{option} --json"),
         ("Compare two runs, game by game", f"nip-run compare RUN RUN{option}"),
-        (
-            "Play a run again as a new run",
-            f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
-        ),
+        ("Play a run again as a new run", f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again"),
         ("Rebuild the board from the runs", f"nip-run leaderboard --rebuild{option}"),
     ]
     return BoardPage(where, False, option, tasks, notes=notes, commands=commands)
@@ -224,7 +223,7 @@ def _common_values(row: LeaderboardRow, short_point: str | None) -> dict[str, An
 
 
 def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
-    """Return a text with the values that a sweep sets in each row; keys are shortened to suffixes that stay unique."""
+    """Return the values that a sweep sets in each row as text, with the shortest unique suffix of each key."""
     points: list[dict[str, Any] | str | None] = []
     for row in rows:
         try:
@@ -232,13 +231,8 @@ def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
         except ValueError:
             points.append(str(row.point))  # a published row may have an invalid point
     names = short_names({key for point in points if isinstance(point, dict) for key in point})
-    return [
-        " ".join(f"{names[key]}={_format_value(value)}" for key, value in point.items())
-        if isinstance(point, dict)
-        else point
-        for point in points
-    ]
 
+    def short(point: Mapping[str, Any]) -> str:
+        return " ".join(f"{names[key]}={format_value(value)}" for key, value in point.items())
 
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return [short(point) if isinstance(point, dict) else point for point in points]

@@ -1,4 +1,7 @@
-"""The kinds of marks on a board's rows, and their meanings. The first words of a mark determine its kind."""
+"""The kinds of marks on a board's rows, and their meanings. A mark is a remark about a row, such as `yanked: REASON`.
+
+The first words of a mark determine its kind. Pages explain the kinds of the marks that they show.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,11 +30,10 @@ _MAX_LINKS = 5
 
 
 def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] = ()) -> Site:
-    """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
+    """Return a board as a site: the route `board` is the overview, and `board/TASK` the list of a task.
 
-    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs whose pages are
-    on the same site (see `join_sites`); the rows of these runs link to the pages. A site does not update itself: build
-    a new one from `local_board(Results(path))` for the current board.
+    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` has the ids of runs whose pages
+    `join_sites` adds; their rows link to these pages. The site does not change when the board does.
     """
     lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
@@ -64,20 +63,24 @@ def join_sites(board: Site, runs: Site) -> Site:
 
 def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
-    for number, first in enumerate(range(0, len(listed.rows), PIECE_ROWS)):
-        rows = [row.to_json() for row in listed.rows[first : first + PIECE_ROWS]]
-        store_piece(
-            f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)})
-        )
+    for number, piece in enumerate(row_pieces([row.to_json() for row in listed.rows])):
+        store_piece(f"{slug}-rows-{number}", piece)
     return {
         "slug": slug,
         "name": listed.name,
         "benchmark": listed.benchmark,
         "task": listed.task,
         "count": len(listed.rows),
-        "pieces": -(-len(listed.rows) // PIECE_ROWS),
+        "pieces": math.ceil(len(listed.rows) / PIECE_ROWS),
         "domain": domain_of(listed.rows),
     }
+
+
+def row_pieces(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield compressed pieces with up to `PIECE_ROWS` rows of a list each, for the page's script."""
+    for first in range(0, len(rows), PIECE_ROWS):
+        piece_rows = rows[first : first + PIECE_ROWS]
+        yield compress_json({"first": first, "count": len(piece_rows), "columns": to_columns(piece_rows)})
 
 
 def _short_name(listed: TaskList, board: BoardPage) -> str:
@@ -156,7 +159,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
 
 
 def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
-    """Return the board's commands, with the placeholders replaced by runs of this list."""
+    """Return the board's commands, with the placeholders REF and RUN replaced by runs of this list."""
     ranked = listed.ranked or listed.rows
     first, second = ranked[0].values, ranked[min(1, len(ranked) - 1)].values
     filled_in = []
@@ -182,6 +185,7 @@ def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
 
 
 WIDE, HIGH = 120, 16
+"""Width and height of the drawing of a row's interval, in pixels."""
 
 
 def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:

@@ -1,4 +1,4 @@
-"""The frame of a chart with two axes: grid, ticks, numbers, and axis titles."""
+"""Draws the axes of a chart with an x and a y axis: grid lines, ticks, numbers and titles."""
 
 from __future__ import annotations
 
@@ -38,31 +38,32 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
     drawing.text(0, drawing.y - size * 0.2, y.name, "soft", max_width=drawing.width)
     top = drawing.y + size * 0.8
     bottom = top + height
-    rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
+    y_scale = Scale(y.low, y.high, bottom, top, y.logarithmic)
+    rows = y.ticks or y_scale.ticks(max(2, int(height / (size * 2.6))))
     left = max((width_of(tick.label, size) for tick in rows), default=0.0) + size * 0.6
-    across = Scale(x.low, x.high, left, left + height if square else drawing.width - size * 0.7, x.logarithmic)
-    up = Scale(y.low, y.high, bottom, top, y.logarithmic)
+    right = left + height if square else drawing.width - size * 0.7
+    x_scale = Scale(x.low, x.high, left, right, x.logarithmic)
     for tick in rows:
-        at = up.at(tick.value)
-        drawing.line(left, at, across.end, at, "grid")
+        at = y_scale.at(tick.value)
+        drawing.line(left, at, x_scale.end, at, "grid")
         drawing.text(left - size * 0.4, at + size * 0.35, tick.label, "soft", anchor="end")
-    drawing.line(left, bottom, across.end, bottom, "axis")
-    _draw_lower_ticks(drawing, x, across, bottom)
+    drawing.line(left, bottom, x_scale.end, bottom, "axis")
+    _draw_lower_ticks(drawing, x, x_scale, bottom)
     drawing.y = bottom + size * 1.6
     if x.name:
         drawing.y += size * 1.3
-        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", max_width=across.end)
+        drawing.text(x_scale.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", max_width=x_scale.end)
     drawing.y += size * 0.3
-    return across, up
+    return x_scale, y_scale
 
 
-def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
+def _draw_lower_ticks(drawing: Drawing, x: Axis, x_scale: Scale, bottom: float) -> None:
     """Draw as many numbers of the lower axis as fit."""
     size = drawing.size
-    ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
+    ticks = x.ticks or x_scale.ticks(max(2, int((x_scale.end - x_scale.start) / (size * 4))))
     last = -1e9
     for tick in ticks:
-        at, half_width = across.at(tick.value), width_of(tick.label, size) / 2
+        at, half_width = x_scale.at(tick.value), width_of(tick.label, size) / 2
         if at - half_width < last + size * 0.5:
             continue
         last = at + half_width

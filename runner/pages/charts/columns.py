@@ -1,8 +1,10 @@
-"""A column chart of a distribution over whole numbers."""
+"""A column chart of a distribution over whole numbers, such as the number of games by rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -16,48 +18,45 @@ MAX_COLUMNS = 40
 """Maximum number of columns. If there are more values, each column stands for several values."""
 
 
+@dataclass(frozen=True)
+class _Column:
+    """A column: its first value, the text of its value or values, and its count."""
+
+    start: int
+    name: str
+    count: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {format_count(self.count)}"
+
+
 def columns(
-    counts: Sequence[tuple[float, float | None]],
-    *,
-    title: str,
-    look: Look = PAGE,
-    x: str = "",
-    y: str = "games",
-    key: str = "",
+    counts: Sequence[tuple[float, float | None]], *, title: str, look: Look = PAGE, x: str = "", y: str = "games"
 ) -> Markup:
-    """Draw the frequency of each whole number, such as the rounds to a decision; many values are grouped."""
-    frequencies = {
-        int(at): n for at, count in counts if drawable(at) is not None and (n := drawable(count)) is not None
-    }
-    if not frequencies:
-        return empty_chart(look, title, key=key)
-    first, last = min(frequencies), max(frequencies)
-    step = -(-(last - first + 1) // MAX_COLUMNS)
-    groups = [
-        (start, sum(n for at, n in frequencies.items() if start <= at < start + step))
-        for start in range(first, last + 1, step)
-    ]
+    """Draw the count of each whole number, such as the games for each number of rounds."""
+    pairs = [(int(number), drawable(count)) for number, count in counts if drawable(number) is not None]
+    counts_by_number = {number: count for number, count in pairs if count is not None}
+    if not counts_by_number:
+        return empty_chart(look, title)
+    step = math.ceil((max(counts_by_number) - min(counts_by_number) + 1) / MAX_COLUMNS)
+    drawn = _group(counts_by_number, step)
     drawing = Drawing(look, title)
-    names = [(start, str(start) if step == 1 else f"{start}–{start + step - 1}") for start, _ in groups]
-    ticks = tuple(Tick(start + (step - 1) / 2, name) for start, name in names)
-    ends = extent([n for _, n in groups], low=0.0)
-    axis = Axis(x, first - 0.6, names[-1][0] + step - 0.4, ticks)
-    across, up = draw_axes(drawing, axis, Axis(y, *ends), look.width * 0.35)
-    max_width = look.size * 3
-    for (start, n), (_, name) in zip(groups, names, strict=True):
-        left, right = across.at(start - 0.4), across.at(start + step - 0.6)
-        middle, width = (left + right) / 2, min(right - left, max_width)
-        drawing.rect(
-            middle - width / 2,
-            up.at(n),
-            width,
-            up.start - up.at(n),
-            "bar",
-            series=0,
-            title=f"{name}: {format_count(n)}",
-        )
-    return drawing.svg(
-        f"{y} by {x}: "
-        + join_facts(f"{name}: {format_count(n)}" for (_, n), (_, name) in zip(groups, names, strict=True)),
-        key,
-    )
+    ticks = tuple(Tick(column.start + (step - 1) / 2, column.name) for column in drawn)
+    x_axis = Axis(x, drawn[0].start - 0.6, drawn[-1].start + step - 0.4, ticks)
+    y_axis = Axis(y, *extent([column.count for column in drawn], low=0.0))
+    x_scale, y_scale = draw_axes(drawing, x_axis, y_axis, look.width * 0.35)
+    for column in drawn:
+        left, right = x_scale.at(column.start - 0.4), x_scale.at(column.start + step - 0.6)
+        width, top = min(right - left, look.size * 3), y_scale.at(column.count)
+        drawing.rect((left + right - width) / 2, top, width, y_scale.start - top, "bar", series=0, title=column.text)
+    return drawing.svg(f"{y} by {x}: {join_facts(column.text for column in drawn)}")
+
+
+def _group(counts_by_number: Mapping[int, float], step: int) -> list[_Column]:
+    """Return a column for each `step` consecutive whole numbers."""
+    drawn = []
+    for start in range(min(counts_by_number), max(counts_by_number) + 1, step):
+        count = sum(n for number, n in counts_by_number.items() if start <= number < start + step)
+        drawn.append(_Column(start, str(start) if step == 1 else f"{start}–{start + step - 1}", count))
+    return drawn

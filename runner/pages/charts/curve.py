@@ -1,4 +1,4 @@
-"""A line chart, such as a learning curve: values over iterations for several series, with interval bands."""
+"""A line chart, such as a learning curve: values over iterations for one or more series, with interval bands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_definitions import RANKING_METRIC
 
-Stretch = Sequence[tuple[float, ChartEstimate]]
+Segment = Sequence[tuple[float, ChartEstimate]]
 """Consecutive points without a missing value."""
 
 
@@ -46,7 +46,7 @@ def curve(
     key: str = "",
 ) -> Markup:
     """Draw lines with bands for their intervals. A missing value interrupts the line."""
-    x_values = sorted({at for line in series for at, _ in line.points if drawable(at) is not None})
+    x_values = sorted({x_value for line in series for x_value, _ in line.points if drawable(x_value) is not None})
     if not x_values:
         return empty_chart(look, title, key=key)
     drawing = Drawing(look, title)
@@ -56,37 +56,36 @@ def curve(
     first, last = x_values[0], x_values[-1]
     if first == last:
         first, last = first - 1, last + 1
-    are_whole = all(at == int(at) for at in x_values)
-    has_all_ticks = are_whole and len(x_values) <= _MAX_TICKS
-    ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if has_all_ticks else ()
-    across, up = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
+    are_few_whole = len(x_values) <= _MAX_TICKS and all(x_value == int(x_value) for x_value in x_values)
+    ticks = tuple(Tick(x_value, f"{x_value:.0f}") for x_value in x_values) if are_few_whole else ()
+    x_scale, y_scale = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
     for number, line in enumerate(series):
-        for stretch in _stretches(line):
-            _draw_band(drawing, stretch, (across, up), number)
+        for segment in _segments(line):
+            _draw_band(drawing, segment, (x_scale, y_scale), number)
     for number, line in enumerate(series):
-        for stretch in _stretches(line):
-            _draw_line(drawing, line.name, stretch, (across, up), number)
+        for segment in _segments(line):
+            _draw_line(drawing, line.name, segment, (x_scale, y_scale), number)
     drawing.note(note)
     return drawing.svg(_description(series, x, y), key)
 
 
-def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
+def _segments(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
     """Return the points of a series in order, split at missing values."""
-    stretches: list[list[tuple[float, ChartEstimate]]] = [[]]
-    for at, point in sorted(
-        (pair for pair in series.points if drawable(pair[0]) is not None), key=lambda pair: pair[0]
-    ):
+    segments: list[list[tuple[float, ChartEstimate]]] = [[]]
+    points = [(x_value, point) for x_value, point in series.points if drawable(x_value) is not None]
+    for x_value, point in sorted(points, key=lambda pair: pair[0]):
         if drawable(point.value) is not None:
-            stretches[-1].append((at, point))
-        elif stretches[-1]:
-            stretches.append([])
-    return [stretch for stretch in stretches if stretch]
+            segments[-1].append((x_value, point))
+        elif segments[-1]:
+            segments.append([])
+    return [segment for segment in segments if segment]
 
 
-def _draw_band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
-    across, up = scales
-    spans = [(across.at(at), *up.places(point.ends)) for at, point in stretch if point.ends is not None]
-    if len(spans) > 1 and len(spans) == len(stretch):
+def _draw_band(drawing: Drawing, segment: Segment, scales: tuple[Scale, Scale], number: int) -> None:
+    """Draw the intervals of a segment: as a band or, if there is one point or a point has no interval, as lines."""
+    x_scale, y_scale = scales
+    spans = [(x_scale.at(x_value), *y_scale.places(point.ends)) for x_value, point in segment if point.ends is not None]
+    if len(spans) > 1 and len(spans) == len(segment):
         upper, lower = [(x, high) for x, _, high in spans], [(x, low) for x, low, _ in spans]
         drawing.polygon([*upper, *reversed(lower)], "band", number)
         return
@@ -94,22 +93,22 @@ def _draw_band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], 
         drawing.line(x, high, x, low, "whisker", series=number)
 
 
-def _draw_line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
-    across, up = scales
-    points = [(across.at(at), up.at(drawable(point.value) or 0.0)) for at, point in stretch]
+def _draw_line(drawing: Drawing, name: str, segment: Segment, scales: tuple[Scale, Scale], number: int) -> None:
+    x_scale, y_scale = scales
+    points = [(x_scale.at(x_value), y_scale.at(drawable(point.value) or 0.0)) for x_value, point in segment]
     if any(first != second for first, second in pairwise(points)):
         drawing.polyline(points, "line", number)
     if len(points) > _MAX_MARKS:
         return
-    for (x, y), (at, point) in zip(points, stretch, strict=True):
-        drawing.mark(x, y, number, f"{name}, {at:g}: {point.text()}{f', {point.note}' if point.note else ''}")
+    for (x, y), (x_value, point) in zip(points, segment, strict=True):
+        drawing.mark(x, y, number, f"{name}, {x_value:g}: {point.text_with_note()}")
 
 
 def _description(series: Sequence[Series], x: str, y: str) -> str:
     facts = (
-        f"{line.name} at {x} {at:g}: {point.text()}"
+        f"{line.name} at {x} {x_value:g}: {point.text()}"
         for line in series
-        for at, point in line.points
-        if drawable(at) is not None
+        for x_value, point in line.points
+        if drawable(x_value) is not None
     )
     return f"{y} over {x}: {join_facts(facts)}"

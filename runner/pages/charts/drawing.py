@@ -1,4 +1,8 @@
-"""An SVG chart under construction: elements with roles, escaped texts, and a description for screen readers."""
+"""An SVG chart under construction, which all charts use to add lines, shapes and texts.
+
+The role of an element, such as `axis` or `bar`, decides its colors and line width (`styles.py`). Texts are escaped, and
+the chart has a description for screen readers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class Drawing:
         self.y = 0.0
         self._title = mark_invisible(title)
         self._parts: list[Markup] = []
-        if look.headed:
+        if look.shows_title:
             self.y += self.size * 1.4
             self.text(0, self.y - self.size * 0.3, title, max_width=self.width, bold=True)
 
@@ -59,10 +63,9 @@ class Drawing:
     ) -> None:
         """Add a line of text. A text wider than `max_width` is cut, and its tooltip has the full text."""
         full_text = mark_invisible(text)
-        fitted_text = (
-            full_text if max_width is None else cut_to_width(full_text, max_width, self.size * (1.05 if bold else 1))
-        )
-        tooltip = title if title is not None else full_text if fitted_text != full_text else None
+        text_size = self.size * (1.05 if bold else 1)
+        fitted_text = full_text if max_width is None else cut_to_width(full_text, max_width, text_size)
+        tooltip = full_text if title is None and fitted_text != full_text else title
         anchored = {} if anchor == "start" else {"text_anchor": anchor}
         weight = {"font_weight": "600"} if bold else {}
         self.add("text", role, series, tooltip, fitted_text, x=x, y=y, **anchored, **weight)
@@ -108,6 +111,7 @@ class Drawing:
     def mark(self, x: float, y: float, series: int = 0, title: str | None = None, *, role: str = "mark") -> None:
         """Draw a point in the shape of its series."""
         r = self.size * 0.3
+        # The corners of the shape of each series, in units of r; series 0 is a circle.
         corners: dict[int, Sequence[Point]] = {
             1: [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
             2: [(0, -1.2), (1.1, 0.8), (-1.1, 0.8)],
@@ -184,9 +188,8 @@ class Drawing:
             _attributes_text(all_attributes), name, self._title, name, full_description, background, body
         )
         if not self.look.is_paper and self.width > PAGE.width + 1e-6:
-            return Markup('<div class="c-wide" role="group" tabindex="0" aria-label="{}">{}</div>').format(
-                self._title, chart
-            )
+            scrollable = Markup('<div class="c-wide" role="group" tabindex="0" aria-label="{}">{}</div>')
+            return scrollable.format(self._title, chart)
         return chart
 
 

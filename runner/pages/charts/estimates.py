@@ -11,7 +11,9 @@ from runner.pages.charts.labels import drawable, format_interval
 
 @dataclass(frozen=True)
 class ChartEstimate:
-    """A named value with an interval. A missing value is None; an end of None is open; two are no interval."""
+    """A named value with an interval. None stands for a missing value or an open end; without ends, the interval is
+    missing.
+    """
 
     name: str
     value: float | None
@@ -31,9 +33,12 @@ class ChartEstimate:
         low, high = drawable(self.low), drawable(self.high)
         return None if drawable(self.value) is None or (low is None and high is None) else (low, high)
 
-    def text(self, decimals: int = 3) -> str:
+    def text(self) -> str:
         """Format the value with its interval."""
-        return format_interval(self.value, self.low, self.high, decimals)
+        return format_interval(self.value, self.low, self.high)
+
+    def text_with_note(self) -> str:
+        return f"{self.text()}, {self.note}" if self.note else self.text()
 
 
 def values_of(estimates: Sequence[ChartEstimate]) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""A chart of cost against accuracy, with the frontier: systems that are best at their cost."""
+"""A chart of cost against accuracy, with the frontier: each system that is better than all cheaper systems."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ MAX_NAMES = 24
 """Maximum number of systems that all have names. If there are more, only systems on the frontier have names."""
 
 _Box = tuple[float, float, float, float]
+"""The left, upper, right and lower edge of a rectangle."""
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A system with its value and its cost (None: a price is unknown)."""
+class PricedSystem:
+    """A system with its value and its cost, which is None if a price is unknown."""
 
     name: str
     estimate: ChartEstimate
@@ -40,20 +41,20 @@ class Offer:
         return f"{self.name}: {self.estimate.text()} for {format_dollars(self.cost)}"
 
 
-def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
+def frontier_of(systems: Sequence[PricedSystem]) -> list[PricedSystem]:
     """Return the systems that are better than all systems of the same or a lower cost, cheapest first."""
-    best_offers: list[Offer] = []
+    best_systems: list[PricedSystem] = []
     best = float("-inf")
-    points = ((point, offer) for offer in offers if (point := offer.point) is not None)
-    for (_, value), offer in sorted(points, key=lambda pair: (pair[0][0], -pair[0][1])):
+    points = ((point, system) for system in systems if (point := system.point) is not None)
+    for (_, value), system in sorted(points, key=lambda pair: (pair[0][0], -pair[0][1])):
         if value > best:
-            best_offers.append(offer)
+            best_systems.append(system)
             best = value
-    return best_offers
+    return best_systems
 
 
 def frontier(
-    offers: Sequence[Offer],
+    systems: Sequence[PricedSystem],
     *,
     title: str,
     look: Look = PAGE,
@@ -62,33 +63,35 @@ def frontier(
     key: str = "",
 ) -> Markup:
     """Draw each system as a point with its interval; a note names systems without a cost or a value."""
-    drawn = [offer for offer in offers if offer.point is not None]
-    omitted = [mark_invisible(offer.name) for offer in offers if offer.point is None]
+    drawn = [system for system in systems if system.point is not None]
+    omitted = [mark_invisible(system.name) for system in systems if system.point is None]
     if not drawn:
         return empty_chart(look, title, "No system has both a cost and a value.", key)
-    best = frontier_of(offers)
+    best = frontier_of(systems)
     drawing = Drawing(look, title)
-    ends = extent(values_of([offer.estimate for offer in drawn]))
-    across, up = draw_axes(drawing, amount_axis(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
+    x_axis = amount_axis(x, [system.cost for system in drawn])
+    y_axis = Axis(y, *extent(values_of([system.estimate for system in drawn])))
+    x_scale, y_scale = draw_axes(drawing, x_axis, y_axis, look.width * 0.55)
     places = {
-        id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
-    }
-    steps = _steps([places[id(offer)] for offer in best], across.end)
+        id(system): (x_scale.at(point[0]), y_scale.at(point[1]))
+        for system in drawn
+        if (point := system.point) is not None
+    }  # the coordinates of each system
+    steps = _steps([places[id(system)] for system in best], x_scale.end)
     drawing.polyline(steps, "reference")
-    for offer in drawn:
-        at, value = places[id(offer)]
-        if offer.estimate.ends is not None:
-            low, high = up.places(offer.estimate.ends)
-            drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
-        drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
+    for system in drawn:
+        cost_x, value = places[id(system)]
+        if system.estimate.ends is not None:
+            low, high = y_scale.places(system.estimate.ends)
+            drawing.whisker(cost_x, low, cost_x, high, series=0, caps=(False, False), stroke_opacity=0.45)
+        drawing.mark(cost_x, value, 0, system.describe(), role="mark" if system in best else "hollow")
     labelled = drawn if len(drawn) <= MAX_NAMES else best
-    _draw_names(
-        drawing, [(offer.name, places[id(offer)]) for offer in labelled], list(places.values()), (across, up), steps
-    )
+    labels = [(system.name, places[id(system)]) for system in labelled]
+    _draw_names(drawing, labels, list(places.values()), (x_scale, y_scale), steps)
     drawing.note("filled, on the line: no other system is better at the same or a lower cost")
     if omitted:
         drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
-    facts = [offer.describe() for offer in (*best, *(offer for offer in drawn if offer not in best))]
+    facts = [system.describe() for system in (*best, *(system for system in drawn if system not in best))]
     return drawing.svg(f"{y} against {x}, the frontier first: {join_facts(facts)}", key)
 
 
@@ -103,17 +106,17 @@ def _steps(best: Sequence[Point], end: float) -> list[Point]:
 
 
 def _draw_names(
-    drawing: Drawing,
-    labels: Sequence[tuple[str, Point]],
-    marks: Sequence[Point],
-    scales: tuple[Scale, Scale],
+    drawing: Drawing, labels: Sequence[tuple[str, Point]], marks: Sequence[Point], scales: tuple[Scale, Scale],
     steps: Sequence[Point],
-) -> None:
-    """Draw names next to their points, if they hide nothing. Tooltips of the points have all names."""
-    (across, up), size = scales, drawing.size
+) -> None:  # fmt: skip
+    """Draw each name at the first of six places around its point where it hides nothing, or not at all.
+
+    The tooltips of the points have all names.
+    """
+    (x_scale, y_scale), size = scales, drawing.size
     r = size * 0.45
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
-    occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
+    occupied += [(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)) for (x1, y1), (x2, y2) in pairwise(steps)]
     for name, (x, y) in labels:
         width = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
         for left, base in (
@@ -122,7 +125,9 @@ def _draw_names(
             (x - width / 2, y - size), (x - width / 2, y + size * 1.6),
         ):  # fmt: skip
             box = (left, base - size * 0.8, left + width, base + size * 0.2)
-            is_inside = left >= across.start and box[2] <= drawing.width and up.end <= box[1] and box[3] <= up.start
+            is_inside = (
+                left >= x_scale.start and box[2] <= drawing.width and y_scale.end <= box[1] and box[3] <= y_scale.start
+            )
             if is_inside and not any(_overlap(box, occupied_box) for occupied_box in occupied):
                 drawing.text(left, base, name, max_width=width)
                 occupied.append(box)

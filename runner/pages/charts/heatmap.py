@@ -10,8 +10,8 @@ from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import cut_to_width, drawable, format_number, join_facts, width_of, wrap_label
 from runner.pages.charts.styles import PAGE, Look
 
-MAX_OPACITY = 0.34
-"""Opacity of the background of the largest number. Text has a contrast of 4.5 to 1 in light and dark mode."""
+MIN_OPACITY, MAX_OPACITY = 0.03, 0.34
+"""Opacity of the background of the smallest and the largest number. Text has a contrast of 4.5 to 1 on both."""
 
 
 def heatmap(
@@ -30,9 +30,9 @@ def heatmap(
         return empty_chart(look, title, key=key)
     size = look.size
     texts = [[format_number(value) for value in row] for row in cells]
-    narrowest = max(width_of(text, size) for row in texts for text in row) + size
+    min_column_width = max(width_of(text, size) for row in texts for text in row) + size
     left = min(max(width_of(name, size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
-    column_width = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
+    column_width = max(min_column_width, min((look.width - left - size * 0.2) / len(columns), size * 9))
     drawing = Drawing(look, title, left + column_width * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3
@@ -53,6 +53,7 @@ def heatmap(
 
 
 def _ends(cells: Sequence[Sequence[float | None]]) -> tuple[float, float]:
+    """Return the smallest and the largest number."""
     numbers = [number for row in cells for value in row if (number := drawable(value)) is not None]
     return (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
 
@@ -66,6 +67,7 @@ def _draw_cells(
     place: tuple[float, float],
     ends: tuple[float, float],
 ) -> None:
+    """Draw the rows; `place` has the x coordinate of the first column and the width of the columns."""
     size, (left, column_width) = drawing.size, place
     height, gap = size * 2.2, size * 0.12
     span = ends[1] - ends[0]
@@ -77,17 +79,10 @@ def _draw_cells(
                 drawing.rect(x, drawing.y, column_width - gap, height - gap, "empty")
             else:
                 share = min(max((number - ends[0]) / span, 0.0), 1.0) if span > 0 else 0.5
-                drawing.rect(
-                    x,
-                    drawing.y,
-                    column_width - gap,
-                    height - gap,
-                    "cell",
-                    fill_opacity=0.03 + share * (MAX_OPACITY - 0.03),
-                )
-            drawing.text(
-                x + column_width / 2, drawing.y + height * 0.62, cut_to_width(text, column_width, size), anchor="middle"
-            )
+                opacity = MIN_OPACITY + share * (MAX_OPACITY - MIN_OPACITY)
+                drawing.rect(x, drawing.y, column_width - gap, height - gap, "cell", fill_opacity=opacity)
+            fitted = cut_to_width(text, column_width, size)
+            drawing.text(x + column_width / 2, drawing.y + height * 0.62, fitted, anchor="middle")
         drawing.y += height
 
 

@@ -1,4 +1,7 @@
-"""Labels of charts: marks for invisible characters, the width of a text, and formats of numbers."""
+"""Texts in charts: marks for invisible characters, widths, wrapping, and formats of numbers.
+
+SVG does not wrap or cut texts, so charts estimate their widths.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from runner.base.text import decimal, dollars, with_interval
+from runner.base.text import HIDDEN_CATEGORIES, decimal, dollars, with_interval
 
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _WIDTHS = {
     **dict.fromkeys("'ijlIJ", 0.29), **dict.fromkeys(" ,./:;\\|f-", 0.35), **dict.fromkeys("()[]t!r", 0.41),
     **dict.fromkeys('"*_`szc?', 0.53), **dict.fromkeys("LFkvxyPTYaoe", 0.61), **dict.fromkeys("KAVBRXZC", 0.69),
@@ -19,9 +21,12 @@ _WIDTHS = {
 """Widths of characters in ems in DejaVu Sans, the widest font that a browser may use. Default: `_DEFAULT_WIDTH`."""
 _DEFAULT_WIDTH = 0.64
 _FULL = 1.05
+"""Width of a wide East Asian character."""
 LARGEST = 1e100
 """The largest number that charts draw. Larger numbers are shown as missing, because no axis can include them."""
 MISSING = "–"
+"""Text for a missing number."""
+MAX_LABEL_LINES = 3
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -31,7 +36,9 @@ def mark_invisible(text: Any) -> str:
     line = str(text)
     if line.isascii() and line.isprintable():
         return line
-    return "".join(_mark(character) if unicodedata.category(character) in _HIDDEN else character for character in line)
+    return "".join(
+        _mark(character) if unicodedata.category(character) in HIDDEN_CATEGORIES else character for character in line
+    )
 
 
 def _mark(character: str) -> str:
@@ -58,27 +65,24 @@ def cut_to_width(text: str, max_width: float, size: float) -> str:
     """Cut a text to a width, with `…` at its end if it is too wide."""
     if width_of(text, size) <= max_width + 1e-6:
         return text
-    remaining_width, fitting = max_width - width_of("…", size), []
-    for character in text:
-        remaining_width -= width_of(character, size)
-        if remaining_width < 0:
-            break
-        fitting.append(character)
-    return "".join(fitting).rstrip() + "…"
+    return _fitting(text, max_width - width_of("…", size), size).rstrip() + "…"
 
 
-def wrap_label(text: str, max_width: float, size: float, lines: int = 3) -> list[str]:
-    """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
+def _fitting(text: str, max_width: float, size: float) -> str:
+    """Return the start of a text that fits into a width."""
+    for end, character in enumerate(text):
+        max_width -= width_of(character, size)
+        if max_width < 0:
+            return text[:end]
+    return text
+
+
+def wrap_label(text: str, max_width: float, size: float) -> list[str]:
+    """Wrap a name into up to three lines, if possible after `-`, `_`, `/`, `.` or a space; the last line may be cut."""
     wrapped: list[str] = []
     remaining = mark_invisible(text)
-    while len(wrapped) < lines - 1 and width_of(remaining, size) > max_width:
-        end, remaining_width = 0, max_width
-        for character in remaining:
-            remaining_width -= width_of(character, size)
-            if remaining_width < 0:
-                break
-            end += 1
-        end = max(end, 1)
+    while len(wrapped) < MAX_LABEL_LINES - 1 and width_of(remaining, size) > max_width:
+        end = max(len(_fitting(remaining, max_width, size)), 1)
         separator_end = max((remaining.rfind(mark, 0, end) for mark in "-_/. "), default=-1) + 1
         end = separator_end if separator_end > end // 2 else end
         wrapped.append(remaining[:end].rstrip())
@@ -99,9 +103,9 @@ def format_number(value: Any, decimals: int = 3) -> str:
     return decimal(drawable(value), decimals, MISSING).replace("-", "−")
 
 
-def format_interval(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
+def format_interval(value: Any, low: Any, high: Any) -> str:
     """Format a value with its interval: `0.417 [0.317, 0.523]`; without an interval there are no brackets."""
-    return with_interval(drawable(value), drawable(low), drawable(high), decimals, MISSING).replace("-", "−")
+    return with_interval(drawable(value), drawable(low), drawable(high), none=MISSING).replace("-", "−")
 
 
 def format_count(value: Any) -> str:

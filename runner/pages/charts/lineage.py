@@ -1,4 +1,4 @@
-"""A graph of origins from left to right, such as models and training runs, or runs and their replays."""
+"""A graph that shows how nodes originate from others, from left to right, such as runs from training runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import join_facts, width_of
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import PAGE
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,20 @@ class GraphLink:
     label: str = ""
 
 
-def lineage(
-    nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: str, look: Look = PAGE, key: str = ""
-) -> Markup:  # fmt: skip
+def lineage(nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: str, key: str) -> Markup:
     """Draw each node to the right of its origins. Links to missing nodes and backward links are left out."""
     if not nodes:
-        return empty_chart(look, title, key=key)
+        return empty_chart(PAGE, title, key=key)
     layers = _layers(nodes, links)
-    size = look.size
+    size = PAGE.size
     layer_count = max(layers.values()) + 1
     widest = max(width_of(label, size) for node in nodes for label in (node.name, node.subtitle))
     gap = size * 2.2
     node_width = min(max(widest + size * 1.2, size * 6), size * 15)
-    drawing = Drawing(look, title, layer_count * node_width + (layer_count - 1) * gap + 2)
+    drawing = Drawing(PAGE, title, layer_count * node_width + (layer_count - 1) * gap + 2)
     top, row = drawing.y + size * 0.3, size * 4.2
     places: dict[str, tuple[float, float]] = {}
-    filled = [0] * layer_count
+    filled = [0] * layer_count  # the number of nodes in each layer so far
     for node in nodes:
         layer = layers[node.key]
         places[node.key] = (1 + layer * (node_width + gap), top + filled[layer] * row)

@@ -1,4 +1,7 @@
-"""A sequence diagram of a protocol. Agents are columns, rounds are rows, and arrows lead from speakers to hearers."""
+"""A sequence diagram of a protocol (the rules of a game), for the page of a run.
+
+Agents are columns, rounds are rows, and arrows lead from the speaker of a message to the agents who hear it.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
 from runner.pages.charts.labels import join_facts, width_of
-from runner.pages.charts.styles import PAGE, Look, dashes
+from runner.pages.charts.styles import PAGE, dashes
 
 _PRIVATE = (4.0, 2.5)
+"""Dash pattern of the lines in private channels, which not all agents read."""
 
 
-def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, key: str = "") -> Markup:
+def protocol_picture(protocol: Protocol, *, key: str = "") -> Markup:
     """Draw the longest game of a protocol. Rounds that repeat earlier rounds are only named."""
-    picture = _Picture(protocol, title or f"The protocol {protocol.name}", look)
+    picture = _Picture(protocol)
     rounds = schedule(protocol)
     for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
@@ -30,12 +34,13 @@ def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, 
 class _Picture:
     """The diagram under construction: the names of the agents, then a row for each round or text."""
 
-    def __init__(self, protocol: Protocol, title: str, look: Look) -> None:
-        self._protocol, names = protocol, protocol.agent_names
-        left = look.size * 3.4
-        column_width = max((look.width - left) / len(names), look.size * 5.5)
-        self._left, self._column_width, self._names = left, column_width, names
-        self._drawing = Drawing(look, title, left + column_width * len(names))
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol, self._names = protocol, protocol.agent_names
+        self._left = PAGE.size * 3.4
+        """Width of the space for the numbers of rounds, to the left of the agents' columns."""
+        self._column_width = max((PAGE.width - self._left) / len(self._names), PAGE.size * 5.5)
+        width = self._left + self._column_width * len(self._names)
+        self._drawing = Drawing(PAGE, f"The protocol {protocol.name}", width)
         self._draw_header()
 
     def _x(self, agent: str) -> float:
@@ -63,7 +68,7 @@ class _Picture:
         drawing.text(size * 0.5, top + size * 1.75, str(number))
         if not scheduled.speech:
             drawing.text(self._left, top + size * 1.75, "no agent speaks", "soft")
-        marked_agents = set()
+        marked_agents = set()  # only the first message of an agent in a round shows that the agent may decide
         for row, speech in enumerate(scheduled.speech):
             y = top + size * (1.75 + 2.3 * row)
             self._draw_message(speech, y, speech.agent in scheduled.may_decide and speech.agent not in marked_agents)
@@ -83,18 +88,16 @@ class _Picture:
         series, speaker_x = self._names.index(speech.agent), self._x(speech.agent)
         hearers = [self._x(name) for name in speech.heard_by]
         pattern = dashes(drawing.look, _PRIVATE) if self._is_private(speech.channel) else "none"
+        # One line to the leftmost and one to the rightmost hearer cross all hearers between them.
         for end in {min(hearers, default=speaker_x), max(hearers, default=speaker_x)} - {speaker_x}:
             drawing.line(speaker_x, y, end, y, "line", series=series, stroke_dasharray=pattern)
         for x in hearers:
             back = size * 0.5 if x < speaker_x else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
-        tooltip = (
-            f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}"
-            + f"; {speech.agent} may decide" * may_decide
-        )
+        tooltip = f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}"
         if may_decide:
-            self._draw_decision(speaker_x, y, series, tooltip)
+            self._draw_decision(speaker_x, y, series, f"{tooltip}; {speech.agent} may decide")
         else:
             drawing.add("circle", "mark", series, tooltip, cx=speaker_x, cy=y, r=size * 0.32)
         self._draw_channel_name(speech, speaker_x, hearers, y)
@@ -109,27 +112,28 @@ class _Picture:
         label = speech.channel if hearers else f"{speech.channel}: no other agent hears this message"
         if hearers and len(self._protocol.channel_names) < 2:
             return
-        places = [speaker_x, *hearers] if hearers else [speaker_x]
-        left, right = min(places), max(places)
         width = min(width_of(label, size), drawing.width - self._left)
-        begin = (left + right) / 2 - width / 2
-        if not hearers:
-            begin = speaker_x + size if speaker_x + size + width <= drawing.width else speaker_x - size - width
-            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", max_width=width)
+        if not hearers:  # the label is next to the speaker
+            fits_right = speaker_x + size + width <= drawing.width
+            begin = speaker_x + size if fits_right else max(speaker_x - size - width, 0.0)
+            drawing.text(begin, y + size * 0.35, label, "soft", max_width=width)
             return
-        begin = max(min(begin, drawing.width - width - size * 0.3), self._left)
+        middle = (min(speaker_x, *hearers) + max(speaker_x, *hearers)) / 2
+        begin = max(min(middle - width / 2, drawing.width - width - size * 0.3), self._left)
         drawing.text(begin, y - size * 0.55, label, "soft", max_width=width)
 
     def _is_private(self, channel: str) -> bool:
         return len(self._protocol.file.channels[channel].members) < len(self._names)
 
     def draw_text(self, text: str) -> None:
+        """Draw a row with a text."""
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.3
         drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", max_width=drawing.width - size)
         drawing.y += size * 0.4
 
     def svg(self, rounds: Sequence[ScheduledRound], key: str) -> Markup:
+        """Draw a legend of the channels, and return the diagram."""
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 0.4
         for name, channel in self._protocol.file.channels.items():
@@ -143,27 +147,24 @@ class _Picture:
         if any(scheduled.may_decide for scheduled in rounds):
             drawing.y += size * 1.4
             self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
-            drawing.text(
-                size * 3.2,
-                drawing.y,
-                f"{self._protocol.verifier_name} may decide",
-                max_width=drawing.width - size * 3.2,
-            )
+            label = f"{self._protocol.verifier_name} may decide"
+            drawing.text(size * 3.2, drawing.y, label, max_width=drawing.width - size * 3.2)
         drawing.y += size * 0.5
         return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:
     """Yield texts that name repeated rounds: complete cycles, then a cycle that the end of the game cuts short."""
-    period, next_round = stretch.last - stretch.first + 1, stretch.last + 1
-    cut = (stretch.until - stretch.last) % period
-    if stretch.until - cut > stretch.last:
-        yield _repeat_text(next_round, stretch.until - cut, stretch.first, stretch.last)
-    if cut:
-        yield _repeat_text(stretch.until - cut + 1, stretch.until, stretch.first, stretch.first + cut - 1)
+    period = stretch.last - stretch.first + 1
+    remainder = (stretch.until - stretch.last) % period
+    if stretch.until - remainder > stretch.last:
+        yield _repeat_text(stretch.last + 1, stretch.until - remainder, stretch.first, stretch.last)
+    if remainder:
+        yield _repeat_text(stretch.until - remainder + 1, stretch.until, stretch.first, stretch.first + remainder - 1)
 
 
 def _repeat_text(first: int, last: int, start: int, end: int) -> str:
+    """Return a text that the rounds `first` to `last` are the same as the rounds `start` to `end`."""
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
     return f"{rounds}: same as {start}" if start == end else f"{rounds}: same as {start} to {end}"
 

@@ -1,4 +1,7 @@
-"""A reliability diagram: the share of right solutions by stated P(accept), and the number of games."""
+"""A reliability diagram: how often solutions are right, by the probability P(accept) that a verifier states.
+
+A verifier is calibrated if, of the solutions that it accepts with a probability of 0.8, 80 % are right.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ from runner.pages.charts.styles import PAGE, Look
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """The bins of a judge, each with `low`, `high`, `n`, `confidence`, `right`, `ci_low` and `ci_high`."""
+    """The games of one judge (a verifier, with one way to state confidence), in bins by P(accept).
+
+    A bin has the ends `low` and `high`, the number of games `n`, the mean `confidence`, the share `right`, and the ends
+    `ci_low` and `ci_high` of the share's interval.
+    """
 
     name: str
     bins: Sequence[Mapping[str, Any]]
@@ -34,11 +41,11 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
         drawing.legend([judge.name for judge in drawn])
     side = look.width * (0.8 if look.is_narrow else 0.4)
     shares = Axis("", 0.0, 1.0)
-    across, up = draw_axes(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
-    drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
+    x_scale, y_scale = draw_axes(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
+    drawing.line(x_scale.at(0), y_scale.at(0), x_scale.at(1), y_scale.at(1), "reference")
     for number, judge in enumerate(drawn):
-        _draw_curve(drawing, judge, across, up, number)
-    _draw_counts(drawing, drawn, across)
+        _draw_curve(drawing, judge, x_scale, y_scale, number)
+    _draw_counts(drawing, drawn, x_scale)
     drawing.note("x axis: P(accept) · bars: number of games · dashed: a calibrated judge")
     return drawing.svg(_description(drawn), key)
 
@@ -47,51 +54,39 @@ def _is_drawn(row: Mapping[str, Any]) -> bool:
     return drawable(row["confidence"]) is not None and drawable(row["right"]) is not None
 
 
-def _draw_curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
-    offset = (series % 3) * drawing.size * 0.25
-    points = [(across.at(row["confidence"]) + offset, up.at(row["right"])) for row in judge.bins]
+def _draw_curve(drawing: Drawing, judge: ReliabilityBins, x_scale: Scale, y_scale: Scale, series: int) -> None:
+    offset = (series % 3) * drawing.size * 0.25  # so that points of different judges do not hide each other
+    points = [(x_scale.at(row["confidence"]) + offset, y_scale.at(row["right"])) for row in judge.bins]
     if len(points) > 1:
         drawing.polyline(points, "line", series)
     for (x, y), row in zip(points, judge.bins, strict=True):
         ends = ChartEstimate("", row["right"], row["ci_low"], row["ci_high"]).ends
         if ends is not None:
-            low, high = up.places(ends)
+            low, high = y_scale.places(ends)
             drawing.whisker(x, low, x, high, series=series)
         drawing.mark(x, y, series, f"{judge.name}: {_bin_text(row)}")
 
 
-def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
+def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], x_scale: Scale) -> None:
     """Draw a bar for each bin, with bars of several judges side by side, and the count above a bar if it fits."""
     size = drawing.size
     top = drawing.y + size * 1.2
     height = size * 3
     bottom = top + height
+    max_digits = 4 if drawing.width > 45 * size else 3  # longer counts would overlap
     max_count = max((drawable(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
     for number, judge in enumerate(judges):
         for row in judge.bins:
-            left, right = across.at(row["low"]), across.at(row["high"])
+            left, right = x_scale.at(row["low"]), x_scale.at(row["high"])
             bar_width = (right - left) * 0.9 / len(judges)
             x, n = left + (right - left) * 0.05 + number * bar_width, drawable(row["n"]) or 0.0
             bar_height = height * n / max_count
-            drawing.rect(
-                x,
-                bottom - bar_height,
-                bar_width,
-                bar_height,
-                "bar",
-                series=number,
-                title=f"{judge.name}: {_bin_text(row)}",
-            )
-            if len(judges) == 1 and len(format_count(n)) <= (4 if _is_roomy(drawing) else 3):
-                drawing.text(
-                    x + bar_width / 2, bottom - bar_height - size * 0.25, format_count(n), "soft", anchor="middle"
-                )
-    drawing.line(across.start, bottom, across.end, bottom, "axis")
+            bar_top, tooltip = bottom - bar_height, f"{judge.name}: {_bin_text(row)}"
+            drawing.rect(x, bar_top, bar_width, bar_height, "bar", series=number, title=tooltip)
+            if len(judges) == 1 and len(format_count(n)) <= max_digits:
+                drawing.text(x + bar_width / 2, bar_top - size * 0.25, format_count(n), "soft", anchor="middle")
+    drawing.line(x_scale.start, bottom, x_scale.end, bottom, "axis")
     drawing.y = bottom + size * 0.4
-
-
-def _is_roomy(drawing: Drawing) -> bool:
-    return drawing.width > 45 * drawing.size
 
 
 def _bin_text(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Charts with one row per estimate: points with intervals (a forest plot), or bars."""
+"""Charts with one row per estimate: points with intervals (a forest plot), or bars.
+
+Figures (`nip-run plot`) and the pages of runs and comparisons contain these charts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def forest(
     axis: str = "",
     key: str = "",
 ) -> Markup:
-    """Draw estimates as points with intervals, and a line at `reference`, such as 0 for differences.
+    """Draw estimates as points with intervals, and a dashed line at `reference`, such as 0 for differences.
 
     `domain` has the ends of the axis; default: a range that includes all estimates.
     """
@@ -58,14 +61,13 @@ def bars(
     domain: tuple[float, float] | None = None,
     format_value: Callable[[Any], str] | None = None,
     axis: str = "",
-    key: str = "",
 ) -> Markup:
     """Draw each estimate as a bar from 0 with its interval, and `baseline` with its interval across all bars.
 
     `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
     if not estimates:
-        return empty_chart(look, title, key=key)
+        return empty_chart(look, title)
     drawing = Drawing(look, title)
     estimates_and_baseline = [*estimates, *([] if baseline is None else [baseline])]
     values = [
@@ -73,12 +75,8 @@ def bars(
         for estimate in estimates
     ]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(estimates_and_baseline), low=0.0))
-    bar_height = drawing.size * 0.8
     for estimate, middle in zip(estimates, rows, strict=True):
-        drawing.rect(scale.start, middle - bar_height / 2, scale.end - scale.start, bar_height, "track")
-        if (value := drawable(estimate.value)) is not None:
-            zero, end = scale.at(0.0), scale.at(value)
-            drawing.rect(min(zero, end), middle - bar_height / 2, abs(end - zero), bar_height, "bar", series=0)
+        _draw_bar(drawing, estimate, scale, middle)
     if baseline is not None:
         _draw_baseline(drawing, baseline, scale, rows)
     for estimate, middle in zip(estimates, rows, strict=True):
@@ -92,7 +90,17 @@ def bars(
     drawing.y += drawing.size * 0.3
     drawing.note(" · ".join(notes))
     facts = (f"{estimate.name} {value}" for estimate, value in zip(estimates, values, strict=True))
-    return drawing.svg(join_facts([*notes, *facts]), key)
+    return drawing.svg(join_facts([*notes, *facts]))
+
+
+def _draw_bar(drawing: Drawing, estimate: ChartEstimate, scale: Scale, middle: float) -> None:
+    """Draw the bar of a value on a track as long as the scale."""
+    bar_height = drawing.size * 0.8
+    top = middle - bar_height / 2
+    drawing.rect(scale.start, top, scale.end - scale.start, bar_height, "track")
+    if (value := drawable(estimate.value)) is not None:
+        zero, end = scale.at(0.0), scale.at(value)
+        drawing.rect(min(zero, end), top, abs(end - zero), bar_height, "bar", series=0)
 
 
 def _half_height(drawing: Drawing) -> float:
@@ -117,13 +125,8 @@ def _draw_labels(
         drawing.y += size * (1.3 if is_narrow else 1.7)
         base = drawing.y - (0 if is_narrow else size * 0.5)
         name_width = drawing.width - width_of(value, size) - size if is_narrow else left - size * 1.2
-        drawing.text(
-            0,
-            base,
-            estimate.name,
-            max_width=name_width,
-            title=f"{estimate.name}: {estimate.note}" if estimate.note else None,
-        )
+        tooltip = f"{estimate.name}: {estimate.note}" if estimate.note else None
+        drawing.text(0, base, estimate.name, max_width=name_width, title=tooltip)
         drawing.text(drawing.width, base, value, anchor="end")
         drawing.y += size * 1.7 if is_narrow else 0
         rows.append(drawing.y - size * (0.8 if is_narrow else 0.85))
@@ -131,7 +134,7 @@ def _draw_labels(
 
 
 def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: float) -> None:
-    """Draw a point with its interval; an arrow marks an end that is open or beyond the axis."""
+    """Draw a point with its interval; an arrow replaces the cap of an end that is open or beyond the axis."""
     value, size = drawable(estimate.value), drawing.size
     if value is None:
         drawing.line(scale.start, y, scale.end, y, "grid")
@@ -144,9 +147,7 @@ def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: floa
             if not is_closed:
                 tip = [(place + inward, y - size * 0.3), (place, y), (place + inward, y + size * 0.3)]
                 drawing.polyline(tip, "whisker", 0)
-    drawing.mark(
-        scale.at(value), y, 0, f"{estimate.name}: {estimate.text()}{f', {estimate.note}' if estimate.note else ''}"
-    )
+    drawing.mark(scale.at(value), y, 0, f"{estimate.name}: {estimate.text_with_note()}")
 
 
 def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:
@@ -170,12 +171,7 @@ def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
         for row in rows:
             drawing.line(at, row - half, at, row + half, "grid")
         half_width = width_of(tick.label, size) / 2
-        drawing.text(
-            min(max(at, half_width), drawing.width - half_width),
-            bottom + size * 1.3,
-            tick.label,
-            "soft",
-            anchor="middle",
-        )
+        x = min(max(at, half_width), drawing.width - half_width)  # keeps the tick's number inside the chart
+        drawing.text(x, bottom + size * 1.3, tick.label, "soft", anchor="middle")
     drawing.line(scale.start, bottom, scale.end, bottom, "axis")
     drawing.y = bottom + size * 1.7

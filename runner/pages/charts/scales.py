@@ -1,4 +1,4 @@
-"""Linear and logarithmic scales, and the ticks of their axes."""
+"""Linear and logarithmic scales, which map values to coordinates, and the ticks of their axes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from runner.pages.charts.labels import drawable, format_tick
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
+"""Distances between two ticks, times a power of ten."""
 _MAX_TICKS = 50
 _MIN_DECADES = 1.3
 """Minimum range of a logarithmic scale, in powers of ten; a smaller range gets a linear scale."""
@@ -42,22 +43,21 @@ class Scale:
 
     def places(self, ends: tuple[float | None, float | None]) -> tuple[float, float]:
         """Return the coordinates of an interval's ends; an open end is at the end of the scale."""
-        return (self.start if ends[0] is None else self.at(ends[0])), (
-            self.end if ends[1] is None else self.at(ends[1])
-        )
+        low, high = ends
+        return self.start if low is None else self.at(low), self.end if high is None else self.at(high)
 
     def ticks(self, max_ticks: int = 6) -> list[Tick]:
         """Return ticks at round numbers inside the scale; a linear scale has at most `max_ticks`."""
-        return (
-            _log_ticks(self.low, self.high, max_ticks)
-            if self.logarithmic
-            else _even_ticks(self.low, self.high, max_ticks)
-        )
+        make_ticks = _log_ticks if self.logarithmic else _even_ticks
+        return make_ticks(self.low, self.high, max_ticks)
 
 
-def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
-    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 if there are no values."""
-    numbers = [number for value in (*values, low, high) if (number := drawable(value)) is not None]
+def extent(values: Iterable[Any], *, low: float | None = None) -> tuple[float, float]:
+    """Return a range of round numbers that includes all values and `low`; 0 to 1 if there are no values.
+
+    If no value is less than `low`, the range starts exactly at `low`.
+    """
+    numbers = [number for value in (*values, low) if (number := drawable(value)) is not None]
     if not numbers:
         return 0.0, 1.0
     first, last = min(numbers), max(numbers)
@@ -66,7 +66,7 @@ def extent(values: Iterable[Any], *, low: float | None = None, high: float | Non
         first, last = first - (0 if first == low else margin), last + margin
     step = _step(last - first, 6)
     begin, end = math.floor(first / step + 1e-9) * step, math.ceil(last / step - 1e-9) * step
-    return (first if low == first else begin), (last if high == last else end)
+    return (first if low == first else begin), end
 
 
 def decades(values: Iterable[Any]) -> tuple[float, float] | None:

@@ -22,7 +22,7 @@ class Look:
     width: float
     size: float
     is_paper: bool = False
-    headed: bool = False
+    shows_title: bool = False
     """Whether the title is drawn; otherwise only screen readers have it."""
 
     @property

@@ -1,4 +1,7 @@
-"""The catalog of figures: figures for the paper's experiments, and figures about a single run."""
+"""The catalog of figures: comparisons of systems, and figures about one system.
+
+A system is the runs of one game that differ only in their seeds. `nip-run plot` and the Python API build figures here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.pages.charts.columns import columns
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.frontier import Offer, frontier
+from runner.pages.charts.frontier import PricedSystem, frontier
 from runner.pages.charts.labels import format_count
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
@@ -34,7 +37,7 @@ from runner.results.metric_definitions import RANKING_METRIC, check_metrics, gam
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 
-LONE = "solo_verifier"
+LONE_VERIFIER = "solo_verifier"
 """The protocol with a verifier and no prover: the baseline for other protocols."""
 
 
@@ -44,6 +47,7 @@ class FigureKind:
 
     help: str
     build: Callable[[Sequence[RunFolder], str], Figure]
+    """Builds the figure of some runs and a metric; kinds with a fixed metric ignore the second argument."""
     takes_metric: bool = False
 
 
@@ -69,20 +73,22 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     lone = next((system for system in systems if system.is_lone_verifier), None)
     notes: tuple[str, ...] = ()
     if lone is None and (lone := _find_lone_verifier(systems[0])) is None:
-        missing = f"the results folder has no run of this verifier on this task with protocol {LONE}"
+        missing = f"the results folder has no run of this verifier on this task with protocol {LONE_VERIFIER}"
         notes = (f"no baseline, because {missing}; play one, then plot again",)
-    compared = [system for system in systems if system is not lone] or [system for system in systems if system is lone]
+    compared = [system for system in systems if system is not lone] or systems  # only the lone verifier is left
     measurements = _measure(compared, metric)
-    baseline = None if lone is None or compared == [lone] else estimates([lone], metric)[0]
     rows = [{**row, "is_baseline": False} for _, row in measurements]
-    if baseline is not None and lone not in systems and baseline[1].get("plays") != rows[0].get("plays"):
-        baseline_runs = comma_join(baseline[1]["runs"])
-        notes = (f"no baseline, because {baseline_runs} have another rollouts.per_datapoint; play them with the same",)
-        baseline = None
-    if baseline is not None:
-        rows.append({**baseline[1], "is_baseline": True})
+    reference = baseline_row = None
+    if lone is not None and compared != [lone]:
+        reference, baseline_row = estimates([lone], metric)[0]
+        if lone not in systems and baseline_row.get("plays") != rows[0].get("plays"):
+            runs = comma_join(baseline_row["runs"])
+            notes = (f"no baseline, because {runs} have another rollouts.per_datapoint; play them with the same",)
+            reference = baseline_row = None
+    if baseline_row is not None:
+        rows.append({**baseline_row, "is_baseline": True})
     _check_plays(rows, metric)
-    points, reference = [estimate for estimate, _ in measurements], None if baseline is None else baseline[0]
+    points = [estimate for estimate, _ in measurements]
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
         name, title, rows, encoding,
@@ -92,19 +98,22 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
 
 
 def _find_lone_verifier(system: FigureSystem) -> FigureSystem | None:
-    """Return the runs in which the system's verifier model plays alone on the same datapoints, or None."""
+    """Return the runs of the system's verifier model alone on the same datapoints, or None."""
     results = Results.of(system.folders[0])
     with suppress(UsageError):
-        match = find_baseline(LONE, load_system([folder.path for folder in system.folders], results), results)
-        return FigureSystem(LONE, tuple(match.runs), tuple(match.manifests))
+        other = load_system([folder.path for folder in system.folders], results)
+        match = find_baseline(LONE_VERIFIER, other, results)
+        return FigureSystem(LONE_VERIFIER, tuple(match.runs), tuple(match.manifests))
     return None
 
 
 def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Check that all systems played each datapoint equally often, if the metric depends on the number of games.
+    """Check that all systems played each datapoint equally often.
+
+    Only rows of a metric that depends on the number of games have `plays`, the number of games for each datapoint.
 
     Raises:
-        UsageError: the systems played the datapoints a different number of times.
+        UsageError: the numbers differ.
     """
     plays = {row["system"]: row["plays"] for row in rows if row.get("plays") is not None}
     if len(set(plays.values())) > 1:
@@ -177,9 +186,10 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
 
 
 def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
+    """Plot how often the verifier is right, by the probability that it states."""
     systems = systems_of(folders)
     curves = [(system, curves_of(system)) for system in systems]
-    lacking = [run_id for system, curves_found in curves if not curves_found for run_id in system.run_ids]
+    lacking = [run_id for system, by_kind in curves if not by_kind for run_id in system.run_ids]
     if lacking:
         raise UsageError(
             f"{comma_join(lacking)}: a reliability curve needs probabilities of verdicts, which these runs lack; play "
@@ -187,8 +197,8 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
         )
     judges: list[ReliabilityBins] = []
     rows: list[dict[str, Any]] = []
-    for system, curves_found in curves:
-        for kind, bins in curves_found.items():
+    for system, by_kind in curves:
+        for kind, bins in by_kind.items():
             judge = f"{system.name}, {kind}" if len(systems) > 1 else kind
             judges.append(ReliabilityBins(judge, bins))
             rows += [{**system.facts(), "judge": judge, "kind": kind, **row} for row in bins]
@@ -203,6 +213,7 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
+    """Plot the number of decided games for each number of rounds."""
     system = _only_system(systems_of(folders), "rounds")
     counts: dict[int, int] = {}
     for folder in system.folders:
@@ -221,6 +232,7 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
+    """Plot the number of games with each outcome."""
     system = _only_system(systems_of(folders), "outcomes")
     outcomes = [folder.read_metrics()["outcomes"] for folder in system.folders]
     sums = {outcome.value: sum(games.get(outcome.value, 0) for games in outcomes) for outcome in Outcome}
@@ -234,6 +246,7 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
+    """Plot a metric of each system against its cost per game."""
     systems = systems_of(folders)
     measurements = _measure(systems, metric)
     rows = [
@@ -244,13 +257,14 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
         raise UsageError(
             f"{comma_join(unpriced)}: the cost is unknown; set the models' prices in the spec and play again"
         )
-    offers = [
-        Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measurements, rows, strict=True)
+    priced_systems = [
+        PricedSystem(point.name, point, row["cost_usd_a_game"])
+        for (point, _), row in zip(measurements, rows, strict=True)
     ]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
-        lambda look, title: frontier(offers, title=title, look=look, x="dollars a game", y=metric),
+        lambda look, title: frontier(priced_systems, title=title, look=look, x="dollars a game", y=metric),
         (*(f"the cost of {run_id} is unknown" for run_id in unpriced), *sample_notes(systems)),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A figure: its rows as a data frame, as CSV and JSON, and its chart for a page or a paper."""
+"""The result of `nip-run plot`: the rows of a figure as CSV, JSON or a data frame, and its chart as SVG."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Figure:
 
     def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
         """Return the chart as SVG. If you give a title, it is drawn above the chart."""
-        return self.draw(look if title is None else replace(look, headed=True), title or self.title)
+        return self.draw(look if title is None else replace(look, shows_title=True), title or self.title)
 
     def frame(self) -> list[dict[str, Any]]:
         """Return the rows, all with the same columns; missing values are None."""

@@ -1,4 +1,4 @@
-"""The learning curve: test results of training runs by iteration, pooled over seeds."""
+"""The figure `learning_curve`: test results of training runs by iteration, pooled over seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
         advice = "name only training runs for a learning curve (`nip-run runs` lists all runs)"
         raise UsageError(f"{comma_join(not_training)}: not a training run; {advice}")
     tests = {folder.run_id: _tests(folder) for folder in folders}
-    untested = [run_id for run_id, finished in tests.items() if not finished]
+    untested = [run_id for run_id, finished_tests in tests.items() if not finished_tests]
     if untested:
         raise UsageError(
             f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` prints the next step"

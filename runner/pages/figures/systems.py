@@ -1,4 +1,7 @@
-"""Groups the runs of a figure into systems. Runs of the same game are seeds, whose results are pooled."""
+"""Groups the runs of a figure into systems, and measures the metrics of each system.
+
+A system is the runs of one game that differ only in their seeds. Their results are pooled, as in the table of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class FigureSystem:
 
     @cached_property
     def fixed_verdicts(self) -> str | None:
-        """The reason why its verdicts are not its verifier's answers; None if they are."""
+        """The reason if the system's verdicts do not depend on its verifier's answers; otherwise None."""
         return fixed_verdicts_of(self.folders[0])
 
     @property
@@ -65,6 +68,7 @@ class FigureSystem:
 
 
 def _depends_on_plays(metric: str) -> bool:
+    """Return whether a metric depends on the number of games for each datapoint."""
     return metric in METRICS and METRICS[metric].depends_on_plays
 
 
@@ -91,7 +95,7 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
 
 
 def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
-    """Return notes on systems whose verdicts are fixed, and on systems that are not two samples."""
+    """Return notes on systems whose verdicts are fixed, and on pairs of systems that share answers or verdicts."""
     notes = [f"{system.name}: {system.fixed_verdicts}" for system in systems if system.fixed_verdicts is not None]
     for base, other in combinations([System(system.folders, system.manifests) for system in systems], 2):
         shared = shared_verdicts(base, other)
@@ -102,18 +106,14 @@ def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
 
 def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
     """Group runs of the same game into systems. Each gets the shortest name that no other system has."""
-    games: dict[str, list[tuple[RunFolder, Manifest]]] = {}
-    for folder, manifest in dict(
-        zip([manifest.run_id for manifest in manifests], zip(folders, manifests, strict=True), strict=True)
-    ).values():
-        games.setdefault(manifest.game_sha256, []).append((folder, manifest))
-    firsts = [members[0][1] for members in games.values()]
-    name = _choose_naming(firsts)
+    games: dict[str, dict[str, tuple[RunFolder, Manifest]]] = {}  # by game, then by run id: a run may be named twice
+    for folder, manifest in zip(folders, manifests, strict=True):
+        games.setdefault(manifest.game_sha256, {})[manifest.run_id] = folder, manifest
+    members = [list(runs.values()) for runs in games.values()]
+    name = _choose_naming([runs[0][1] for runs in members])
     return [
-        FigureSystem(
-            name(members[0][1]), tuple(folder for folder, _ in members), tuple(manifest for _, manifest in members)
-        )
-        for members in games.values()
+        FigureSystem(name(runs[0][1]), tuple(folder for folder, _ in runs), tuple(manifest for _, manifest in runs))
+        for runs in members
     ]
 
 
@@ -151,17 +151,15 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
         read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
         pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
-        if any(map(_depends_on_plays, metrics)):
-            numbers = read_pooled(tuple(system.run_ids))
-            plays = {
-                metric: numbers[metric].plays for metric in metrics if _depends_on_plays(metric) and metric in numbers
-            }
-            values |= {metric: {**values[metric], "plays": number} for metric, number in plays.items()}
+        for metric in filter(_depends_on_plays, metrics):
+            estimate = read_pooled(tuple(system.run_ids)).get(metric)
+            if estimate is not None:
+                values[metric] = {**values[metric], "plays": estimate.plays}
     return [_estimate(system, metric, values[metric]) for metric in metrics]
 
 
 def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tuple[ChartEstimate, dict[str, Any]]:
-    """Return an estimate and its row; a system whose verdicts are fixed has the reason instead of a value."""
+    """Return an estimate and its row. If the system's verdicts are fixed, both have the reason instead of a value."""
     if system.fixed_verdicts is not None:
         row = {**row, **dict.fromkeys(("value", "ci_low", "ci_high")), "reason": system.fixed_verdicts}
     note = "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
@@ -191,10 +189,8 @@ def pooled_metrics(
         UsageError: a run is missing on the board, so it cannot be pooled.
         LeaderboardError: the board is damaged.
     """
-    points, results = (
-        [SweepPoint(system.name, manifest.run_id, {}, manifest.seed) for manifest in system.manifests],
-        results_of(system),
-    )
+    points = [SweepPoint(system.name, manifest.run_id, {}, manifest.seed) for manifest in system.manifests]
+    results = results_of(system)
     [row] = sweep_rows(points, results, metrics, writes=False, numbers=numbers)
     if missing_runs := [run_id for run_id, status in row.missing.items() if status == NOT_ON_BOARD]:
         problem = f"{comma_join(missing_runs)}: {NOT_ON_BOARD}, so their seeds cannot be pooled"
@@ -208,14 +204,14 @@ def results_of(system: FigureSystem) -> Results:
     Raises:
         UsageError: the runs are in several folders.
     """
-    places = {Results.of(folder).path.resolve(): Results.of(folder) for folder in system.folders}
-    elsewhere = [run for run in system.folders if not Results.of(run).run(run.run_id).manifest_path.is_file()]
-    if len(places) > 1 or elsewhere:
+    by_path = {Results.of(folder).path.resolve(): Results.of(folder) for folder in system.folders}
+    outside = [run for run in system.folders if not Results.of(run).run(run.run_id).manifest_path.is_file()]
+    if len(by_path) > 1 or outside:
         raise UsageError(
             f"{comma_join(system.run_ids)} are seeds of one game in several folders, but only runs in one results "
             "folder can be pooled; copy the runs into one folder and run `nip-run leaderboard --rebuild` there"
         )
-    return next(iter(places.values()))
+    return next(iter(by_path.values()))
 
 
 def curves_of(system: FigureSystem) -> Mapping[str, Sequence[Mapping[str, Any]]]:

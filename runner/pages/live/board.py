@@ -1,4 +1,4 @@
-"""A leaderboard page that the server renders again each time it is opened."""
+"""The leaderboard page of `nip-run view`, which is rendered again each time that a browser opens it."""
 
 from __future__ import annotations
 

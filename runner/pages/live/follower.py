@@ -1,4 +1,7 @@
-"""Follows the state of a run while it plays, after it was killed, and when it is resumed."""
+"""Follows a run for the pages of `nip-run view`: while it plays, after it was killed, and when it is resumed.
+
+`LiveRuns` updates a `Follower` for each run in one thread. The pages read its snapshot.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,16 @@ from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.notes import Notes
 
 UPDATE_SECONDS = 1.0
-"""Minimum time between two updates of a run."""
+"""Minimum time between two updates of a run, and between two updates of the games on its page."""
 READ_SECONDS = 0.5
-"""Approximate time of one read. A long journal takes several reads."""
+"""Approximate time of one read of the journal. A long journal takes several reads."""
 IDLE_FACTOR = 10
 """After an update, the follower waits for 10 times the processor time that the update took."""
 RATE_SECONDS = 60.0
 """Period over which the rate of games is measured."""
 
 EMPTY = CollectedGames({"count": 0, "lists": [], "pieces": []}, ())
+"""The games of a run whose journal has not been read."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,10 @@ class FollowedRun:
     """A snapshot of a run for its pages."""
 
     generation: int = 0
-    """How often the run was read again from the start."""
+    """Number of times that the run was read again from the start."""
     games: CollectedGames = EMPTY
     state: Mapping[str, Any] = field(default_factory=dict)
+    """The progress of the run, which the page's script requests every second."""
 
 
 def slug_of(place: int, generation: int) -> str:
@@ -56,13 +61,18 @@ class Follower:
         self.snapshot = FollowedRun()
         self._reading: JournalReading | None = None
         self._read_key: tuple[Any, ...] = ()
+        """Facts of the manifest when `_reading` was opened. If they change, the journal must be read again."""
         self._generation = 0
         self._problem: str | None = None
         self._damaged_at: tuple[int, int] | None = None
+        """The size and the time of the journal when reading it last failed."""
         self._recent_counts: deque[tuple[float, int]] = deque()
+        """Times within `RATE_SECONDS`, each with the number of finished games."""
         self._has_more = False
+        """Whether the journal has records that were not read yet."""
         self._games = EMPTY
         self._publish_after = self._reopen_after = 0.0
+        """Earliest times for the next update of the games, and for reading a stale journal again."""
         self._update_start = 0.0
         """Processor time of this thread at the start of the current update."""
 
@@ -106,18 +116,19 @@ class Follower:
             return
         stopped = manifest.status in PLAYED
         read_key = (manifest.identity, manifest.dataset_sha256, manifest.game_sha256, stopped and manifest.rollouts)
-        until_changed = self._reading is not None and self._reading.plan.spec.experiment.until is not None
-        if self._read_key[:3] != read_key[:3] or (until_changed and self._read_key != read_key):
+        has_stopping_rule = self._reading is not None and self._reading.plan.spec.experiment.until is not None
+        compared = len(read_key) if has_stopping_rule else 3  # only a stopping rule changes the number of games
+        if self._read_key[:compared] != read_key[:compared]:
             self._reset()
         self._read_key = read_key
         if self._reading is not None and self._reading.is_stale and self._clock() >= self._reopen_after:
             self._reset()
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
-                raise _UnchangedProblem(self._problem)
+                raise _UnchangedProblem(self._problem)  # reading the journal again would fail again
             self._reading = JournalReading(self.folder, self.slug, self._pieces.store, self._clock)
             self._reopen_after = self._clock() + IDLE_FACTOR * (time.thread_time() - self._update_start)
-            self._update_start = time.thread_time()  # the plan is read only once: do not count its time
+            self._update_start = time.thread_time()  # opening happens once, so its time must not delay updates
         self._has_more = self._reading.step(READ_SECONDS)
         self._publish(self._reading)
 
@@ -127,7 +138,7 @@ class Follower:
         if is_current or self._clock() < self._publish_after:
             return
         if self._has_more and reading.listed < MAX_PLAIN_GAMES:
-            return  # the next read will soon have enough games for a page
+            return  # the next read will soon find enough games for a page
         start = time.thread_time()
         self._games = reading.collect()
         self._publish_after = self._clock() + max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - start))
@@ -145,6 +156,7 @@ class Follower:
         self._recent_counts.clear()
 
     def _file_state(self) -> tuple[int, int] | None:
+        """Return the size and the modification time of the journal, or None if it does not exist."""
         with suppress(OSError):
             stat = self.folder.journal.stat()
             return stat.st_size, stat.st_mtime_ns
@@ -178,7 +190,10 @@ class Follower:
         return manifest.status.value
 
     def _rate(self, standing: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recent games per second and the seconds left; both None while old games are still being read."""
+        """Return the recent rate in games per second, and the seconds left.
+
+        Both are unknown (None) until all earlier games have been read, and after the run.
+        """
         if standing != "playing" or not counts or self._has_more:
             self._recent_counts.clear()
             return {"per_second": None, "seconds_left": None}

@@ -1,4 +1,8 @@
-"""Reads a run's journal in steps: the finished games, and the totals of all answers so far."""
+"""Reads the journal of a run that may still be playing, for `follower.py`.
+
+The journal records each answer of a model. This module reads it in steps of limited time, evaluates each game when it
+is probably finished, and adds up answers, costs and failures.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,11 @@ from runner.runs.execution.spending import reported_usd, run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
 MAX_ERRORS, MAX_ERROR_LENGTH = 5, 300
-"""Maximum number of shown recent errors, and maximum characters of each."""
+"""Maximum number of recent errors on the page, and maximum characters of each."""
 
 FIRST_PIECE = 1 << 20
-"""Size of the first read in bytes. It is small, so that the first games appear soon; each further read doubles it."""
+"""Size of the first read in bytes. It is small, so that the first games appear soon. Each further read is twice as
+large as the one before."""
 
 MAX_EARLY_ATTEMPTS, GAMES_PER_ATTEMPT = 100, 10
 """Limit on attempts to evaluate unfinished games: 100, plus 1 for every 10 finished games."""
@@ -44,13 +49,7 @@ class JournalReading:
     """Reads each record and each finished game of a journal once, in steps of limited time."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        slug: str,
-        store_piece: StorePiece,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        first_piece: int = FIRST_PIECE,
+        self, folder: RunFolder, slug: str, store_piece: StorePiece, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Open the journal of a run.
 
@@ -67,14 +66,16 @@ class JournalReading:
         self._jobs: dict[tuple[str, int], Job] = {}
         self.total = _total(folder, self.plan)
         """Number of games, or trees, in the plan."""
-        self._piece, self._piece_bytes = 0, first_piece
+        self._piece, self._piece_bytes = 0, FIRST_PIECE
         self._unevaluated: dict[int, tuple[Job, int]] = {}
-        """Games with answers that are not evaluated yet, each with the number of the last piece that has an answer."""
+        """Games that are not evaluated yet, by index, each with the number of the last piece that has an answer."""
         self._listed: set[int] = set()
+        """Indexes of the games or trees that have been evaluated and are finished."""
         self._ended: set[SampleKey] = set()
         self._lost: set[int] = set()
         """Games that an error ended. Later records of the journal may continue them."""
         self._early_attempts = 0
+        """Number of evaluated games that were not finished."""
         self._games = RunGames(self.plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a listed game was continued later, so that the whole journal must be read again."""
@@ -125,7 +126,7 @@ class JournalReading:
         return True
 
     def _probably_finished(self, *, is_end: bool) -> list[Job]:
-        """Return the games that are probably finished. At the end of the journal, these are all remaining games."""
+        """Return the unevaluated games without a record in the last piece, or all of them at the end of the journal."""
         if is_end:
             return [job for job, _ in self._unevaluated.values()]
         if self._early_attempts >= MAX_EARLY_ATTEMPTS + self.done // GAMES_PER_ATTEMPT:
@@ -133,6 +134,7 @@ class JournalReading:
         return [job for job, piece in self._unevaluated.values() if piece < self._piece and job.index not in self._lost]
 
     def _process_record(self, entry: IndexedRecord) -> None:
+        """Count a record, and note its game."""
         record = entry.record
         if isinstance(record, (CallRecord, RepeatRecord, EndedRecord)):
             self._note_answer(record.sample, ends=isinstance(record, EndedRecord))
@@ -145,13 +147,13 @@ class JournalReading:
         elif isinstance(record, FailureRecord):
             self._failures += 1
             error = shortened(in_one_line(record.error), MAX_ERROR_LENGTH)
-            self._errors[error] = self._errors.pop(error, 0) + 1
+            self._errors[error] = self._errors.pop(error, 0) + 1  # moves the error to the end, as the most recent one
             while len(self._errors) > MAX_ERRORS:
                 del self._errors[next(iter(self._errors))]
         self._cost_usd += reported_usd(record, self.plan, self._costs)
 
     def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
-        """Queue the game of an answer for evaluation. `ends`: a failure ended the game instead of an answer."""
+        """Queue the game of an answer for evaluation. `ends` means that a failure ended the game."""
         shape = self.plan.shape
         number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
         job = self._job(sample.datapoint, number)

@@ -1,4 +1,4 @@
-"""Pages of runs that may be playing: the page, its data, the state of the runs, and their notes."""
+"""The content of `nip-run view`: a page about runs that may be playing, its data, their state, and their notes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.results.leaderboard.results_folder import Results
 PARTS_SECONDS = 3.0
 """Seconds between checks for new parts of a training run."""
 SETTLE_SECONDS = 1.5
-"""Seconds that the first page waits until all games so far are read. The page of a long run appears earlier."""
+"""Maximum seconds that the first page waits until all games so far are read."""
 FIRST_SECONDS = 5.0
 """Seconds that the first page waits for the first games."""
 POLL_MS = 1_000
@@ -44,13 +44,14 @@ class LiveRuns:
         self._closed, self._has_games, self._settled = threading.Event(), threading.Event(), threading.Event()
         self._created_at = time.monotonic()
         self._parts_at = 0.0
+        """Time of the last check for parts of training runs."""
         self._add_followers()
 
     # Following the runs
 
     def follow(self) -> None:
         """Follow the runs until `close` is called."""
-        due = dict.fromkeys(self._followers, 0.0)
+        due = dict.fromkeys(self._followers, 0.0)  # the time of each follower's next update
         while not self._closed.is_set():
             now = time.monotonic()
             if now - self._parts_at >= PARTS_SECONDS:
@@ -105,6 +106,7 @@ class LiveRuns:
             return self._page[1]
 
     def _site(self, followers: Sequence[Follower]) -> Site:
+        """Build the pages of the followed runs, with comparisons once all runs are done."""
         by_id = {follower.folder.run_id: follower for follower in followers}
 
         def collect(folder: RunFolder, _: str) -> CollectedGames:

@@ -1,4 +1,8 @@
-"""A server's cache of a page's data. It is in memory up to a limit; the rest is in an unnamed temporary file."""
+"""Stores the pieces of a page's data for the server of `nip-run view`: in memory and, if that is full, in a file.
+
+A piece is a compressed part of the page's data, which the page's script requests by its name. The temporary file has no
+name, so it disappears with the process.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,7 @@ MIN_IN_MEMORY = 4
 class PieceCache:
     """Pieces of data that one thread stores while several threads read them."""
 
-    def __init__(self, memory: int = MAX_MEMORY) -> None:
-        self._max_memory = memory
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._in_memory: dict[str, bytes] = {}
         self._size = self._file_size = 0
@@ -38,7 +41,7 @@ class PieceCache:
             self._size += len(piece) - len(self._in_memory.pop(name, b""))
             self._on_disk.pop(name, None)
             self._in_memory[name] = piece
-            while self._size > self._max_memory and len(self._in_memory) > MIN_IN_MEMORY:
+            while self._size > MAX_MEMORY and len(self._in_memory) > MIN_IN_MEMORY:
                 self._move_to_disk(next(iter(self._in_memory)))
 
     def get(self, name: str) -> bytes | None:

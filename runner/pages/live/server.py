@@ -32,6 +32,7 @@ TOKEN_BYTES = 24
 MAX_BODY = 256 << 10
 """Maximum bytes of a note's JSON, with escaped text."""
 MAX_CONNECTIONS = 32
+"""Maximum number of requests at the same time."""
 REQUEST_SECONDS = 20.0
 """Time limit for receiving a request, and again for sending its answer."""
 
@@ -149,7 +150,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One request and its answer."""
+    """Answers one request."""
 
     protocol_version = "HTTP/1.1"
     server: PageServer
@@ -212,10 +213,8 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _post_error(self) -> HTTPStatus | None:
         """Return the error status of an invalid POST request, or None. The body has not been read yet."""
-        if self._is_cross_origin() or self.headers.get("Sec-Fetch-Site", "same-origin") not in (
-            "same-origin",
-            "none",
-        ):
+        site = self.headers.get("Sec-Fetch-Site", "same-origin")
+        if self._is_cross_origin() or site not in ("same-origin", "none"):
             return HTTPStatus.FORBIDDEN
         if self.headers.get_content_type() != _JSON or "Content-Type" not in self.headers:
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
@@ -241,6 +240,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         return name
 
     def _refuse(self, status: HTTPStatus) -> None:
+        """Answer with an error status and no body."""
         self._answer(status, b"", _JSON)
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:

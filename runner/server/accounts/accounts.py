@@ -1,4 +1,7 @@
-"""Accounts, organisations and tokens, and their permissions. Only the hashes of tokens are stored."""
+"""Accounts, organisations and tokens, and their permissions. Only the hashes of tokens are stored.
+
+The rest of the server describes who makes a request by a `Viewer`. All functions run in the caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,9 @@ ANYBODY = Viewer()
 
 
 def similarity_key(name: str) -> str:
-    """Return a key that is equal for names that look alike. It equates 0 and o; 1, i and l; rn and m; vv and w, and
-    ignores separators.
+    """Return a key that is equal for names that look alike.
+
+    The key has no separators, and is the same for 0 and o; 1, i and l; rn and m; vv and w.
     """
     translated = name.lower().translate(str.maketrans("01i_.", "oll--"))
     return re.sub("-+", "", translated).replace("rn", "m").replace("vv", "w")
@@ -158,7 +162,7 @@ def _organisations(connection: Connection, account: int) -> Iterator[str]:
 
 
 def add_member(connection: Connection, organisation: str, account: str, *, is_owner: bool = False) -> None:
-    """Make an account a member of an organisation, or change whether the member is an owner, who may change members.
+    """Make an account a member of an organisation, or change whether a member is an owner.
 
     Raises:
         UsageError: a name does not exist or is of the wrong kind, or the organisation would have no owner.
@@ -188,7 +192,10 @@ def check_not_last_owner(connection: Connection, organisation: str, account: str
 
 
 def has_secret(row: Row[Any] | None, match: re.Match[str] | None) -> bool:
-    """Return whether a row has the hash of a token's or cookie's secret. The duration is the same without a row."""
+    """Return whether a row has the hash of the secret of a token or cookie.
+
+    The duration is the same without a row, so it does not reveal whether a token exists.
+    """
     secret, stored_hash = match["secret"] if match else "", row.secret_sha256 if row else "0" * 64
     return hmac.compare_digest(hash_secret(secret), stored_hash)
 

@@ -1,7 +1,7 @@
-"""Administers a server: lists and changes accounts, members and tokens, hides releases, and records each action.
+"""Administers a server: lists accounts and tokens, disables accounts, removes members, and hides releases.
 
-All functions run in the caller's transaction. The caller records the action with `record_act`. No function returns a
-secret.
+Commands of the administrator and the API use these functions. All functions run in the caller's transaction. The caller
+records each change in the log of actions with `record_act`. No function returns a secret.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def list_acts(connection: Connection, limit: int) -> list[dict[str, object]]:
 
 
 def set_disabled(connection: Connection, name: str, at: float | None) -> None:
-    """Disable an account or organisation at the time `at`, or enable it if `at` is None. A disabled account's tokens
-    are refused.
+    """Disable an account or organisation at the time `at`, or enable it if `at` is None.
+
+    The server refuses tokens of a disabled account.
     """
     connection.execute(update(accounts).where(accounts.c.id == account_id(connection, name)).values(disabled=at))
 
@@ -106,7 +107,7 @@ def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) ->
     """Show a public release only to its owner, or to everyone again. Its name and version stay reserved.
 
     Raises:
-        NotFoundError: there is no such public (or, to show it again, hidden) release.
+        NotFoundError: there is no public release of this name to hide, or no hidden one to show.
     """
     before, after = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
     updated = connection.execute(

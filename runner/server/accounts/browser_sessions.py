@@ -1,4 +1,7 @@
-"""Browser sessions. A session's cookie has the permissions of the token that signed in; only its hash is stored."""
+"""Browser sessions: a person signs a browser in with a token, and gets a cookie with the token's permissions.
+
+Only the hash of the cookie's secret is stored. `web/browser_session.py` reads the cookies.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class BrowserSession:
     viewer: Viewer
     """The account, with the id of the token that signed in. The scope is READ; forms check the token's own scope."""
     csrf_token: str
-    """A hidden field of the forms of this browser, which pages of other sites do not know."""
+    """A secret in a hidden field of each form, so that pages of other sites cannot submit the form."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:

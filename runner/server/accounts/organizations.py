@@ -2,7 +2,7 @@
 
 An account joins only by accepting an invitation, because membership has effects: runs of members do not count as
 reproductions of each other, and members share the limits of an organisation. All functions run in the caller's
-transaction.
+transaction. The API and the page of an account use them; commands of the administrator use `administration.py`.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
 
 
 def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise NotFoundError if the viewer does not belong to it and is not invited."""
+    """Return an organisation; raise NotFoundError unless the viewer is a member or invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     people = [] if identity is None else _members_and_invited(connection, identity)
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
-        raise NotFoundError(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
+        raise NotFoundError(f"you are not in an organisation {name!r}; ask one of its owners for an invitation")
     role = own_membership.role
     return OrganizationView(identity, name, role, () if role == MemberRole.INVITED else tuple(people))
 

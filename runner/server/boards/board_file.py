@@ -1,4 +1,7 @@
-"""Writes the public board as a DuckDB file. docs/reference/report-files.md describes the tables."""
+"""Writes the public board as a DuckDB file to download. docs/reference/report-files.md describes the tables.
+
+The board worker calls it for each board folder.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Writes a board folder: an SQLite index and pieces of tables for pages, and files to download.
+"""Writes a board folder, which contains everything that the server shows about its public releases.
 
-The folder contains only public data, and does not change after it is complete.
+The folder has a list for each task (the runs on one benchmark and one set of rows, ranked), and facts about all
+releases, their links and their training histories. They are stored in an SQLite index, in pieces (files with up to
+`PIECE_ROWS` rows that the page of a list loads), and as files to download. The board worker writes the folder;
+`snapshot.py` reads it. It contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -8,8 +11,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +22,11 @@ import orjson
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create
+from runner.base.text import csv_text
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
-from runner.pages.boards.page import PIECE_ROWS, domain_of
+from runner.pages.boards.page import PIECE_ROWS, domain_of, row_pieces
 from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
@@ -46,7 +51,7 @@ CREATE TABLE links(source TEXT, role TEXT, target TEXT, sha256 TEXT);
 CREATE TABLE families(release TEXT, family INTEGER);
 CREATE TABLE family(id INTEGER PRIMARY KEY, said TEXT);
 """
-"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches look at."""
+"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches read."""
 _INDEXES = """
 CREATE UNIQUE INDEX rows_in_order ON rows(task, place);
 CREATE INDEX rows_of_release ON rows(release);
@@ -76,7 +81,7 @@ class BoardInput:
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page of a row's list. It depends only on the task, so new rows do not change it."""
+    """Return the name of the page with a row's list, part of its URL. It depends only on the task, not on the rows."""
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
@@ -112,6 +117,7 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
+    # Earlier versions of nip-run computed other ids of tasks. The old URLs of pages lead to the current pages.
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task))
         for row in board_input.loaded.board.rows
@@ -119,11 +125,7 @@ def _write_tasks(
     }
     for place, ranking in enumerate(board.lists):
         rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
-        for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
-            piece_rows = rows[first : first + PIECE_ROWS]
-            names = list(dict.fromkeys(name for row in piece_rows for name in row))
-            columns = {name: [row.get(name) for row in piece_rows] for name in names}
-            piece = compress_json({"first": first, "count": len(piece_rows), "columns": columns})
+        for number, piece in enumerate(row_pieces(rows)):
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
@@ -143,7 +145,7 @@ def _write_file(path: Path, data: bytes) -> None:
 def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
-    verification = board_input.tiers[values["release_sha256"]]
+    tier = board_input.tiers[values["release_sha256"]]
     kind, _, rest = values["release"].partition("/")
     name, _, version = rest.partition("@")
     return {
@@ -152,10 +154,10 @@ def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardI
         "page": ranking.name,
         "benchmark": ranking.benchmark,
         "href": f"/{kind}/{name}/{version}",
-        "tier": verification.tier,
-        "tier_words": verification.text,
-        "reproduced_by": verification.reproduced_by,
-        "owner_runs": verification.owner_runs,
+        "tier": tier.tier,
+        "tier_words": tier.text,
+        "reproduced_by": tier.reproduced_by,
+        "owner_runs": tier.owner_runs,
     }
 
 
@@ -171,7 +173,7 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
         **_task_fields(ranking),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
-        "pieces": -(-len(rows) // PIECE_ROWS),
+        "pieces": math.ceil(len(rows) / PIECE_ROWS),
         "domain": domain_of(ranking.rows),
         "leader": leader,
         "chart": cost_chart(ranking),
@@ -181,42 +183,31 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV, with texts that a spreadsheet does not run as formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
-    names: list[str] = []
-    for row in rows:
-        if not names:
-            names = list(row)
-            writer.writerow(names)
-        writer.writerow([_csv_cell(row.get(name)) for name in names])
+    writer.writerow(rows[0])
+    writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
     return out.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
-    if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # checked first for speed, because most values are of this kind
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
         value = _to_json(value)
-    if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA_STARTS):
-        return f"'{value}"
-    return value
+    return csv_text(value) if isinstance(value, str) else value
 
 
 def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
     for place, (entry, release) in enumerate(board_input.releases):
         reference, row = entry.reference, _release_row(entry, release, board_input)
-        verification = board_input.tiers.get(entry.sha256)
-        if verification is not None:
-            row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
-                    "reproductions": [run.to_json() for run in verification.reproductions]}  # fmt: skip
+        tier = board_input.tiers.get(entry.sha256)
+        if tier is not None:
+            row |= {"tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
+                    "reproductions": [run.to_json() for run in tier.reproductions]}  # fmt: skip
         searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
             str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
@@ -226,9 +217,10 @@ def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterat
 
 
 def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
-    """Return the facts of a release that lists show. The publisher chose the texts, so pages must escape them."""
+    """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    session = board_input.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
+    # Only a release with a session has an accuracy: the types of its facts have been checked.
+    session = board_input.loaded.sessions.get(entry.sha256)
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": board_input.registry.listed[reference].created,
@@ -257,9 +249,13 @@ def _write_families(index: sqlite3.Connection, board_input: BoardInput) -> None:
 
 
 def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Yield the families of two or more sessions, found with a union-find over models and parent runs."""
+    """Yield the families of two or more sessions (runs, and models that runs trained), found with a union-find.
+
+    Two sessions are in one family if one trained a model that the other uses, if one is the parent run of the other, or
+    if both are sessions of the same training run.
+    """
     lineage = Lineage(sessions)
-    parent_key: dict[str, str] = {}
+    parent_key: dict[str, str] = {}  # the forest of the union-find: the key of each session to a key in the same family
 
     def root(key: str) -> str:
         while parent_key.setdefault(key, key) != key:

@@ -1,9 +1,10 @@
 """Detects whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
 
-If a model is sampled again, most answers are worded differently. A copied journal has the same words, and a slightly
-changed copy has nearly the same words. Therefore answers are compared by the words, or triples of words, that they
-share. Two answers with the same id from the provider are the same answer. The comparison does not detect answers that
-were rewritten completely without the model, and cannot distinguish two models that answer alike.
+`verification_tiers.py` does not count copies as reproductions. If a model is sampled again, most answers are worded
+differently. A copied journal (the record of a run's answers) has the same words, and a slightly changed copy has nearly
+the same words. Therefore answers are compared by the words, or triples of words, that they share. Two answers with the
+same id from the provider are the same answer. The comparison does not detect answers that were rewritten completely
+without the model, and cannot distinguish two models that answer alike.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ MIN_PAIRS = 20
 SHORT_WORDS = 40
 """Answers with fewer words are compared word by word, longer answers by triples of words."""
 ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
-"""Minimum overlap (Jaccard index) of two alike answers, where one may be a changed copy of the other. Two samples for
-one prompt share many words but few triples; changing one word changes three triples."""
+"""Minimum overlap (Jaccard index) of two short and of two long answers that count as alike: one may be a changed copy
+of
+the other. Two samples for one prompt share many words but few triples. If one word is changed, three triples change."""
 COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32
@@ -115,8 +117,10 @@ class _Answer:
 def _answers(
     registry: Registry, entry: ReleaseEntry, folder: Path, salt: bytes, share: float
 ) -> Iterator[tuple[bytes, _Answer]]:
-    """Yield a random share of the answers in a run's journal, each with the key of its call. Runs on the same plan have
-    the same keys, and the same `salt` selects the same keys.
+    """Yield a random share of the answers in a run's journal, each with the key of its call.
+
+    A call is a request to a model. Runs of the same games have the same keys, and the same `salt` selects the same
+    keys.
     """
     path = folder / f"{entry.sha256}.jsonl"
     with registry.open(entry, JOURNAL) as source, create(path) as copy:

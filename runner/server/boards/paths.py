@@ -1,4 +1,4 @@
-"""Paths of boards in a server's folder. Boards can be rebuilt from the database and the blobs."""
+"""Paths of boards in a server's folder, for the server, the board worker and `rebuild`."""
 
 from __future__ import annotations
 

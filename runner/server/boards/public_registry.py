@@ -1,4 +1,7 @@
-"""The public releases of a server, as a registry that a board reads. One query lists them; their data is cached."""
+"""The public releases of a server, as the registry that the board worker reads, and the worker's cache of their data.
+
+`PublicRegistry` lists all releases with a few queries. `MemoryBoardCache` stores what it has read from them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import files, releases
+from runner.server.store.schema import files, reference_of, releases
 from runner.server.visible_tree import ServerTree
 
 
@@ -32,6 +35,7 @@ class PublicRelease:
 
     id: int
     publisher: int
+    """Id of the account that published the release."""
     created: float
 
 
@@ -42,6 +46,7 @@ class PublicRegistry(Registry):
         super().__init__(ServerTree(database, blobs, where=address), limits)
         self._database, self._blobs = database, blobs
         self._files: tuple[ReleaseEntry | None, dict[str, str]] = (None, {})
+        """The release that `open` read last, and the hashes of its files by path."""
         self.listed: dict[Reference, PublicRelease] = {}
         with database.reading() as connection:
             self.revision = database.revision(connection)
@@ -49,7 +54,7 @@ class PublicRegistry(Registry):
             rows = connection.execute(select(releases).where(releases.c.visibility == "public")).all()
         entries = []
         for row in rows:
-            reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+            reference = reference_of(row)
             self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
             yanked, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE_FOLDER) in parts
             entries.append(self._entry(reference, row.sha256, yanked, signed))
@@ -90,6 +95,7 @@ class PublicRegistry(Registry):
 
 
 def _select_parts() -> Select[Any]:
+    """Return a query for the hashes of the yanks and signatures of public releases."""
     public = releases.c.visibility == "public"
     query = select(files.c.release_id, files.c.part, files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return query.where(public, files.c.part != "")
@@ -105,7 +111,7 @@ _WEIGHTS = "weights/"
 
 @dataclass(frozen=True)
 class MemoryBoardCache(BoardCache):
-    """A board cache that also stores releases in memory, so that a new board reads only new releases."""
+    """A cache on disk and in memory, so that a new board reads only new releases."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, CachedRun] = field(default_factory=dict)
@@ -114,7 +120,7 @@ class MemoryBoardCache(BoardCache):
     _sessions: dict[tuple[str, str | None], LineageSession] = field(default_factory=dict)
     """Lineage sessions, by the hash of the release and the reason if it is yanked."""
     _datapoint_hashes: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
-    """One list for all runs on the same datapoints, to save memory."""
+    """Lists of datapoints' hashes. Runs on the same datapoints share one list, to save memory."""
 
     def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """Return a release's manifest. To save memory, it lacks the files that boards do not need."""
@@ -166,6 +172,7 @@ class MemoryBoardCache(BoardCache):
             del self._sessions[key]
 
     def _trim(self, release: Release) -> Release:
+        """Return a release without the files that boards do not need, and with a shared list of datapoints."""
         needed = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
         facts = dict(release.facts)
         hashes = facts.get("datapoints_sha256")

@@ -1,4 +1,8 @@
-"""A complete board that requests read: the public data at one revision of the database."""
+"""Reads a board folder: everything that pages show about public releases, at one revision of the database.
+
+`builder.py` writes the folder. The pages and the API query it. The dictionaries that it returns are the JSON that the
+builder stored: rows of lists, summaries of lists, and facts about releases.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ _IS_PART = (
 )
 """SQL condition: release `r` is a part or model of a training run of the same owner."""
 _TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
+"""SQL condition: link `l` uses a component; the bounds are from `_range_of_versions`."""
 
 
 def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
@@ -29,7 +34,7 @@ def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
 
 
 class BoardSnapshot:
-    """The board in a folder. Several threads may read it at once."""
+    """The content of a board folder. Several threads may read it at once."""
 
     def __init__(self, folder: Path) -> None:
         """Open a board; raise RunError if the folder has none."""
@@ -38,8 +43,8 @@ class BoardSnapshot:
         if not (folder / INDEX).is_file():
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
-        self.tasks = [orjson.loads(row[0]) for row in self._query("SELECT said FROM tasks ORDER BY place")]
-        """The summary of each list, in the order in which pages show them."""
+        self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
+        """The summaries of the lists, in the order of the pages."""
         self.counts = {
             str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
@@ -58,32 +63,32 @@ class BoardSnapshot:
         return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
     def list_releases(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board, with False if it is yanked, so that lists hide it."""
+        """Return each release on the board, with True if lists show it, and with False if it is yanked."""
         rows = self._query("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Return the summary of the list with this page, which may be named by an earlier id of its task."""
+        """Return the summary of the list on the page with this name, which may be an earlier name of the page."""
         current = (task for task in self.tasks if task["page"] == name)
         earlier = (task for task in self.tasks if name in task.get("earlier_pages", ()))
         return next(chain(current, earlier), None)
 
     def _rows(self, task: str, first: int, limit: int) -> tuple[dict[str, Any], ...]:
+        """Return the rows of a list, from the position `first` on."""
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
-        return tuple(orjson.loads(row[0]) for row in self._query(query, task, first, first + limit))
+        return tuple(self._query_json(query, task, first, first + limit))
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
-        """Return the row of a release on its board, or None."""
-        return next(
-            (orjson.loads(row[0]) for row in self._query("SELECT said FROM rows WHERE release = ?", reference)), None
-        )
+        """Return the row of a run on its list, or None."""
+        return next(iter(self._query_json("SELECT said FROM rows WHERE release = ?", reference)), None)
 
     def release(self, reference: str) -> dict[str, Any] | None:
+        """Return the facts about a release and the name of the page with its row, or None."""
         rows = self._query("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
     def tiers(self, references: Sequence[str]) -> dict[str, str]:
-        """Return the text of the verification tier for those of these runs that are public."""
+        """Return the text of each run's verification tier, by reference, for the runs that are on the board."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
         rows = self._query(f"{query} ({','.join('?' * len(references))})", *references)
         return {str(reference): str(tier) for reference, tier in rows if tier is not None}

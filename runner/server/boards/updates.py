@@ -1,6 +1,7 @@
-"""Updates the public board: a worker process builds a new board after each change, and requests read the newest one.
+"""Keeps the public board up to date: a worker process builds a new one after each change of the public data.
 
-The worker writes a folder `boards/made/NAME` under a temporary name and renames it when it is complete. The file
+Here, a board is a folder with everything that pages show about public releases (`builder.py`). Requests read the newest
+board. The worker writes a folder `boards/made/NAME` under a temporary name and renames it when it is complete. The file
 `boards/current` contains the name of the newest board. If a build is interrupted, the previous board stays. Boards can
 be rebuilt from the database and the blobs at any time.
 """
@@ -28,7 +29,7 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Interval at which the thread looks for changes in the database, which other processes make, too."""
+"""Interval between two reads of the database's revision, which commands in other processes also change."""
 BUILD_SECONDS = 4 * 3600.0
 """Time limit for building one board. The first board of a large registry takes long, because it reads all releases."""
 WORKER_LIMITS = TaskLimits(memory=6 << 30)
@@ -50,7 +51,7 @@ class Boards:
         self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
         self._logged: set[str] = set()
-        """Releases that the board leaves out and that the log already has."""
+        """Releases that the newest board leaves out, as the log already states."""
 
     def start(self) -> None:
         """Show the board that was the newest before a restart, if there is one, and start building new ones.
@@ -80,6 +81,7 @@ class Boards:
         self._kill_worker()
 
     def _run(self) -> None:
+        """Build a board after each change of the database's revision, in a thread."""
         while not self._stopping.wait(POLL_SECONDS):
             try:
                 with self._database.reading() as connection:
@@ -89,7 +91,7 @@ class Boards:
                 start = time.monotonic()
                 self._show(self._paths.boards / self._build())
                 self._log_left_out()
-                # Wait for as long as the build took, so that builds use at most half of the time.
+                # Wait as long as the build took, so that builds use at most half of the processor time.
                 self._stopping.wait(min(RETRY_SECONDS, time.monotonic() - start))
             except Exception:
                 if self._stopping.is_set():
@@ -99,11 +101,12 @@ class Boards:
                 self._stopping.wait(RETRY_SECONDS)
 
     def _show(self, folder: Path) -> None:
+        """Make a board the newest one. Remove old boards, and boards with a release that is no longer public."""
         self._newest = BoardSnapshot(folder)
         listed = self._newest.list_releases()
         older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
         for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
-            if number >= MAX_STORED - 1 or not _is_within(path, listed):
+            if number >= MAX_STORED - 1 or not _lists_only(path, listed):
                 remove_folder(path)
 
     def _log_left_out(self) -> None:
@@ -136,7 +139,9 @@ class Boards:
             except (EOFError, OSError) as error:
                 process.join(5)
                 raise RunError(f"the process that builds the board died with exit code {process.exitcode}") from error
-        raise RunError("building the board takes too long, or the server is stopping")
+        raise RunError(
+            f"building the board takes longer than {BUILD_SECONDS / 3600:g} hours, or the server is stopping"
+        )
 
     def _start_worker(self) -> tuple[BaseProcess, Connection]:
         server_end, worker_end = forkserver_context().Pipe()
@@ -152,8 +157,11 @@ class Boards:
             worker[0].join(5)
 
 
-def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
-    """Return whether all releases of an older board are still public, and none of them has been yanked since."""
+def _lists_only(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
+    """Return whether every release of an older board is still public and has not been yanked since.
+
+    `listed` is `list_releases` of the newest board.
+    """
     try:
         return BoardSnapshot(folder).list_releases() <= listed
     except (RunError, OSError, ValueError, sqlite3.Error):

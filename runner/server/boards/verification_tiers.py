@@ -1,4 +1,8 @@
-"""Determines each public run's verification tier: self-reported, recomputed by this server, or reproduced by others."""
+"""Determines the verification tier of each public run, which the board worker stores in the board.
+
+A run is self-reported, recomputed by this server, or reproduced: others have published a run of the same game that
+agrees. `MEANINGS` explains the tiers to readers of the pages.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +55,9 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """`reproduced`, `drifted` or `undecided`. Or why the run does not count: `own` (related publisher), `copy` (copied
-    answers) or `other` (another game)."""
+    """The outcome of the comparison: `reproduced`, `drifted` or `undecided`. Or why the run is not compared: `own`
+    (related
+    publisher), `copy` (copied answers) or `other` (another game)."""
     reason: str
     account_id: int = 0
     """Row id of the account that published the reproduction."""
@@ -69,8 +74,8 @@ class RunTier:
     tier: str
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
-    """Number of runs that the owner has published on the task. Pages show it, because the best of many runs is not a
-    fair sample."""
+    """Number of runs that the owner has published on the task. Pages show this number, because the best of many runs is
+    not a fair sample."""
     reproduced_by: int = 0
     """Number of independent groups of accounts that have reproduced the run."""
 
@@ -88,8 +93,8 @@ def assign_tiers(
     # Facts of a release without a session have not been checked, so their types are unknown.
     entries = [entry for entry in loaded.releases if entry.sha256 in loaded.sessions]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
-    reproductions = _find_reproductions(database, registry, cache, loaded)
-    groups = _account_groups(database) if reproductions else {}
+    groups = _account_groups(database)
+    reproductions = _find_reproductions(registry, cache, loaded, groups)
     tiers = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
@@ -102,18 +107,17 @@ def assign_tiers(
 
 
 def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]:
-    """Return the key by which an owner's runs on a task are counted, including other versions and yanked runs."""
+    """Return a key that is equal for all runs of an owner on a task, including other versions and yanked runs."""
     facts = loaded.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
 
 def _find_reproductions(
-    database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
+    registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]]
 ) -> dict[str, list[Reproduction]]:
-    """Return the reproductions of each release by its hash, without yanked reproductions."""
+    """Return the reproductions of each release by its hash, without yanked ones; `groups` is from `_account_groups`."""
     originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.sessions}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
-    groups: dict[int, set[int]] | None = None
     for entry in loaded.releases:
         session = loaded.sessions.get(entry.sha256)
         link = None if session is None else reproduced_by(session)
@@ -122,15 +126,13 @@ def _find_reproductions(
         if replayed_run(session) is not None or session.kind != "benchmark":
             continue
         original = originals[link.sha256]
-        groups = _account_groups(database) if groups is None else groups
         if _is_related(registry, original, entry, groups):
             outcome, reason = "own", "published by the same account, or by an account of the same organisation"
         elif _is_copy(loaded.releases[original], loaded.releases[entry]):
             outcome, reason = "copy", "the answers are the same, so no game was played again"
         else:
-            outcome, reason = _find_outcome(
-                registry, cache, (original, loaded.releases[original]), (entry, loaded.releases[entry])
-            )
+            pair = (original, loaded.releases[original]), (entry, loaded.releases[entry])
+            outcome, reason = _find_outcome(registry, cache, *pair)
         publisher = registry.listed[entry.reference].publisher
         reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher)
         reproductions[original.sha256].append(reproduction)
@@ -147,7 +149,9 @@ def _account_groups(database: Database) -> dict[int, set[int]]:
 
 
 def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
-    """Return the number of clusters of reproductions that share no account, owner or organisation."""
+    """Return the number of independent publishers: reproductions that share an account, an owner or an organisation
+    count once, also if they share it only through a third one.
+    """
     clusters: list[tuple[set[int], set[str]]] = []
     for run in reproductions:
         account_ids, owners = set(groups.get(run.account_id, {run.account_id})), {run.owner}
@@ -187,15 +191,15 @@ def _find_outcome(
     The outcome is cached, because releases do not change.
     """
     hashes = [original[0].sha256, reproduction[0].sha256]
-    first, second = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
-    if not (first.manifest_path.is_file() and second.manifest_path.is_file()):
+    folders = [RunFolder(cache.path / "kept" / sha256) for sha256 in hashes]
+    if not all(folder.manifest_path.is_file() for folder in folders):
         return "undecided", "one of the two runs has no metrics to compare"
     cache_file = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE_VERSION, __version__])}.json"
     if cache_file.is_file():
         cached = read_json(cache_file)
         return str(cached["outcome"]), str(cached["said"])
     try:
-        outcome, reason = _compare_runs(registry, cache, original, reproduction)
+        outcome, reason = _compare_runs(registry, cache, original, reproduction, folders)
     except (NipRunError, OSError) as error:
         outcome, reason = "undecided", f"the runs cannot be compared: {describe_error(error)}"
         if isinstance(error, OSError) or is_temporary(error, cache.path):
@@ -210,17 +214,18 @@ _RULE_VERSION = 2
 
 
 def _compare_runs(
-    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
-) -> tuple[str, str]:
-    folders = [RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, reproduction)]
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun,
+    folders: Sequence[RunFolder],
+) -> tuple[str, str]:  # fmt: skip
+    """Return the outcome and its reason; `folders` has the cached metrics of both runs."""
     first, second = (folder.manifest() for folder in folders)
     if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
         return "other", "the rules, prompts, models or rows differ from the original run's"
     overlap = compare_answers(registry, original, reproduction, cache.path / "compared")
     if overlap.shared_ids or (overlap.has_enough_pairs and overlap.is_copy):
         return "copy", f"{overlap}: the run may be a copy"
-    systems = [[folder.path] for folder in folders]
-    pair = compare_systems(systems, Results(cache.path), tests_one_system=True).pairs[0]
+    runs = [[folder.path] for folder in folders]
+    pair = compare_systems(runs, Results(cache.path), tests_one_system=True).pairs[0]
     outcome, reason = describe_outcome(pair, {row["agent"] for row in first.agents})
     if outcome == REPRODUCED and not overlap.has_enough_pairs:
         return "undecided", f"{reason}; but {overlap}"

@@ -1,4 +1,8 @@
-"""Builds boards in a worker process: reads new public releases and writes a board of all public releases."""
+"""Builds boards in a worker process, which `updates.py` starts.
+
+For each board, the worker reads the public releases that are new, and writes a folder with the leaderboards and lists
+of all public releases. A release that makes this fail is found by bisection and left out.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write, fsync_dir, read_json
@@ -40,10 +42,10 @@ class BoardWorker:
         self._paths = BoardPaths(settings)
         self._cache = MemoryBoardCache.at(self._paths.cache)
         self._harmful: dict[str, str] = {}
-        """Error messages for releases that make building a board fail, by hash."""
+        """Reason why each release that makes building a board fail is left out, by the release's hash."""
 
     def write(self, folder: Path) -> None:
-        """Write a board of all public releases, except those that make building the board fail.
+        """Write a board of all public releases, without the releases that make building the board fail.
 
         Raises:
             NipRunError, OSError: the board cannot be built.
@@ -82,7 +84,8 @@ class BoardWorker:
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
 
-        Releases of the newest board are suspected only if a board of them alone fails, too.
+        First test the releases of the newest board, without the others. If that board works, only the others are
+        suspects, which takes fewer attempts.
 
         Raises:
             Exception: `error`, if even a board without releases fails.
@@ -99,13 +102,14 @@ class BoardWorker:
 
         if not works([]):
             raise error
-        newest = self._releases_of_newest_board()
-        suspects = sorted(self._buildable(registry), key=lambda entry: str(entry.reference) not in newest)
-        count = sum(str(entry.reference) in newest for entry in suspects)
-        if works(suspects[:count]):
-            harmful = find_culprits(suspects[count:], lambda subset: works([*suspects[:count], *subset]))
+        names = self._releases_of_newest_board()
+        entries = self._buildable(registry)
+        old = [entry for entry in entries if str(entry.reference) in names]
+        new = [entry for entry in entries if str(entry.reference) not in names]
+        if works(old):
+            harmful = find_culprits(new, lambda subset: works([*old, *subset]))
         else:
-            harmful = find_culprits(suspects, works)
+            harmful = find_culprits([*old, *new], works)
         for entry in harmful:
             self._harmful[entry.sha256] = f"the board cannot be built with this release: {describe_error(error)}"
 
@@ -117,11 +121,11 @@ class BoardWorker:
 
 
 def _is_caused_by_server(error: Exception) -> bool:
-    return isinstance(error, SQLAlchemyError) or is_server_fault(error) or lacks_memory(error)
+    return is_server_fault(error) or lacks_memory(error)
 
 
 def find_culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return the items to leave out so that `works` accepts the others together, found by bisection."""
+    """Return the items to leave out so that `works` returns True for the list of all others, found by bisection."""
     if not items or works(items):
         return []
     if len(items) == 1:

@@ -1,4 +1,7 @@
-"""Returns what a viewer may see of competitions: lists, boards, and scores of submissions."""
+"""Describes competitions for the API and the pages: lists, boards and scores, as far as the viewer may see them.
+
+A board is the ranked list of a competition's scored submissions.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import find_original_dataset
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, published_score
-from runner.server.competitions.storage import REFUSED, SCORED, count_submissions, is_owner
+from runner.server.competitions.storage import REFUSED, SCORED, competition_name, count_submissions, is_owner
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
 from runner.server.visible_tree import visible_to
 
 _Z_95 = 1.959963984540054
-"""The half width of a 95 % confidence interval, in standard errors."""
+"""Half the width of a 95 % confidence interval, in standard errors."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class CompetitionRow(RankedRow):
 def list_competitions(
     connection: Connection, viewer: Viewer, now: float, after: str, limit: int
 ) -> list[dict[str, Any]]:
-    """Return at most `limit` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
+    """Return the next `limit` competitions after the one named `after`, sorted by `OWNER/NAME`."""
     descriptions = [
         describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
     ]
@@ -64,7 +67,10 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
 
 
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """Return a competition with its board. Ranks depend on the open rows, and after closing on any held-out rows."""
+    """Return a competition with its board.
+
+    Ranks depend on the accuracy on the open rows or, after closing, on the held-out rows, if there are any.
+    """
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
     held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal
@@ -128,8 +134,8 @@ def submission_notes(connection: Connection, runs: Sequence[Reference], address:
     for run in runs:
         for row in connection.execute(query.where(is_release(run))):
             competition = f"{row.owner}/{row.name}"
-            first = find_original_dataset(connection, ANYBODY, row.id)
-            copy = f", which {row.owner} created on the rows of {first}" if first else ""
+            original = find_original_dataset(connection, ANYBODY, row.id)
+            copy = f", which {row.owner} created on the rows of {original}" if original else ""
             if row.state == REFUSED:
                 messages.append(f"{run} was published, but {competition}{copy} did not accept it: {row.why}")
             else:
@@ -155,7 +161,7 @@ def _select_submissions(competition: int, viewer: Viewer) -> Select[Any]:
 def describe(competition: RowMapping, now: float) -> dict[str, Any]:
     """Return the description of a competition from `find_competition`."""
     return {
-        "competition": f"{competition['owner']}/{competition['name']}",
+        "competition": competition_name(competition),
         "title": competition["title"],
         "dataset": f"dataset/{competition['owner']}/{competition['dataset_name']}@{competition['dataset_version']}",
         "day_limit": competition["day_limit"],
@@ -187,7 +193,8 @@ class _Submission:
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """None if an earlier version of nip-run scored the submission and did not store origins; it is then ranked."""
+    """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them. The
+    submission is then ranked."""
 
 
 def _build_submission(
@@ -208,14 +215,15 @@ def _build_submission(
 
 
 def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
-    """Set `reason`, which makes a row unranked, if it shares most answers with an earlier ranked submission."""
+    """Make a submission unranked, by setting its `reason`, if most of its answers are also in an earlier submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:
             continue
         verdicts = submission.origins.verdicts
         for release, origins in earlier:
-            if 2 * (shared := submission.origins.shared_with(origins)) > verdicts:
+            shared = submission.origins.shared_with(origins)
+            if shared > verdicts / 2:
                 submission.row.reason = Unranked.SHARED_ANSWERS.format(shared=shared, verdicts=verdicts, other=release)
                 break
         else:

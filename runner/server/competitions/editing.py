@@ -21,6 +21,7 @@ from runner.server.competitions.storage import (
     WAITING,
     check_closing,
     check_labels,
+    competition_name,
     format_time,
     is_owner,
 )
@@ -38,7 +39,7 @@ class Changes:
 
 
 def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, name: str) -> RowMapping:
-    """Return a competition that the viewer may change; no viewer means the server's administrator.
+    """Return a competition that the viewer may change; None stands for the server's administrator.
 
     Raises:
         NotFoundError: the viewer sees no such competition.
@@ -67,25 +68,21 @@ def change(connection: Connection, competition: RowMapping, new: Changes, now: f
     Raises:
         UsageError: the new closing time is earlier than announced, or the competition has closed.
     """
-    values = {name: value for name, value in vars(new).items() if value is not None and value != competition[name]}
+    name = competition_name(competition)
+    values = {field: value for field, value in vars(new).items() if value is not None and value != competition[field]}
     if "closes" in values:
         announced = format_time(competition["closes"])
         if now >= competition["closes"]:
-            raise UsageError(f"{_name(competition)} closed at {announced} and cannot reopen; create a new competition")
+            raise UsageError(f"{name} closed at {announced} and cannot reopen; create a new competition")
         if values["closes"] < competition["closes"]:
-            raise UsageError(f"{_name(competition)} must stay open until {announced}, as announced; give a later time")
+            raise UsageError(f"{name} must stay open until {announced}, as announced; give a later time")
         check_closing(values["closes"], now)
     if not values:
         return
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
     readable = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
-    summary = ", ".join(f"{name}={value}" for name, value in readable.items())
-    target = f"{_name(competition)} {summary}"
-    record_act(connection, now, "change-competition", target, by=by, reason=reason)
-
-
-def _name(competition: RowMapping) -> str:
-    return f"{competition['owner']}/{competition['name']}"
+    summary = ", ".join(f"{field}={value}" for field, value in readable.items())
+    record_act(connection, now, "change-competition", f"{name} {summary}", by=by, reason=reason)
 
 
 def relabel(
@@ -109,7 +106,7 @@ def relabel(
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
-    target = f"{_name(competition)}: {len(changed)} of {len(before)}"
+    target = f"{competition_name(competition)}: {len(changed)} of {len(before)}"
     record_act(connection, now, "relabel-competition", target, by=by, reason=reason)
     return len(changed)
 
@@ -119,7 +116,7 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
 
     Return whether the competition was deleted; otherwise its name stays reserved and its page shows the reason.
     """
-    record_act(connection, now, "withdraw-competition", _name(competition), by=by, reason=reason)
+    record_act(connection, now, "withdraw-competition", competition_name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
     of_competition = submissions.c.competition_id == competition["id"]
     if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():

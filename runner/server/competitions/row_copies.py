@@ -1,4 +1,7 @@
-"""Detects competitions on another owner's rows. They are allowed, but pages and messages name the first dataset."""
+"""Detects competitions on a copy of another owner's rows.
+
+Such competitions are allowed, but pages and messages name the dataset that had the rows first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from runner.documents.releases.reference import Kind
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
-from runner.server.store.schema import competitions, files, releases
+from runner.server.store.schema import competitions, files, reference_of, releases
 from runner.server.visible_tree import visible_to
 
 
@@ -34,8 +37,8 @@ def find_original_dataset(connection: Connection, viewer: Viewer, competition: i
 def _first_release(
     connection: Connection, viewer: Viewer, owner: str, release: int, condition: ColumnElement[bool]
 ) -> tuple[int, str] | None:
-    """Return the id and reference of the first dataset of another owner that is older than this release."""
+    """Return the id and reference of the oldest matching dataset of another owner that is older than this release."""
     query = select(releases).where(condition, releases.c.kind == str(Kind.DATASET), visible_to(viewer))
     query = query.where(releases.c.owner != owner, releases.c.id < release)
     row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()
-    return row and (row.id, f"dataset/{row.owner}/{row.name}@{row.version}")
+    return row and (row.id, str(reference_of(row)))

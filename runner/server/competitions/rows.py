@@ -1,4 +1,4 @@
-"""Hashes the rows of competitions and runs: a run is a submission to a competition if both hashes are the same."""
+"""Computes the hash of the rows of a competition or run. A run is a submission if its hash is the competition's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from runner.registry.bundles.runs import ROWS
 from runner.registry.transports.interface import Transport
 
 MAX_LINE = 64 << 20
+"""Maximum bytes of one row."""
 
 
 def competition_rows(hashes: Iterable[str]) -> str:
-    """Return the hash of a set of datapoints without labels; `hashes` has the datapoints' hashes in any order."""
+    """Return the hash of a set of rows without labels; `hashes` has the hash of each row, in any order."""
     return tagged_hash("competition_rows", sorted(hashes))
 
 

@@ -1,10 +1,10 @@
-"""Computes scores of submissions with the server's secret labels, and selects the numbers to publish.
+"""Computes the scores of submissions with the server's secret labels, and selects the numbers to publish.
 
-The rows of a competition have an open and a held-out part. For each part, only the accuracy is published. It is rounded
-to a step of at least two rows, to limit how much a submission reveals about the labels. The interval is computed from
-the rounded accuracy and the number of groups of rows, which is public: the exact interval would reveal more. Other
-metrics are not published, because they may depend on few rows (such as the precision of a verifier that accepts once),
-and because several metrics together reveal more than one.
+The rows of a competition have an open and a held-out part. For each part, only the accuracy and its confidence interval
+are published, because other numbers would reveal more about the labels: a metric may depend on few rows (such as the
+precision of a verifier that accepts once), and several metrics together reveal more than one. The accuracy is rounded,
+so that changing the verdict on one row does not change it. The interval is computed from the rounded accuracy and the
+public number of groups of rows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
-from runner.documents.releases.reference import parse
 from runner.registry.fetched_release import get
-from runner.registry.transports.registry import Registry
 from runner.results.leaderboard.model import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metric_computation import Metrics
@@ -31,10 +29,9 @@ from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
-from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.visible_tree import ServerTree
+from runner.server.store.schema import competition_labels, competitions, reference_of, releases, submissions
+from runner.server.visible_tree import open_registry
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson_interval
 
@@ -42,25 +39,16 @@ OPEN_PART, HELD_PART = "open", "held_out"
 MIN_ROWS_PER_STEP = 2
 """Minimum number of rows whose verdicts change the published accuracy by one step."""
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Steps for rounding accuracies; a part with fewer rows gets a larger step."""
 
 
 def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
     """Return all metrics of a submission for each part, or {"refused": reason}. Runs in an isolated process."""
-    database = Database(settings.database_url)
-    with database.reading() as connection:
-        row = connection.execute(
-            select(submissions.c.competition_id, competitions.c.group_by, releases)
-            .join(competitions, competitions.c.id == submissions.c.competition_id)
-            .join(releases, releases.c.id == submissions.c.release_id)
-            .where(submissions.c.id == submission)
-        ).one()
-        query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
-        labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}
+    row, labels = _read_submission(Database(settings.database_url), submission)
     if not labels:
         return {"refused": "the competition was withdrawn"}
-    viewer = Viewer(owners=frozenset((row.owner,)))
-    registry = Registry(ServerTree(database, open_blob_store(settings), viewer), settings.limits)
-    folder = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), work_folder / "got").run
+    registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
+    folder = get(registry, reference_of(row), work_folder / "got").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
     parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
@@ -88,6 +76,20 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
     }
 
 
+def _read_submission(database: Database, submission: int) -> tuple[Row[Any], dict[str, tuple[int, bool]]]:
+    """Return a submission's release and grouping column, and the label of each row and whether the row is held out."""
+    with database.reading() as connection:
+        row = connection.execute(
+            select(submissions.c.competition_id, competitions.c.group_by, releases)
+            .join(competitions, competitions.c.id == submissions.c.competition_id)
+            .join(releases, releases.c.id == submissions.c.release_id)
+            .where(submissions.c.id == submission)
+        ).one()
+        query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
+        labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}
+    return row, labels
+
+
 def _unranked_reason(plan: Plan, manifest: Manifest) -> str | None:
     """Return why a submission is unranked regardless of other submissions, or None."""
     if manifest.is_whole_replay:
@@ -96,14 +98,17 @@ def _unranked_reason(plan: Plan, manifest: Manifest) -> str | None:
 
 
 def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
+    """Return a rollout with the label and the group of its datapoint, which the run itself does not have."""
     point = rollout.job.datapoint
     group = point.id if group_by is None else str(point.columns[group_by])
     return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
 
 
 def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
-    # The owner of the competition has the labels, and therefore sees all of these metrics. Rewards are left out:
-    # they are not recomputed with the labels.
+    """Return the metrics of a part that the owner of the competition sees, who has the labels.
+
+    Rewards are left out, because they are not recomputed with the labels.
+    """
     summary, published = metrics.summary(), metrics_shown(Show.COMPETITION)
     selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in published]
     return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
@@ -113,7 +118,7 @@ def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
 
 
 def rounding_step(rows: int) -> float:
-    """Return the step to which a share of this number of rows is rounded."""
+    """Return the step for rounding an accuracy on this number of rows."""
     return next((step for step in _STEPS if step * rows >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 

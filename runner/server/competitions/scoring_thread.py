@@ -1,4 +1,7 @@
-"""The server's background thread that scores submissions, one at a time, with the accounts taking turns."""
+"""The server's background thread that scores submissions one at a time. Accounts take turns.
+
+`Publishing` starts it and wakes it after it has published a run.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from collections.abc import Mapping
 from threading import Event, Thread
 
 from runner.server.competitions.storage import list_waiting, score_submission
-from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
 POLL_SECONDS = 5.0
-"""Interval at which the thread looks for submissions that another process, such as a command, has queued."""
+"""Interval between two searches for submissions that another process, such as a command, has queued."""
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 60.0
 """Delay before the next attempt after a failure of the server itself, such as a full disk."""
@@ -26,12 +28,11 @@ class Scoring:
         self._settings, self._database = settings, database
         self._wake_up, self._stopping = Event(), Event()
         self._retry_at: dict[int, float] = {}
-        """For each submission that could not be scored, the time of the next attempt."""
+        """The time of the next attempt for each submission that could not be scored."""
         self._turns: dict[int, int] = {}
-        """For each account with waiting submissions, the number of its last turn."""
+        """The number of the last turn of each account with waiting submissions; a larger number is more recent."""
 
     def start(self) -> None:
-        remove_leftovers(self._settings)
         Thread(target=self._work, name="score", daemon=True).start()
         self.wake()
 
@@ -51,6 +52,7 @@ class Scoring:
                 LOG.exception("submissions could not be scored")
 
     def _score(self) -> None:
+        """Score submissions until none is ready."""
         while not self._stopping.is_set():
             submission = self.next_submission(list_waiting(self._database))
             if submission is None:

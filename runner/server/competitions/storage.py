@@ -1,13 +1,13 @@
 """Stores competitions: public rows, labels that only the server and the owner have, and submitted runs.
 
-The owner of a dataset release without labels creates a competition on it. Every published run that was played on
-exactly these rows is a submission, no matter which dataset the run names.
+The owner of a dataset release without labels creates a competition on it and gives the labels to the server. Every
+published run that was played on exactly these rows is a submission, even if the run names another dataset with the same
+rows. Part of the rows may be held out: the server shows their score only after the competition has closed.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,13 +24,11 @@ from runner.base.errors import NotFoundError, Place, ReleaseError, TakenError, U
 from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
 from runner.registry.components.installed import DATASETS
-from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import competition_rows
 from runner.server.competitions.scores import compute_score
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import (
     accounts,
@@ -41,7 +39,7 @@ from runner.server.store.schema import (
     releases,
     submissions,
 )
-from runner.server.visible_tree import ServerTree, visible_to
+from runner.server.visible_tree import open_registry, visible_to
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
@@ -49,7 +47,7 @@ DAY = 24 * 3600.0
 MAX_SECONDS_OPEN = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
-"""Maximum number of row ids that an error message lists."""
+"""Maximum number of row ids in an error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +65,17 @@ class CompetitionRequest:
     closes: float
     """Closing time, in seconds since 1970."""
     held_out: Sequence[str] = ()
-    """Ids of rows whose score is shown only after closing."""
+    """Ids of the rows to hold out."""
     held_share: float = 0.0
-    """The share of rows to hold out, in whole groups, chosen at random (alternative to row ids)."""
+    """Alternative to `held_out`: the share of groups of rows to hold out. The server chooses the groups at random."""
     group_by: str | None = None
     """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
 
 
 def create_competition(
-    settings: Settings,
-    database: Database,
-    viewer: Viewer,
-    request: CompetitionRequest,
-    now: float,
-    *,
-    rng: random.Random | None = None,
+    settings: Settings, database: Database, viewer: Viewer, request: CompetitionRequest, now: float
 ) -> str:
-    """Create a competition and return its name, OWNER/NAME. `rng` chooses held-out rows; default: unpredictable.
+    """Create a competition and return its name, OWNER/NAME.
 
     Raises:
         PermissionError: the viewer is not an owner of the dataset.
@@ -98,13 +90,9 @@ def create_competition(
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:
-        release = _find_release_id(connection, viewer, reference)
-        if not is_owner(connection, viewer, reference.owner):
-            raise PermissionError(
-                f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
-            )
-    rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
-    held_ids = _choose_held_out(request, rows["groups"], rng or SystemRandom())
+        release = _find_own_release(connection, viewer, reference)
+    rows = run_bounded_check(settings, _read_rows, reference, request.group_by)
+    held_ids = _choose_held_out(request, rows["groups"])
     with database.writing() as connection:
         _check_name(connection, reference.owner, request.name)
         row = {
@@ -136,10 +124,15 @@ def _check_name(connection: Connection, owner: str, name: str) -> None:
         raise TakenError(f"a competition {owner}/{name} already exists; choose another name")
 
 
-def _find_release_id(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+def _find_own_release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+    """Return the row id of a dataset release; raise PermissionError if the viewer is not an owner of it."""
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
         raise NotFoundError(f"this server has no {reference}; publish the dataset first")
+    if not is_owner(connection, viewer, reference.owner):
+        raise PermissionError(
+            f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
+        )
     return int(release_id)
 
 
@@ -157,31 +150,31 @@ def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | None) -> dict[str, Any]:
+def _read_rows(settings: Settings, folder: Path, dataset: Reference, group_by: str | None) -> dict[str, Any]:
     """Return the hash of a dataset's rows and the group of each row. Runs in an isolated process.
 
     Raises:
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    reference = parse(dataset)
-    assert isinstance(reference, Reference)
-    database = Database(settings.database_url)
-    tree = ServerTree(database, open_blob_store(settings), Viewer(owners=frozenset((reference.owner,))))
-    registry = Registry(tree, settings.limits)
-    registry.unpack(registry.find(reference), folder / "dataset")
+    registry = open_registry(settings, Viewer(owners=frozenset((dataset.owner,))))
+    registry.unpack(registry.find(dataset), folder / "dataset")
     path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
     if path is None:
         raise UsageError(f"{dataset} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
-    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(dataset))
+    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(str(dataset)))
     if rows.is_labelled:
         raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
     sha256 = competition_rows(point.content_hash for point in rows.datapoints)
     return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
 
 
-def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str], rng: random.Random) -> set[str]:
-    """Check that every row has a label, and return the ids of the rows to hold out."""
+def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> set[str]:
+    """Return the ids of the rows to hold out; `groups` maps the id of each row to its group.
+
+    Raises:
+        UsageError: a row has no label, or the request's held-out rows are invalid.
+    """
     check_labels(request.labels.keys(), groups.keys())
     held_ids = set(request.held_out)
     if held_ids and request.held_share:
@@ -191,7 +184,7 @@ def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str], rng
         raise UsageError(f"`held_out` has ids of rows that do not exist: {ids}; use ids of the dataset's rows")
     if request.held_share:
         names = sorted(set(groups.values()))
-        rng.shuffle(names)
+        SystemRandom().shuffle(names)  # unpredictable, so that participants cannot find out which rows are held out
         held_groups = set(names[: math.ceil(len(names) * request.held_share)])
         held_ids = {id_ for id_, group in groups.items() if group in held_groups}
     if len(held_ids) == len(groups):
@@ -214,7 +207,8 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
     """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
-    `now` is the time when the upload was complete, so a slow check does not make a submission late.
+    `rows` is the hash of the run's rows (`competition_rows`). `now` is the time when the upload was complete, so a slow
+    check does not make a submission late.
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # The lock on the competition makes concurrent publishers respect the daily limit.
@@ -232,7 +226,7 @@ def _refusal_reason(
     connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float
 ) -> str:
     """Return why a competition does not accept a run, or "" if it does."""
-    name = f"{competition['owner']}/{competition['name']}"
+    name = competition_name(competition)
     if competition["withdrawn"] is not None:
         return f"{name} was withdrawn at {format_time(competition['withdrawn'])}: {competition['why']}"
     if now >= competition["closes"]:
@@ -248,6 +242,7 @@ def _refusal_reason(
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
         if len(times) >= competition["day_limit"]:
+            # The limit allows the next submission once fewer than `day_limit` submissions are younger than a day.
             next_time = times[len(times) - competition["day_limit"]] + DAY
             hint = (
                 "the competition closes before the next one would be accepted"
@@ -259,13 +254,17 @@ def _refusal_reason(
     return ""
 
 
+def competition_name(competition: RowMapping) -> str:
+    return f"{competition['owner']}/{competition['name']}"
+
+
 def format_time(seconds: float) -> str:
     """Format a time in UTC, rounded up to a second."""
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def list_waiting(database: Database) -> dict[int, int]:
-    """Return the account of each submission that waits for its score, by submission id, oldest first."""
+    """Return a dictionary from the id of each submission without a score to its account's id, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
@@ -278,11 +277,11 @@ def score_submission(settings: Settings, database: Database, submission: int) ->
         IsolatedTaskError: the server failed, and the submission is still waiting.
     """
     while not _try_to_score(settings, database, submission):
-        pass  # the labels were replaced during scoring: score again
+        pass  # the owner replaced labels during the scoring, so the score must be computed again
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission; return False, without a result, if labels were replaced while scoring."""
+    """Score a submission and store the result. Return False, and store nothing, if labels were replaced during that."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)

@@ -1,8 +1,8 @@
-"""Backs up a server's database into one consistent file, also while the server runs, and restores it.
+"""Backs up a server's database into one file, also while the server runs, and restores it.
 
 The file is gzipped JSON Lines: a header, one line for each row of each table, and a last line with the number of rows
-and the hash of all previous lines. Blobs are not in the backup. An administrator copies them as files after the backup.
-Blobs never change, so the copy has every blob that the backup refers to.
+and the hash of all previous lines. The backup does not contain blobs (the contents of files). An administrator copies
+their folder after the backup. Blobs never change, so the copy has every blob that the backup refers to.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from runner.server.store.upgrades import TEMPORARY_TABLES, check_version, upgrad
 FORMAT = "nip-run server backup 1"
 _MAX_LINE_BYTES = 64 << 20
 _BATCH_ROWS = 500
+"""Number of rows to insert with one statement."""
 
 
 def back_up(database: Database, file: Path, schema: int | None = None) -> dict[str, int]:
@@ -53,10 +54,11 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
         with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as compressed:
             os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
             for table, line in _backup_lines(database, schema):
-                counts[table] += table != ""
+                counts[table] += 1
                 hasher.update(line)
                 compressed.write(line)
-            trailer = {"rows": sum(counts.values()), "sha256": hasher.hexdigest()}
+            del counts[""]  # the header
+            trailer = {"rows": counts.total(), "sha256": hasher.hexdigest()}
             compressed.write(orjson.dumps(trailer, option=orjson.OPT_APPEND_NEWLINE))
         with open_to_read(part_file) as written:
             os.fsync(written.fileno())
@@ -67,10 +69,9 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
         raise RunError(f"cannot write the backup {file}: {error.strerror or error}; choose another FILE") from error
     except DBAPIError as error:
         part_file.unlink(missing_ok=True)
-        raise RunError(
-            f"cannot write the backup {file}, because the database fails: {describe_error(error)}"
-        ) from error
-    return {table: count for table, count in counts.items() if table}
+        message = f"cannot write the backup {file}, because of a database error: {describe_error(error)}"
+        raise RunError(message) from error
+    return dict(counts)
 
 
 def _backup_lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,7 @@
-"""Blob stores. A blob is a file that is stored once for all releases, named by its SHA-256, and never changed."""
+"""The interface of a blob store, and a store in a folder. A blob is the content of a file, named by its SHA-256.
+
+A blob is stored once for all releases that contain the file, and never changes. `object_store.py` has a store in S3.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,8 @@ class DiskBlobStore:
                     os.fsync(copy.fileno())
             temporary.rename(blob_path)
         finally:
-            # A rename does nothing if both names are links to one file, so the temporary name may remain.
+            # If another thread stored the blob at the same time, both names may be links to one file. A rename then
+            # does nothing, and the temporary name remains.
             with suppress(FileNotFoundError):
                 temporary.unlink()
 

@@ -1,4 +1,7 @@
-"""The database of a server: SQLite or PostgreSQL behind one interface."""
+"""The database of a server: SQLite or PostgreSQL behind one interface.
+
+`Database` opens transactions. `schema.py` has the tables, and other modules write the queries.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,7 @@ class Database:
             raise
 
     def _prepare(self, before_upgrade: Callable[[Database, int], None] | None) -> None:
+        """Create or upgrade the tables, if necessary."""
         with self.reading() as connection:
             version = self.schema_version(connection) if inspect(connection).has_table("meta") else None
         if version == VERSION:
@@ -101,7 +105,7 @@ class Database:
         """Open a write transaction, which commits when the block ends without an error. Only one runs at a time."""
         with self._engine.connect().execution_options(**{_WRITE_OPTION: True}) as connection, connection.begin():
             if not self.is_sqlite:
-                # Like SQLite's BEGIN IMMEDIATE: what the transaction reads stays true until it writes.
+                # Like SQLite's BEGIN IMMEDIATE: no other writer changes the data between a read and a write.
                 connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
             yield connection
 

@@ -1,9 +1,10 @@
-"""A blob store in an object store, such as S3 or a compatible service. It uses the library `obstore`."""
+"""A blob store in S3 or a compatible service, through the library `obstore`; `nip-run serve --blobs URL` selects it."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -32,37 +33,26 @@ class ObjectBlobStore:
         return f"{sha256[:2]}/{sha256}"
 
     def has(self, sha256: str) -> bool:
-        try:
-            obstore.head(self._store, self._key(sha256))
-        except FileNotFoundError:
-            return False
-        except BaseError as error:
-            raise BlobStoreError(
-                f"the blob store does not answer ({error}); check --blobs and its credentials"
-            ) from error
+        with _store_errors("the blob store does not answer"):
+            try:
+                obstore.head(self._store, self._key(sha256))
+            except FileNotFoundError:
+                return False
         return True
 
     def put(self, sha256: str, file: Path) -> None:
         if self.has(sha256):
             return
-        try:
+        with _store_errors(f"cannot store the blob {sha256[:12]}"):
             obstore.put(self._store, self._key(sha256), file)
-        except (BaseError, OSError) as error:
-            raise BlobStoreError(
-                f"cannot store the blob {sha256[:12]} ({error}); check --blobs and its credentials"
-            ) from error
 
     def open(self, sha256: str) -> IO[bytes]:
-        try:
-            return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
-        except FileNotFoundError as error:
-            raise NotFoundError(
-                f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
-            ) from error
-        except BaseError as error:
-            raise BlobStoreError(
-                f"cannot read the blob {sha256[:12]} ({error}); check --blobs and its credentials"
-            ) from error
+        with _store_errors(f"cannot read the blob {sha256[:12]}"):
+            try:
+                return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
+            except FileNotFoundError as error:
+                message = f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
+                raise NotFoundError(message) from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):
@@ -75,8 +65,17 @@ class ObjectBlobStore:
         """Do nothing, because the object store itself discards incomplete objects."""
 
 
+@contextmanager
+def _store_errors(problem: str) -> Iterator[None]:
+    """Raise BlobStoreError with this problem if the block cannot use the object store, or cannot read a file."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise BlobStoreError(f"{problem} ({error}); check --blobs and its credentials") from error
+
+
 class _RawReader(io.RawIOBase):
-    """Adapter from an `obstore` reader to Python's file interface."""
+    """Adapts an `obstore` reader to the interface of Python's files."""
 
     def __init__(self, reader: obstore.ReadableFile) -> None:
         self._reader = reader

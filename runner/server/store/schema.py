@@ -1,10 +1,13 @@
 """The tables of a server's database, one schema for SQLite and PostgreSQL.
 
 The tables `files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables, such as
-accounts, tokens and publication times, contain data that exists nowhere else.
+accounts, tokens and publication times, contain data that exists nowhere else. All modules in `server/` that use the
+database import their tables from here.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -16,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Row,
     String,
     Table,
     Text,
@@ -23,7 +27,7 @@ from sqlalchemy import (
     and_,
 )
 
-from runner.documents.releases.reference import Reference
+from runner.documents.releases.reference import Kind, Reference
 
 VERSION = 3
 """Schema version. `upgrades.py` upgrades databases of earlier versions; later versions are refused."""
@@ -42,7 +46,7 @@ accounts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(100), nullable=False, unique=True),
-    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key`: equal for names that look alike
+    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key` prevents names that look alike
     Column("is_organisation", Boolean, nullable=False),
     Column("created", Float, nullable=False),  # seconds since 1970, like all times in this schema
     Column("disabled", Float),
@@ -121,7 +125,7 @@ checks = Table(
     metadata,
     Column("release_id", ForeignKey("releases.id"), primary_key=True),
     Column("by", String(40), nullable=False),  # the version of nip-run that checked the release
-    Column("tier", String(20), nullable=False),
+    Column("tier", String(20), nullable=False),  # `recomputed` or `self-reported`
     Column("said", Text, nullable=False),  # JSON: notes of the check
 )
 
@@ -162,7 +166,7 @@ submissions = Table(
     Column("owner", String(100), nullable=False),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
-    Column("state", String(10), nullable=False, index=True),
+    Column("state", String(10), nullable=False, index=True),  # `waiting`, `scored` or `refused`
     Column("why", Text, nullable=False),  # reason if the submission was refused
     Column("score", Text),  # JSON: all metrics of each part; the API shows only some
     Column("scored", Float),
@@ -179,7 +183,7 @@ uploads = Table(
     Column("size", BigInteger, nullable=False),
     Column("state", String(10), nullable=False, index=True),
     Column("problems", Text, nullable=False),  # JSON: a list of texts
-    Column("touched", Float, nullable=False),
+    Column("touched", Float, nullable=False),  # when the state changed or bytes were received
 )
 
 browsers = Table(
@@ -190,6 +194,11 @@ browsers = Table(
     Column("secret_sha256", String(64), nullable=False),
     Column("expires", Float, nullable=False),
 )  # browser sessions; not in backups, because browsers can sign in again
+
+
+def reference_of(row: Row[Any]) -> Reference:
+    """Return the reference of the release in a row of `releases`."""
+    return Reference(Kind(row.kind), row.owner, row.name, row.version)
 
 
 def is_release(reference: Reference) -> ColumnElement[bool]:

@@ -1,7 +1,7 @@
-"""Upgrades from earlier schema versions: one step for each version.
+"""Upgrades databases and backups of earlier versions of the schema.
 
-The steps change the tables of a database in one transaction. Rows of an older backup get the columns that were added
-later. Tables in `TEMPORARY_TABLES` may be dropped and created again.
+For a database, there is one step for each version, which changes the tables. Rows of an older backup get the columns
+that were added later. `Database` and `backup.py` use this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.base.errors import RunError
 from runner.server.store.schema import VERSION, competitions, invitations, meta, metadata, submissions, uploads
 
 TEMPORARY_TABLES = frozenset({"browsers", "uploads"})
-"""Tables that backups leave out: clients can declare an upload again, and browsers can sign in again."""
+"""Tables that backups leave out and that steps may drop: clients can upload again, and browsers can sign in again."""
 
 Row = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def _to_2(connection: Connection) -> None:
     """Add acts, browsers and competitions, and the size of uploads."""
     if inspect(connection).has_table("uploads"):
         uploads.drop(connection)
-    # New tables already have the columns that later steps add. Later steps skip columns that exist.
+    # The new tables already have the columns that later steps add, so later steps skip columns that exist.
     metadata.create_all(connection, [table for table in metadata.sorted_tables if table is not invitations])
 
 

@@ -1,7 +1,8 @@
 """Checks an upload before it is published, in an isolated process with limited time and memory.
 
-The content of an upload is untrusted. The process can read the upload and the releases that its publisher may see. It
-returns an `UploadVerdict`. The server continues no matter how the process ends.
+An upload contains releases, and additions to existing releases: a yank (a withdrawal, with its reason) or a signature.
+Its content is untrusted. The process can read the upload and the releases that its publisher may see. It returns an
+`UploadVerdict`. `publishing.py` and `rebuild` run this check.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunError, UsageError
+from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
@@ -27,32 +26,23 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, par
 from runner.registry.verification.verify import find_release_problems
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
-from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
+from runner.server.isolated_task import is_server_fault, run_bounded_check
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
-from runner.server.uploads.pieces import UploadPieces
-from runner.server.uploads.uploads import Uploads
+from runner.server.uploads.uploads import MAX_PROBLEMS, Uploads
 from runner.server.visible_tree import ServerTree
-
-MAX_PROBLEMS = 50
-MAX_VERDICT_BYTES = 4 << 20
-"""Maximum size of a serialized verdict."""
-CHECK_TIMED_OUT = (
-    "checking this upload takes longer than the server allows; publish fewer or smaller releases at once, or ask the "
-    "administrator to raise --check-seconds of nip-run serve"
-)
 
 
 @dataclass(frozen=True)
 class UploadVerdict:
-    """The outcome of a check."""
+    """The outcome of the check of one upload."""
 
     problems: Sequence[str] = ()
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Notes on each accepted release, by the release's folder."""
     rows: Mapping[str, str] = field(default_factory=dict)
-    """For each run that was played without labels, `competition_rows` of its datapoints, by the release's folder."""
+    """The hash of the rows (`competition_rows`) of each run that was played without labels, by the release's folder."""
 
     @property
     def is_accepted(self) -> bool:
@@ -92,19 +82,17 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
     for folder in declaration.folders:
         try:
             if folder.part == "":
-                findings = list(_release_problems(registry, incoming, folder, settings))
-                notes[folder.path] = [line for line in findings if isinstance(line, CheckNote)]
+                findings = list(_release_findings(registry, incoming, folder, settings))
+                notes[folder.path] = [finding for finding in findings if isinstance(finding, CheckNote)]
                 problems += (_with_release(folder, line) for line in findings if not isinstance(line, CheckNote))
-                sha256 = rows_of_run(incoming, folder.path) if folder.reference.kind == Kind.RUN else None
-                if sha256 is not None:
-                    rows[folder.path] = sha256
+                rows_sha256 = rows_of_run(incoming, folder.path) if folder.reference.kind == Kind.RUN else None
+                if rows_sha256 is not None:
+                    rows[folder.path] = rows_sha256
             else:
                 problems += (_with_release(folder, line) for line in _addition_problems(registry, incoming, folder))
-        except SQLAlchemyError:
-            raise  # a fault of the server, not of the upload
         except Exception as error:
             if is_server_fault(error) or lacks_memory(error):
-                raise
+                raise  # not a problem of the upload, or one that the server reports
             problems.append(f"{folder.path}: {describe_error(error)}")
         if len(problems) >= MAX_PROBLEMS:
             break
@@ -117,9 +105,10 @@ def _with_release(folder: DeclaredFolder, line: str) -> str:
     return line if has_prefix else f"{folder.path}: {line}"
 
 
-def _release_problems(
+def _release_findings(
     registry: Registry, incoming: UploadTransport, folder: DeclaredFolder, settings: Settings
 ) -> Iterator[str]:
+    """Yield the problems of a release, and notes (`CheckNote`), which do not prevent its publication."""
     data = read_small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
     expected = read_checksum(read_small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
     if digest(data) != expected:
@@ -185,40 +174,20 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
 # Running the check in a process
 
 
-class CheckError(RunError):
-    """The server could not check an upload, for a reason other than the upload's content."""
-
-
 def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
-    """Run `check` in an isolated process, which is killed if it exceeds its limits.
+    """Run `check` in an isolated process; if it exceeds its limits, return a verdict with this problem.
 
     Raises:
-        CheckError: the process failed for another reason; the upload may be fine.
+        IsolatedTaskError: the server failed, and the upload may be fine.
     """
-    # The work folder is in the upload's folder, so that files left by a killed server are deleted with the upload.
-    work_folder = UploadPieces(settings.incoming).folder(upload)
     try:
-        args = settings, viewer, upload, declaration.to_bytes()
-        limits = TaskLimits.for_check(settings)
-        outcome = run_isolated(limits, work_folder, _check_in_process, *args, max_bytes=MAX_VERDICT_BYTES)
-    except OSError as error:
-        raise CheckError(f"the upload cannot be checked now, publish again later: {error}") from error
-    match outcome.status:
-        case TaskStatus.FINISHED:
-            return UploadVerdict(**outcome.value)
-        case TaskStatus.TIMED_OUT:
-            return UploadVerdict([CHECK_TIMED_OUT])
-        case TaskStatus.OUT_OF_MEMORY:
-            limit = (
-                f"checking this upload needs more memory than the server allows ({settings.check_bytes >> 20:,} MiB)"
-            )
-            advice = "publish smaller releases, or ask the administrator to raise --check-memory of nip-run serve"
-            return UploadVerdict([f"{limit}; {advice}"])
-        case TaskStatus.DIED:
-            raise CheckError(f"the check {outcome.failure}")
+        verdict = run_bounded_check(settings, _check_in_process, viewer, upload, declaration.to_bytes())
+    except ReleaseError as error:
+        return UploadVerdict([str(error)])
+    return UploadVerdict(**verdict)
 
 
-def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
+def _check_in_process(settings: Settings, _: Path, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
     """Check an upload and return the fields of its verdict. Runs in the isolated process."""
     from runner.server.store.blob_stores import open_blob_store
 

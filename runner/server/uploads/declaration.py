@@ -1,4 +1,7 @@
-"""Parses the declaration of an upload: folders of the registry, each with the hashes and sizes of its files."""
+"""Parses the declaration of an upload: the folders to add to the registry, each with the names of its files.
+
+A client sends the declaration before it sends files. `Uploads` stores it, and `checking.py` compares it with manifests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 MAX_SIGNATURE_BYTES = 1 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
-"""Maximum sizes of the two files that describe a release. The limits of a server apply to all other files."""
+"""Maximum sizes of the two files that describe a release. Settings of the server limit all other files."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class DeclaredFolder:
 
     @property
     def path(self) -> str:
+        """The path of the folder in the registry."""
         return f"{self.reference.folder}/{self.part}" if self.part else self.reference.folder
 
 
@@ -68,7 +72,7 @@ class Declaration:
 
     def to_bytes(self) -> bytes:
         def to_json(file: DeclaredFile) -> dict[str, Any]:
-            return {"path": file.path, "sha256": file.sha256, "size": file.size}
+            return {"path": file.path, "sha256": file.sha256, "size": file.size}  # this order decides the upload's id
 
         folders = [{"folder": folder.path, "files": list(map(to_json, folder.files))} for folder in self.folders]
         return orjson.dumps(folders)
@@ -131,6 +135,7 @@ def _split_folder(path: str) -> tuple[Reference | None, str]:
 
 
 def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
+    """Yield problems with the number, the names and the sizes of a folder's files."""
     files = folder.files
     if len(files) > limits.files + 2:  # the limit does not count the manifest and its checksum
         yield f"the release has {len(files)} files; publish at most {limits.files}"
@@ -142,7 +147,8 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
         if not 0 <= file.size <= max_bytes:
             size = f"has {file.size:,} bytes; at most {max_bytes:,} are allowed"
             yield f"file {shortened(file.path)!r} {size}; publish a smaller file"
-        if problem := _path_problem(folder.part, file.path):
+        is_description = folder.part == "" and file.path in _MAX_BYTES_OF_FILE
+        if problem := None if is_description else path_problem(file.path):
             yield f"file {shortened(file.path)!r}: {problem}"
     conflicts = path_conflicts(file.path for file in files)
     yield from (f"file {shortened(path)!r}: {problem}" for path, problem in conflicts)
@@ -161,7 +167,3 @@ def _max_bytes(part: str, path: str, limits: Limits) -> int:
     if part:
         return MAX_BYTES if part == YANKED else MAX_SIGNATURE_BYTES
     return _MAX_BYTES_OF_FILE.get(path, limits.file_bytes)
-
-
-def _path_problem(part: str, path: str) -> str | None:
-    return None if part == "" and path in _MAX_BYTES_OF_FILE else path_problem(path)

@@ -1,6 +1,7 @@
-"""Stores the received bytes of uploads. Each blob is a file that grows with each piece and is renamed when complete.
+"""Stores the received bytes of uploads. A client sends a file in pieces: consecutive ranges of its bytes.
 
-File names consist of an upload's id and a hash, never of text that a client sent.
+Each piece is appended to the file `UPLOAD/SHA256.part`, which loses its ending when it is complete and has the declared
+hash. These names never contain text that a client chose. `Uploads` uses this module.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotFoundError, ReleaseError
-from runner.base.storage.safe_files import is_still_at, make_folders, open_own, open_to_read, remove_folder
+from runner.base.storage.safe_files import is_still_at, make_folders, open_own, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES
 
 _UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
@@ -81,7 +82,7 @@ class BlobWriter:
         self._file.seek(0)
         while data := self._file.read(PIECE_BYTES):
             hasher.update(data)
-        # Only the owner of the lock writes to the file. But the path may name another file, if the upload was deleted.
+        # The lock keeps other writers from this file. But if the upload was deleted, its path may name another file.
         if not is_still_at(self._part, self._file.fileno()):
             raise NotFoundError("the upload was deleted while this file was sent; declare the upload again")
         if hasher.hexdigest() != self._complete.name:
@@ -114,7 +115,7 @@ class UploadPieces:
 
     def received_bytes(self, upload: str, sha256: str) -> int | None:
         """Return the number of received bytes of a blob; None if it is complete and its hash is correct."""
-        if (self.folder(upload) / sha256).is_file():
+        if self.complete_file(upload, sha256) is not None:
             return None
         try:
             return self._part(upload, sha256).stat().st_size
@@ -136,7 +137,7 @@ class UploadPieces:
         except OSError as error:
             raise _disk_error(error) from error
         try:
-            # Only one writer at a time, because another one could change the file after it is hashed.
+            # The lock allows one writer at a time. Another one could change the file after its hash is computed.
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -149,25 +150,15 @@ class UploadPieces:
             file.close()
             raise
 
-    def open(self, upload: str, sha256: str) -> IO[bytes] | None:
-        """Open a completely received blob; return None if it is not complete."""
-        try:
-            return open_to_read(self.folder(upload) / sha256)
-        except FileNotFoundError:
-            return None
-
     def complete_file(self, upload: str, sha256: str) -> Path | None:
         """Return the path of a completely received blob, or None."""
         path = self.folder(upload) / sha256
         return path if path.is_file() else None
 
-    def stored(self) -> Iterator[tuple[str, float]]:
-        """Yield the id of each upload with a folder, and the folder's modification time."""
+    def stored(self) -> Iterator[str]:
+        """Yield the names of the folders of uploads: their ids, with the suffix `.old` while a folder is removed."""
         with suppress(FileNotFoundError), os.scandir(self._incoming) as entries:
-            for entry in entries:
-                if _UPLOAD_FOLDER.fullmatch(entry.name):
-                    with suppress(OSError):
-                        yield entry.name, entry.stat(follow_symlinks=False).st_mtime
+            yield from (entry.name for entry in entries if _UPLOAD_FOLDER.fullmatch(entry.name))
 
     def total_received(self, upload: str) -> int:
         """Return the total number of received bytes of an upload."""
@@ -181,7 +172,8 @@ class UploadPieces:
     def clear(self, upload: str) -> None:
         """Remove the received bytes of an upload. A client that is still sending gets an error."""
         folder = self.folder(upload)
-        with suppress(OSError):  # `Uploads.delete_expired` removes the rest
+        with suppress(OSError):  # if this fails, `Uploads.delete_expired` tries again
+            # Renamed first, because the client may declare the same upload again during the removal.
             old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
             remove_folder(old)
 

@@ -1,7 +1,7 @@
-"""Publishes complete uploads: checks an upload, stores its blobs, then shows its releases in one transaction.
+"""Publishes committed uploads: checks an upload, stores its blobs, then makes its releases visible.
 
-The releases and the state of their upload change in the same transaction. So after a crash, each upload is open, being
-checked, or ended. The restarted server checks an upload again if it was being checked.
+The releases become visible in the same transaction that changes the state of their upload. So a crash leaves each
+upload open, being checked, or published. The restarted server repeats a check that the crash interrupted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
 from runner.server.competitions.scoring_thread import Scoring
 from runner.server.competitions.storage import submit_run
+from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
@@ -41,7 +42,7 @@ NOT_CHECKED = "the server failed to check this upload; publish again later, and 
 
 
 class _TakenFolder(Exception):
-    """Raised if a folder of an upload already exists in the registry."""
+    """A folder of an upload already exists in the registry, or belongs to a release that does not exist."""
 
 
 class Publishing:
@@ -56,6 +57,7 @@ class Publishing:
 
     def start(self) -> None:
         """Start the threads that check uploads and score submissions."""
+        remove_leftovers(self._settings)  # before any task starts
         for number in range(self._settings.checks_at_once):
             Thread(target=self._work, name=f"check-{number}", daemon=True).start()
         self.scoring.start()
@@ -68,7 +70,7 @@ class Publishing:
             self._queue.put(QueuedUpload(upload, account))
 
     def commit(self, upload: Upload) -> None:
-        """Queue a complete upload for its check and publication; do nothing if it is already queued or published.
+        """Queue a complete upload for its check and publication; do nothing if its state is not open.
 
         Raises:
             ReleaseError: blobs are missing.
@@ -81,9 +83,10 @@ class Publishing:
             self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
     def _work(self) -> None:
+        """Check one upload after another, in a thread of the server."""
         while (queued := self._queue.take()) is not None:
             try:
-                self._check(queued)
+                self.check(queued.upload, queued.account_id)
             except Exception:
                 LOG.exception("the check of an upload failed", extra={"upload": queued.upload})
                 self._stopping.wait(RETRY_SECONDS)
@@ -92,7 +95,7 @@ class Publishing:
                 self._queue.remove(queued)
 
     def _try_again(self, queued: QueuedUpload) -> None:
-        """Queue an upload again. After too many tries, reopen it with a problem; received blobs are kept."""
+        """Queue an upload again or, after too many tries, reopen it, so that its client can commit it again."""
         if queued.tries < self._settings.check_tries:
             self._queue.requeue(queued)
             return
@@ -102,14 +105,11 @@ class Publishing:
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.remove(queued)
 
-    def check(self, upload: str, account_id: int) -> None:
-        """Check an upload now, in this thread, and publish it if it has no problems."""
-        self._check(QueuedUpload(upload, account_id))
-
-    def _check(self, queued: QueuedUpload) -> None:
+    def check(self, upload_id: str, account_id: int) -> None:
+        """Check an upload now, in this thread, and publish or refuse it; do nothing if it does not wait for a check."""
         with self._database.reading() as connection:
-            viewer = viewer_of_account(connection, queued.account_id)
-        upload = self.uploads.find(viewer, queued.upload)
+            viewer = viewer_of_account(connection, account_id)
+        upload = self.uploads.find(viewer, upload_id)
         if upload.state != CHECKING:
             return
         if self._lacks_blobs(upload):
@@ -142,7 +142,7 @@ class Publishing:
 
     @staticmethod
     def _refuse_lost_permission(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
-        """Return a verdict with problems if the publisher may no longer publish as an owner of the releases."""
+        """Return a verdict that refuses the upload if its account may no longer publish as the releases' owners."""
         owners = {folder.reference.owner for folder in upload.declaration.folders}
         lost = sorted(owner for owner in owners if not viewer.publishes_as(owner))
         if not lost:
@@ -164,7 +164,7 @@ class Publishing:
                     connection, upload.id, PUBLISHED, [], now, if_state=CHECKING, published=folders
                 ):
                     return
-                for folder in sorted(folders, key=lambda folder: folder.part):  # releases first
+                for folder in sorted(folders, key=lambda folder: folder.part):  # releases (part "") before additions
                     self._insert(connection, upload, viewer, folder, verdict, received_at=received_at)
                 self._database.increment_revision(connection)
         except (IntegrityError, _TakenFolder):

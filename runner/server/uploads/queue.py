@@ -1,4 +1,7 @@
-"""The queue of uploads that wait for their check. Accounts take turns, so that no account blocks the others."""
+"""The queue of uploads that wait for their check by a thread of `Publishing`.
+
+Accounts take turns, to prevent an account from blocking the others.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ class QueuedUpload:
     """An upload that waits for its check."""
 
     upload: str
+    """The upload's id."""
     account_id: int
     tries: int = 0
+    """Number of attempts that failed because of the server."""
 
 
 class UploadQueue:
-    """A queue in which accounts take turns. Each account's uploads stay in order, and no upload is in it twice."""
+    """A queue in which accounts take turns. It has each upload once, and keeps the order of an account's uploads."""
 
     def __init__(self) -> None:
         self._condition = Condition()

@@ -1,4 +1,4 @@
-"""Limits on the bytes that an account publishes, and on the free disk space."""
+"""Limits on the size of the files that an account publishes, and on free disk space, when an upload is declared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) ->
 
 
 def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -> None:
-    """Raise UsageError if an account would exceed its quota."""
+    """Raise UsageError if an account would exceed its quota. The sizes are of its published files, of its open uploads,
+    and of the files of the upload that it declares.
+    """
     if settings.account_bytes and published + open_bytes + new > settings.account_bytes:
         raise UsageError(
             f"your account has published {published:,} bytes and has {open_bytes:,} bytes in open uploads; with "
@@ -40,7 +42,7 @@ def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -
 def check_disk_space(
     connection: Connection, settings: Settings, pieces: UploadPieces, size: int, active: Collection[str]
 ) -> None:
-    """Raise DiskFullError if the disk has no space for `size` bytes and for the rest of all uploads.
+    """Raise DiskFullError if the disk has no space for `size` bytes and for the missing bytes of unfinished uploads.
 
     `active` has the states of unfinished uploads.
     """

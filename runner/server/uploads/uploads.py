@@ -1,13 +1,14 @@
-"""Stores uploads. A client declares an upload and sends its files in pieces; the server checks and publishes all of it.
+"""Stores uploads. A client declares the releases of an upload, sends their files in pieces, and commits the upload.
 
-The id of an upload is a hash of its account and declaration. So a client that lost its connection declares the same
-upload again, and resumes. Pieces are appended to files (`pieces.py`). The hash of a blob is checked when the blob is
-complete. Other accounts see nothing of an upload before it is published. States of an upload:
+A blob is the content of a file, named by its SHA-256. `pieces.py` appends received pieces to blobs and checks the hash
+of each complete blob. `publishing.py` checks a committed upload and publishes it. Before that, only its account sees
+it. The id of an upload is a hash of its account and declaration. So a client that lost its connection declares the same
+upload again, and resumes. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 
-An upload is refused if its check finds problems. It is taken if, during the check, another upload has published one of
-its names and versions.
+An upload is refused if its check finds problems. It is taken if another upload published one of its names and versions
+during the check.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from runner.base.errors import NotFoundError, TakenError, UsageError
+from runner.base.storage.safe_files import open_to_read
 from runner.base.text import shortened
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
@@ -38,7 +40,7 @@ from runner.server.visible_tree import visible_to
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
 MAX_ENDED, MAX_PROBLEMS, MAX_PROBLEM_LENGTH = 200, 50, 1_000
-"""Maximum number of stored ended uploads per account, of problems per upload, and of characters per problem."""
+"""Limits on what is stored: ended uploads of an account, problems of an upload, and characters of a problem."""
 TOUCH_SECONDS = 60.0
 """Minimum time between two updates of the column `touched`, the time when an upload last received bytes."""
 
@@ -81,10 +83,11 @@ class Uploads:
                 raise PermissionError(f"this token may not publish as {owner}; use a token of {owner} or of a member")
         assert viewer.account_id is not None
         upload_id = declaration.id(viewer.account_id)
-        with self._database.reading() as connection:  # not in the write transaction, because this may be slow
+        with self._database.reading() as connection:  # slow queries, which must not block other writers
             published = published_bytes(connection, viewer.account_id)
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
-        with suppress(IntegrityError), self._database.writing() as connection:  # IntegrityError: declared concurrently
+        # An IntegrityError means that a concurrent request has declared the same upload, which `find` then returns.
+        with suppress(IntegrityError), self._database.writing() as connection:
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload_id)).one_or_none()
             existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
             was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
@@ -97,7 +100,9 @@ class Uploads:
     def _open(
         self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
     ) -> None:
-        """Insert an upload. It replaces an ended upload with the same id that is not published."""
+        """Insert an upload, or replace an ended one with the same id. `published` and `new` are the sizes that
+        `check_quota` needs.
+        """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
             uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
@@ -138,7 +143,7 @@ class Uploads:
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
             received = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
-            if received is not None:  # None: the blob is complete
+            if received is not None:  # None means that the blob is complete
                 missing[sha256] = size, received
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
@@ -151,8 +156,10 @@ class Uploads:
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
-        """Return the declaration of an upload. Once the upload ends, the database has only a part of it."""
-        del is_active  # part of the cache key only
+        """Return the declaration of an upload. `is_active` is only part of the cache's key: when an upload ends, the
+        declaration in the database is shortened.
+        """
+        del is_active
         with self._database.reading() as connection:
             query = select(uploads.c.declared).where(uploads.c.id == upload)
             return Declaration.from_bytes(connection.execute(query).scalar_one())
@@ -187,12 +194,13 @@ class Uploads:
 
     def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
         """Open a blob of an upload: the received file or, if the client did not have to send it, the stored blob."""
-        return self.pieces.open(upload, sha256) or self._blobs.open(sha256)
+        path = self.pieces.complete_file(upload, sha256)
+        return self._blobs.open(sha256) if path is None else open_to_read(path)
 
     # Changing the state
 
-    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str | None = None) -> bool:
-        """Set an upload's state if it exists and, with `if_state`, has that state. Return whether the state was set."""
+    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
+        """Set the state of an upload if it exists and has the state `if_state`. Return whether the state was set."""
         # Take the time before waiting for other writers, so that the wait makes no submission to a competition late.
         now = time.time()
         with self._database.writing() as connection:
@@ -201,12 +209,13 @@ class Uploads:
     @staticmethod
     def update_state(
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
-        if_state: str | None = None, published: Sequence[DeclaredFolder] = (),
+        if_state: str, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
-        """Do the same as `set_state` in the caller's transaction. An ended upload keeps only `published` folders."""
-        query = update(uploads).where(uploads.c.id == upload)
-        if if_state is not None:
-            query = query.where(uploads.c.state == if_state)
+        """Do the same as `set_state` in the caller's transaction.
+
+        The declaration of an upload that ends is replaced by the published folders, without their files.
+        """
+        query = update(uploads).where(uploads.c.id == upload, uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
@@ -241,7 +250,7 @@ class Uploads:
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
-        stored = [upload for upload, _ in self.pieces.stored()]  # before the query: a new upload may create a folder
+        stored = list(self.pieces.stored())  # before the query, to leave out the folders of newer uploads
         with self._database.reading() as connection:
             active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
         for upload in stored:
@@ -250,7 +259,7 @@ class Uploads:
 
 
 def _delete_ended(connection: Connection, upload: str) -> None:
-    """Delete the oldest ended uploads of this upload's account, beyond the limit."""
+    """Delete the oldest ended uploads of this upload's account if it has more than `MAX_ENDED`."""
     account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
     ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))
     newest = ended.order_by(uploads.c.touched.desc(), uploads.c.id)
@@ -268,8 +277,10 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 
 
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """Return the blobs that the viewer can see. The viewer must send all others, even if the server has them, so that
-    nobody can find out which private files exist.
+    """Return the blobs in releases that the viewer can see, which the client need not send again.
+
+    The client must send all other blobs, even if the server has them. Otherwise it could find out which private files
+    exist.
     """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

@@ -1,4 +1,7 @@
-"""Errors of the API: a code, a message, and a list of problems."""
+"""Errors of the API: each has a code for programs, a message, and perhaps a list of problems.
+
+`handle_errors` maps exceptions to these errors. Middleware and pages build them with `error_response`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class ApiError(BaseModel):
     """A stable code for programs; docs/reference/registry-server.md explains each."""
     message: str
     problems: list[str] = []
-    """All problems, if `message` summarizes several."""
+    """The problems that `message` summarizes, if there are several."""
     have: int | None = None
     """Number of stored bytes of the file, if a piece starts at another offset."""
 
@@ -96,9 +99,8 @@ def handle_errors(app: FastAPI) -> None:
                 507, "full", "the server's disk is full; ask the server's administrator to free space"
             )
         LOG.error("the database does not answer", exc_info=error)
-        response = error_response(503, "busy", "the server's database does not answer; try again in a minute")
-        response.headers["retry-after"] = "2"
-        return response
+        message = "the server's database does not answer; try again in a minute"
+        return error_response(503, "busy", message, headers={"retry-after": "2"})
 
     async def validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

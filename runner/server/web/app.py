@@ -1,4 +1,4 @@
-"""The ASGI application of a server: its routes, its middleware and its background work."""
+"""The web application of a server: its routes, its middleware, and the background work that starts with it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 CLEANUP_SECONDS = 600.0
+"""Time between two cleanups."""
 
 
 def create_app(server: Service) -> FastAPI:
@@ -76,7 +77,7 @@ def create_app(server: Service) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, server: Service) -> None:
-    """Add the middleware; each one wraps those that are added before it."""
+    """Add the middleware. The last one that is added handles a request first."""
 
     def is_valid(token: str) -> bool:
         with server.database.reading() as connection:
@@ -95,7 +96,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
 
 async def _clean_up(server: Service) -> None:
-    """Every 10 minutes, delete expired uploads and queue checks that a crash interrupted."""
+    """Delete expired uploads and queue uploads whose check was interrupted, until the server stops."""
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)

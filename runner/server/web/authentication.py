@@ -1,4 +1,8 @@
-"""Authentication: finds the account and the permissions (`Viewer`) of a request's token."""
+"""Authentication of API requests: finds the account and the permissions (`Viewer`) of a request's token.
+
+The last lines define types of parameters, such as `Publisher`: FastAPI passes the viewer to an operation that declares
+one of them, and refuses requests with less permission.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session cookies of browsers, and checks of submitted forms."""
+"""Reads the session cookies of browsers, and the forms that browsers submit, for `web/pages/`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_FIELDS = 10
 
 
 def cookie_name(request: Request, name: str) -> str:
-    """Return a cookie's name, which no other host can set if the server is behind TLS."""
+    """Return a cookie's name. With TLS, it has a prefix that prevents other hosts from setting the cookie."""
     return f"__Host-{name}" if server_of(request).settings.address.startswith("https:") else name
 
 

@@ -1,4 +1,7 @@
-"""Identifies the caller that a request counts for in rate limits: an IPv4 address or an IPv6 network."""
+"""Identifies the caller of a request: the IPv4 address or IPv6 network whose limits the request counts for.
+
+The limits on rates, connections and open requests use it, and so does the log.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +48,21 @@ def is_within(address: str, networks: Sequence[str]) -> bool:
     return parsed is not None and any(parsed in ipaddress.ip_network(network) for network in networks)
 
 
+def _peer_of(scope: Scope) -> str:
+    """Return the address of the other end of the connection; "" if it is unknown."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
 def untrusted_peer(scope: Scope, proxies: Sequence[str]) -> str | None:
     """Return the peer's address if it sends `X-Forwarded-For` without being one of the trusted proxies, else None."""
-    peer = str(scope["client"][0]) if scope.get("client") else ""
+    peer = _peer_of(scope)
     forwards = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
     return peer if forwards and not is_within(peer, proxies) else None
 
 
 def caller_of(scope: Scope, proxies: Sequence[str]) -> str:
     """Return the caller of a request: its peer or, behind a trusted proxy, the last address in `X-Forwarded-For`."""
-    client = scope.get("client")
-    peer = str(client[0]) if client else ""
+    peer = _peer_of(scope)
     if not is_within(peer, proxies):
         return caller_key(peer)
     headers = Headers(scope=scope).getlist("x-forwarded-for")

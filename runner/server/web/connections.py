@@ -1,7 +1,8 @@
 """Limits on connections, which keep the server reachable while other clients hold idle or slow connections open.
 
-The server closes a connection if the head of a request does not arrive in time. If there are too many connections, the
-server closes one that waits for its client to send or to read. The limit for one address does not apply to proxies.
+The server closes a connection if the head of a request (its first line and headers) does not arrive in time. If there
+are too many connections, the server closes one that waits for its client to send or to read. The limit for one address
+does not apply to proxies. `serving.py` gives the class of connections to uvicorn.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class LimitedConnection(H11Protocol):
     """A connection with a time limit for its client, which may be closed earlier to make room for others."""
 
     max_connections = max_per_address = 0
-    """Maximum connections, in total and from one address; `connection_class` sets them."""
+    """Maximum connections, in total and from one address; `connection_class` sets both numbers."""
     proxies: Sequence[str] = ()
     _timeout: asyncio.TimerHandle | None = None
     since = 0.0
@@ -39,7 +40,7 @@ class LimitedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.scope is not None:  # the request starts after this returns
+        if self.scope is not None:  # a request was parsed; its handler starts after this method returns
             cast("dict[str, Any]", self.scope)[MAKE_ROOM] = self.make_room
         if self.is_idle():
             self._start_timeout()
@@ -95,9 +96,10 @@ class LimitedConnection(H11Protocol):
             _close_one(candidates, counts)
 
     def make_room(self, *, same_address: bool) -> bool:
-        """End another request that waits for its client, from any address or the same; return whether one ended.
+        """End another request that waits for its client, and return whether there was one.
 
-        With `same_address`, a proxy's request ends no other: the proxy's requests come from many unknown clients.
+        `same_address` selects only requests from this connection's address. Requests from a proxy then end no others,
+        because they come from many clients, which have only the proxy's address in common.
         """
         address = self.address()
         if same_address and is_within(address, self.proxies):
@@ -116,7 +118,10 @@ class LimitedConnection(H11Protocol):
 
 
 def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
-    """Close the first connection in `order` that waits for its client; return whether there was one."""
+    """Close the first connection, in the order of `_enforce_limits`, that waits for its client.
+
+    Return whether there was one. `counts` has the number of connections from each address.
+    """
 
     def order(connection: LimitedConnection) -> tuple[int, bool, float]:
         return -counts[connection.address()], not connection.is_idle(), connection.since

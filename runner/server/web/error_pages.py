@@ -1,20 +1,18 @@
-"""Error pages for browsers, and a response for unexpected exceptions."""
+"""Middleware that shows errors to browsers as pages, and answers status 500 after an unexpected exception."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.pages.report.served import CONTENT_SECURITY_POLICY, ServedPage, render_served
-from runner.server.web.api_errors import error_response
+from runner.server.web.api_errors import ApiError, error_response
 from runner.server.web.responses import HTML
 from runner.server.web.views import View
 
@@ -29,7 +27,7 @@ _MESSAGES = {
     422: "The address is not valid. Follow a link on a page of this server.",
     500: "Internal error. The administrator can find details in the server log.",
 }
-"""Messages on pages that replace the API's message."""
+"""Messages on error pages, by status. Other statuses show the message of the API."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +54,7 @@ class ErrorPage:
         has_started, error_messages = False, list[Message]()
 
         async def send_or_collect(message: Message) -> None:
+            """Forward a message, or collect the messages of an error response and then send a page instead."""
             nonlocal has_started
             if message["type"] == "http.response.start" and _needs_page(scope, message):
                 error_messages.append(message)
@@ -92,10 +91,10 @@ def _needs_page(scope: Scope, start: Message) -> bool:
 def _build_error_page(error_messages: list[Message]) -> Response:
     start, *body = error_messages
     status = int(start["status"])
-    error = _parse_error(b"".join(message.get("body", b"") for message in body))
+    error = ApiError.model_validate_json(b"".join(message.get("body", b"") for message in body))
     view = ErrorView(
-        message=_MESSAGES.get(status) or _sentence(str(error.get("message", ""))), problems=error.get("problems", []),
-        status=status, code=HTTPStatus(status).phrase,
+        message=_MESSAGES.get(status) or _sentence(error.message), problems=error.problems, status=status,
+        code=HTTPStatus(status).phrase,
     )  # fmt: skip
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
     original = Headers(raw=start["headers"])
@@ -110,12 +109,4 @@ def _build_error_page(error_messages: list[Message]) -> Response:
 
 def _sentence(message: str) -> str:
     """Return an API message as a sentence: with a capital letter and a full stop."""
-    return message and f"{message[0].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"
-
-
-def _parse_error(body: bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(body)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+    return f"{message[0].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"

@@ -1,4 +1,4 @@
-"""Health checks and metrics of a server."""
+"""Health checks and metrics of a server, for load balancers and monitoring: `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from runner.server.web.observability import RequestMetrics
 
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
+"""Hash of a blob that does not exist. The probe only tests whether the blob store answers."""
 FRESH_SECONDS = 1.0
-"""Time for which the result of a probe is reused."""
+"""Maximum age of a probe's result that is used again."""
 READY_SECONDS = 5.0
 """Time limit for a probe."""
 

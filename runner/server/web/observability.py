@@ -1,4 +1,7 @@
-"""The log and the metrics of requests, without tokens and query strings."""
+"""The log and the metrics of requests. Neither contains tokens or query strings.
+
+`RequestLog` is the outermost middleware. It adds to `RequestMetrics`, which `/metrics` shows.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,14 @@ LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
 _STANDARD_FIELDS = frozenset((*vars(logging.makeLogRecord({})), "color_message"))
+"""Fields of a log record that are not from `extra`; uvicorn adds `color_message`."""
 CLIENT_CLOSED = 499
 """Logged status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
 _TOKEN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
-"""A token that a client may have put into a path by mistake."""
+"""A token in a log message. A client may put its token into a path by mistake."""
 
 
 class JsonLines(logging.Formatter):
@@ -52,11 +56,12 @@ def log_to_stderr() -> None:
 
 
 class RequestMetrics:
-    """Metrics since the server started."""
+    """Metrics of all requests since the server started."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds: Counter[float] = Counter()
+        """Number of requests that took at most this long, for each of `BUCKETS`."""
         self.sum_seconds = 0.0
         self.sent = self.received = self.open = 0
         self.started_at = time.time()
@@ -90,6 +95,7 @@ class RequestMetrics:
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Methods with series of their own in the metrics. A client could invent others without limit."""
 
 
 class RequestLog:
@@ -124,23 +130,23 @@ class RequestLog:
         try:
             await self._app(scope, count_received, count_sent)
         finally:
-            status = status or CLIENT_CLOSED
             metrics.open -= 1
-            seconds = time.monotonic() - start
             metrics.sent += sent
             metrics.received += received
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = getattr(scope.get("route"), "path", "none")
-            metrics.add(method, route, status, seconds)
-            if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
-                LOG.info(
-                    "request",
-                    extra={
-                        "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
-                        "received": received, "sent": sent, "from": caller_of(scope, self._proxies),
-                        "account": scope["state"].get("account", ""),
-                    },
-                )  # fmt: skip
+            seconds = time.monotonic() - start
+            self._record(scope, status or CLIENT_CLOSED, seconds, received=received, sent=sent)
+
+    def _record(self, scope: Scope, status: int, seconds: float, *, received: int, sent: int) -> None:
+        """Count and log a request that has ended; `received` and `sent` are numbers of bytes."""
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.add(method, getattr(scope.get("route"), "path", "none"), status, seconds)
+        if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
+            fields = {
+                "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
+                "received": received, "sent": sent, "from": caller_of(scope, self._proxies),
+                "account": scope["state"].get("account", ""),
+            }  # fmt: skip
+            LOG.info("request", extra=fields)
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
         """Warn once if an unknown proxy sends requests, because all its clients share the limits of one caller."""

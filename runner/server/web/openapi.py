@@ -1,4 +1,8 @@
-"""The OpenAPI document of a server. It adds to FastAPI's document the optional tokens and the bodies of `json_body`."""
+"""Builds the OpenAPI document of a server, at /api/v1/openapi.json.
+
+FastAPI's document lacks two facts, which this module adds: operations accept an optional token, and the bodies that
+`json_body` reads.
+"""
 
 from __future__ import annotations
 

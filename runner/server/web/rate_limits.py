@@ -1,8 +1,9 @@
 """Rate limits: requests per second of a token or an address, guesses of tokens, and open requests of an address.
 
-Each valid token has a token bucket that refills at the rate. Requests without a valid token use the bucket of their
-address. An invalid access token also uses up a second, slower bucket of the address, to prevent guessing. The number of
-open requests from one address is limited, so that one client cannot block others.
+A bucket holds the number of requests that a caller may still make, and refills at a constant rate. Each valid access
+token has a bucket. Requests without a valid token use the bucket of their address. A request with an invalid token also
+takes from a second, slower bucket of the address, to prevent guessing. The number of open requests from one address is
+limited, so that one client cannot block others. `app.py` adds the two classes of middleware.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runner.base.text import counted
 from runner.server.web.api_errors import error_response
 from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 
@@ -39,17 +41,12 @@ _SIGN_IN_PATH = "/login"
 
 
 class Buckets:
-    """Token buckets: the number of requests that each caller may still make."""
+    """The buckets of all callers."""
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """For each caller, the requests left in the bucket at a time, and that time."""
-
-    @property
-    def caller_count(self) -> int:
-        """The number of callers that have a bucket."""
-        return len(self._levels)
+        """The number of requests in the bucket of each caller after the last request, and the time of that request."""
 
     def wait(self, caller: str) -> float:
         """Return the seconds until a caller may make a request; 0 if now."""
@@ -70,14 +67,14 @@ class Buckets:
 class TokenCache:
     """A cache of valid tokens, by their hashes."""
 
-    def __init__(self, is_valid: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_valid, self._clock = is_valid, clock
+    def __init__(self, is_valid: Callable[[str], bool]) -> None:
+        self._is_valid = is_valid
         self._until: OrderedDict[bytes, float] = OrderedDict()
-        """The time until which each token counts as valid, by its hash."""
+        """The time until which `has` returns True for a token, by the token's hash."""
 
     def has(self, token: str) -> bool:
         """Return whether a token is in the cache."""
-        return self._until.get(_hash(token), 0.0) > self._clock()
+        return self._until.get(_hash(token), 0.0) > time.monotonic()
 
     async def check(self, token: str) -> bool:
         """Return whether a token is valid according to the database, and cache it if so.
@@ -87,7 +84,7 @@ class TokenCache:
         """
         if not await run_in_threadpool(self._is_valid, token):
             return False
-        self._until[_hash(token)] = self._clock() + VALID_SECONDS
+        self._until[_hash(token)] = time.monotonic() + VALID_SECONDS
         self._until.move_to_end(_hash(token))
         if len(self._until) > _MAX_CALLERS:
             self._until.popitem(last=False)
@@ -114,18 +111,18 @@ class RateLimit:
         address = caller_of(scope, self._proxies)
         header = Headers(scope=scope).get("authorization")
         match = _TOKEN.fullmatch(header.strip()) if header else None
-        is_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
+        may_be_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
         is_valid = match is not None and self._tokens.has(match[1])
-        wait = self._guesses.wait(address) if is_guess and not is_valid else 0.0
+        wait = self._guesses.wait(address) if may_be_guess and not is_valid else 0.0
         if wait == 0.0 and match is not None and not is_valid:
             try:
                 is_valid = await self._tokens.check(match[1])
-                is_guess = False  # counted below if invalid, so a 401 response must not count a second time
+                may_be_guess = False  # an invalid token is counted here, so the 401 response must not be counted again
                 if not is_valid:
                     self._guesses.take(address)
             except SQLAlchemyError:
                 pass  # the request itself will fail with this error
-        caller = match[2] if match is not None and is_valid else address
+        caller = match[2] if match is not None and is_valid else address  # match[2] is the public id of the token
         if self._buckets is not None:
             wait = max(wait, self._buckets.wait(caller))
         if wait > 0:
@@ -135,7 +132,7 @@ class RateLimit:
             self._buckets.take(caller)
 
         async def count_failed_guess(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401 and is_guess:
+            if message["type"] == "http.response.start" and message["status"] == 401 and may_be_guess:
                 self._guesses.take(address)
             await send(message)
 
@@ -144,9 +141,7 @@ class RateLimit:
 
 def _too_many_requests(wait: float) -> Response:
     seconds = math.ceil(wait)
-    message = (
-        f"too many requests from this token or address; try again in {seconds} second{'' if seconds == 1 else 's'}"
-    )
+    message = f"too many requests from this token or address; try again in {counted(seconds, 'second')}"
     return error_response(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 
@@ -169,7 +164,8 @@ class OpenRequestLimit:
         is_address_full = self._open[address] >= self._max_per_address
         make_room = scope.get(MAKE_ROOM)
         is_over = is_address_full or self._open.total() >= self._max_requests
-        if is_over and not (make_room is not None and make_room(same_address=is_address_full)):
+        has_ended_other = is_over and make_room is not None and make_room(same_address=is_address_full)
+        if is_over and not has_ended_other:
             origin = " from your address" if is_address_full else ""
             busy = f"the server has too many open requests{origin}; try again in a second"
             await error_response(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)

@@ -1,6 +1,6 @@
 """Limits on the size and the duration of request bodies, and parsing of JSON bodies.
 
-`json_body` reads a body only after authentication, and parses it in a thread, so that other requests do not wait.
+`app.py` adds `BodyLimit`. The modules in `web/api/` declare their bodies with `json_body`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from runner.server.web.authentication import authenticate
 MAX_BODY_BYTES, MAX_NAMES_BYTES = 16 << 10, 512 << 10
 """Maximum bytes of an ordinary request body, and of a body with a list of file names."""
 MAX_ERRORS = 1_000
+"""Maximum number of validation errors to list; the list of more would block other requests."""
 _DECLARATION_PATHS = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
 _FILE_LIST_PATHS = re.compile(r"/api/v1/files/?")
 _PIECE_PATHS = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
@@ -58,7 +59,7 @@ class BodyLimit:
 
         async def receive_limited() -> Message:
             nonlocal received, is_complete
-            if is_complete:  # the only further message tells that the client has disconnected
+            if is_complete:  # the only message after the body is that the client has disconnected
                 return await receive()
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
@@ -90,7 +91,10 @@ MODEL_ATTRIBUTE = "body_of_request"
 
 
 def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:
-    """Return a dependency that reads the JSON body of a request after authentication, and parses it in a thread."""
+    """Return a FastAPI dependency that reads the JSON body of a request after authentication, and parses it.
+
+    A thread parses the body, so that other requests do not wait.
+    """
 
     async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - a parameter
         return await run_in_threadpool(_parse, model, await request.body())
@@ -103,7 +107,7 @@ def _parse(model: type[M], data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        if error.error_count() > MAX_ERRORS:  # listing all of them would block other requests
+        if error.error_count() > MAX_ERRORS:
             many = {"loc": ("body",), "msg": f"{error.error_count():,} errors in the body", "type": "many"}
             raise RequestValidationError([many]) from None
         errors = error.errors(include_url=False, include_context=False, include_input=False)

@@ -1,6 +1,6 @@
-"""Responses with pages and files.
+"""Responses with pages and files, which the modules in `web/pages/` return.
 
-Responses are compressed if the client accepts gzip. Clients may cache only public ones.
+Responses are compressed if the client accepts gzip. Clients may cache only public pages and files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
 """Cache-control of public pages: short, because a yanked release must disappear soon."""
 IMMUTABLE = "public, max-age=31536000, immutable"
+"""Cache-control of files whose names contain their hash."""
 PRIVATE = "private, no-store"
 """Cache-control of pages for one person."""
 GZIP_LEVEL = 4
+MAX_CACHED_PAGES = 256
 
 
 def page_response(request: Request, page: ServedPage, *, status: int = 200, cache_control: str = PUBLIC) -> Response:
-    """Return a response with a page."""
+    """Return a response with an HTML page, which may load only this server's scripts and styles."""
     return body_response(
         request, render_served(page), HTML, cache_control=cache_control, status=status, policy=CONTENT_SECURITY_POLICY
     )
@@ -53,7 +55,11 @@ def tagged_response(
     request: Request, body: bytes, compressed: bytes | None, tag: str, content_type: str, *, cache_control: str,
     status: int = 200, policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with `compressed` if the client accepts gzip, else `body`; 304 if the client cached `tag`."""
+    """Return a response with `compressed` if the client accepts gzip, or else with `body`.
+
+    Return status 304 without a body if the client has cached the version with this entity tag. `policy` is the content
+    security policy of a page.
+    """
     is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache_control, "vary": "accept-encoding"}
     if policy is not None:
@@ -89,22 +95,22 @@ def piece_response(path: Path, cache_control: str) -> Response:
 
 
 class PageCache:
-    """A cache of rendered public pages."""
+    """A cache of rendered public pages. When it is full, the older half is removed."""
 
-    def __init__(self, max_pages: int = 256) -> None:
+    def __init__(self) -> None:
         self._pages: dict[tuple[str, ...], tuple[bytes, bytes, str]] = {}
-        self._max_pages = max_pages
 
     def respond(self, request: Request, key: tuple[str, ...], build: Callable[[], ServedPage]) -> Response:
-        """Return the page with this key, or call `build` if it is not cached. The key contains the board's name, so a
-        new board replaces all pages.
+        """Return the page with this key; call `build` if it is not cached.
+
+        The key contains the name of the board that the page was built from, so a new board makes new pages.
         """
         page = self._pages.get(key)
         if page is None:
             body = render_served(build())
             page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
-            if len(self._pages) >= self._max_pages:
-                for old in list(self._pages)[: self._max_pages // 2]:
+            if len(self._pages) >= MAX_CACHED_PAGES:
+                for old in list(self._pages)[: MAX_CACHED_PAGES // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
         return tagged_response(request, *page, HTML, cache_control=PUBLIC, policy=CONTENT_SECURITY_POLICY)

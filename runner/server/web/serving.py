@@ -1,4 +1,7 @@
-"""Runs a server until a signal stops it."""
+"""Runs a server until a signal stops it: checks addresses, locks the folder, opens the port and starts uvicorn.
+
+The command `nip-run serve` calls `serve`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from runner.base.errors import RunError, UsageError
-from runner.base.storage.safe_files import make_folders
 from runner.server.folder_import import check_imported
 from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
@@ -40,8 +42,8 @@ def serve(
     """Answer requests until SIGINT or SIGTERM.
 
     Once the server is ready, it calls `on_ready` with its public address and its local URL. `without_tls` lets other
-    machines connect without TLS. `imported`: the releases in the folder have just been imported, so releases that are
-    still only in the folder were refused, and are no error.
+    machines connect without TLS. `imported` means that the releases in the folder have just been imported. Releases
+    that are still only in the folder are then no error, because the import refused them.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
@@ -55,7 +57,7 @@ def serve(
             "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
             "trust the network"
         )
-    with _use_folder(settings), _listen(host, port) as listener:
+    with exclusive_access(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
@@ -70,6 +72,7 @@ def serve(
 
 
 def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests from a listening socket until a signal stops the server."""
     log_to_stderr()
     config = uvicorn.Config(
         create_app(server), log_config=None, access_log=False, server_header=False, date_header=True,
@@ -78,7 +81,7 @@ def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None])
     )  # fmt: skip
     try:
         _Server(config, on_ready).run(sockets=[listener])
-    except SystemExit as error:
+    except SystemExit as error:  # uvicorn exits if the application cannot start
         raise RunError("the server could not start; see the log above for the reason") from error
 
 
@@ -104,6 +107,7 @@ class _Server(uvicorn.Server):
 
 
 def _check_proxies(settings: Settings, address: str | None) -> None:
+    """Raise UsageError if a proxy is not a network, or if proxies are set without the server's public address."""
     for network in settings.proxies:
         try:
             ipaddress.ip_network(network)
@@ -130,18 +134,6 @@ def _check_address(address: str, *, without_tls: bool) -> None:
             f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
             "write the https:// URL of the reverse proxy with TLS in front of this server"
         )
-
-
-@contextmanager
-def _use_folder(settings: Settings) -> Iterator[None]:
-    """Lock the server's folder against other servers, and create it if it does not exist."""
-    with exclusive_access(settings):
-        try:
-            make_folders(settings.incoming)
-        except OSError as error:
-            message = f"cannot write to the server's folder {settings.folder}: {error.strerror}; check its permissions"
-            raise RunError(message) from error
-        yield
 
 
 def _listen(host: str, port: int) -> socket.socket:

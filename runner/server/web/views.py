@@ -1,4 +1,8 @@
-"""Typed contents of the server's templates, and texts that pages show for rows, releases and lineages."""
+"""The contents of the server's templates as dataclasses, and the texts of numbers, releases and commands on its pages.
+
+The modules in `web/pages/` use it. Functions named `from_row`, `from_task` and `from_facts` read the JSON that
+`boards/builder.py` wrote: the row of a run on a board, the summary of a board, and the facts about a release.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from markupsafe import Markup
 
 from runner.base import text
 from runner.base.text import dollars
-from runner.documents.releases.reference import Kind
+from runner.documents.releases.reference import Kind, Reference
 from runner.pages.boards.page import accuracy_bar, format_outcomes
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
@@ -48,6 +52,11 @@ def href_of(reference: str) -> str:
     return f"{path}/{quote(version, safe='')}" if kind == Kind.RUN else path
 
 
+def private_href(reference: Reference) -> str:
+    """Return the path of a private run's page, or of the list of private releases for a component."""
+    return f"/mine{href_of(str(reference))}" if reference.kind == Kind.RUN else "/mine"
+
+
 def label_of(reference: str) -> str:
     """Return the name that pages show for a release."""
     return reference.partition("/")[2]
@@ -79,7 +88,7 @@ def rank(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardTableRow:
-    """The cells of a row of a board."""
+    """The cells of a run's row on a board."""
 
     rank: str
     href: str
@@ -118,7 +127,7 @@ class BoardTableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLine:
-    """A board in the list of the first page."""
+    """The line of a board on the server's first page."""
 
     page: str
     benchmark: str
@@ -207,7 +216,10 @@ def _shorten(description: str) -> str:
 
 
 def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[Command]:
-    """Return the commands that download, check and reproduce a release; `trains`: the release is a training run."""
+    """Return the commands that download, check and reproduce a release.
+
+    `trains` marks a training run, which cannot be played again.
+    """
 
     def command_line(*args: str) -> str:
         return shlex.join(["nip-run", *args, "--from", address])
@@ -251,7 +263,7 @@ def board_commands(address: str) -> list[Command]:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyLine:
-    """A run or model in the table of a lineage."""
+    """A run or model in the table of a lineage: the training history of a run."""
 
     href: str | None
     label: str
@@ -276,7 +288,7 @@ class FamilyLine:
 
 
 def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
-    """Draw the graph of runs and the runs that they were trained from."""
+    """Draw the graph of runs and the runs that they were trained from. `key` makes the ids in the SVG image unique."""
     drawn = family[:MAX_LINEAGE_NODES]
     nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
     links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]
@@ -294,7 +306,10 @@ def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup | None:
-    """Draw each benchmark's accuracy by training iterations; None if no benchmark has runs at two iterations."""
+    """Draw each benchmark's accuracy after each number of training iterations.
+
+    Return None if no benchmark has runs at two or more numbers of iterations. `key` makes the ids in the image unique.
+    """
     points: dict[str, list[tuple[float, ChartEstimate]]] = {}
     for row in family:
         accuracy = _accuracy(row)

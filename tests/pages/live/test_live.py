@@ -205,8 +205,9 @@ def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(played: 
         assert b'data-route="run/other"' in page
 
 
-def test_pieces_beyond_the_memory_stand_in_a_file_and_are_the_same() -> None:
-    pieces = PieceCache(memory=1000)
+def test_pieces_beyond_the_memory_stand_in_a_file_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.pages.live.piece_cache.MAX_MEMORY", 1000)
+    pieces = PieceCache()
     kept = {f"r0-games-{number}": bytes([number]) * (200 + number) for number in range(40)}
     for name, piece in kept.items():
         pieces.store(name, b"before")

@@ -26,7 +26,10 @@ GAMES = 30
 def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[JournalReading]:
     """What reads a run in small pieces, one thing after another in each step."""
     ticks = count()
-    with closing(JournalReading(run, "r0", kept.__setitem__, lambda: float(next(ticks)), first_piece=500)) as found:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runner.pages.live.journal_state.FIRST_PIECE", 500)
+        found = JournalReading(run, "r0", kept.__setitem__, lambda: float(next(ticks)))
+    with closing(found):
         yield found
 
 

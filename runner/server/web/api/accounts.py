@@ -1,4 +1,4 @@
-"""The API for account holders: their tokens and organisations."""
+"""The API for the holders of accounts: their tokens and organisations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemberResponse(ResponseBody):
     account: str
     place: organizations.MemberRole = Field(validation_alias="role")
     as_owner: bool
-    """Whether the account is an owner, or will be one once it accepts the invitation."""
+    """Whether the account is an owner, or becomes one if it accepts the invitation."""
 
 
 class OrganizationResponse(ResponseBody):

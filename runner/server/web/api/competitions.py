@@ -1,4 +1,7 @@
-"""The API for competitions. Dataset owners create them, a published run is a submission, and everyone may read them."""
+"""The API for competitions. Dataset owners create and change them; everyone may read public ones.
+
+There is no operation to submit a run: publishing a run on the competition's rows submits it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class CreateCompetitionRequest(RequestBody):
     held_out: Annotated[list[RowId], Field(max_length=MAX_ROWS, fail_fast=True)] = Field(default_factory=list)
     """Ids of the rows whose score is shown only after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of rows to hold out, chosen at random (alternative to row ids)."""
+    """Alternative to `held_out`: the share of rows to hold out. The server chooses them at random, in whole groups."""
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT_PATTERN)] | None = None
     """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
 
@@ -74,7 +77,7 @@ class ChangeCompetitionRequest(RequestBody):
     title: Title | None = None
     day_limit: Limit | None = None
     closes: AwareDatetime | None = None
-    """The new closing time. It must be later than the old one, and the competition must still be open."""
+    """The new closing time, later than the old one. A closed competition cannot reopen."""
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""
 
@@ -194,7 +197,7 @@ class SubmissionResponse(ResponseBody):
     created: datetime
     state: Literal["waiting", "scored", "refused"]
     why: str | None
-    """The reason if the submission was refused; at the daily limit, also the time when the next one is accepted."""
+    """The reason if the submission was refused. If the daily limit was reached, also when the next one is accepted."""
     scored: datetime | None
     """Time when the submission was scored, with the labels of that time."""
     relabelled: datetime | None

@@ -1,4 +1,4 @@
-"""The API for readers: list and download the releases and files of the registry."""
+"""The API for readers: list the releases of the server's registry and their files, and download files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ListedFile(ResponseBody):
 
 
 class FileListResponse(ResponseBody):
-    """A page of files of the registry, sorted by path."""
+    """Files of the registry, sorted by path."""
 
     files: list[ListedFile]
     next: str | None
@@ -102,7 +102,7 @@ class ReleaseResponse(ResponseBody):
 
 
 class ReleaseListResponse(ResponseBody):
-    """A page of releases of the registry, in order of publication."""
+    """Releases of the registry, in order of publication."""
 
     releases: list[ReleaseResponse]
     next: str | None
@@ -112,9 +112,8 @@ class ReleaseListResponse(ResponseBody):
 @router.get("/releases")
 def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
-    page = _visible_tree(request, viewer).index_page(
-        query.prefix, "" if query.after == "0" else query.after, query.limit
-    )
+    after = "" if query.after == "0" else query.after  # earlier clients start with 0
+    page = _visible_tree(request, viewer).index_page(query.prefix, after, query.limit)
     next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
@@ -128,11 +127,11 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
 
 
 def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
-    """Return the tiers of runs on the newest board, by folder."""
+    """Return the verification tier of each run that is on the newest board, by the run's folder."""
     board = request.app.state.site.boards.newest
-    folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
     if board is None:
         return {}
+    folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
     return {folder_of[reference]: tier for reference, tier in board.tiers(list(folder_of)).items()}
 
 
@@ -159,6 +158,7 @@ def read_files(
 
 
 def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
+    """Yield the body of a response to `read_files`; `files` has the hash and the size of each existing file."""
     total, buffer = 0, bytearray()
     for path in paths:
         sha256, size = files.get(path, ("", None))
@@ -214,7 +214,10 @@ def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
 
 
 def _range_start(request: Request, etag: str, size: int) -> int:
-    """Return the first byte to send. The server ignores ranges with an end: a resumed download needs none."""
+    """Return the position of the first byte to send.
+
+    A `Range` with an end is ignored, because nip-run's clients only resume downloads, which continue to the end.
+    """
     match = _OPEN_RANGE.fullmatch(request.headers.get("range", ""))
     if match is None or request.headers.get("if-range", etag) != etag:
         return 0

@@ -1,4 +1,4 @@
-"""Building blocks of the API's schemas: patterns of names, base classes of bodies, and declared errors."""
+"""Parts that all schemas of the API share: patterns of names, base classes of bodies, and descriptions of errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.base.text import did_you_mean, shortened
 from runner.server.web.api_errors import ApiError
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
-"""An owner, a name or a version."""
+"""Pattern of an owner, a name or a version."""
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 LINE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 """Text on one line, without control characters."""
@@ -21,6 +21,7 @@ TEXT_PATTERN = r"^[^\x00]*$"
 
 
 _MAX_KEY_PROBLEMS = 5
+"""Maximum number of unknown keys in an error message."""
 
 
 class RequestBody(BaseModel):

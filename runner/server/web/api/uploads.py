@@ -1,4 +1,7 @@
-"""The API for publishers: declare an upload, send its blobs in pieces, commit it, and get its state."""
+"""The API for publishers: declare an upload, send its blobs in pieces, commit the upload, and get its state.
+
+A blob is the content of a file, named by its SHA-256. `uploads/uploads.py` describes uploads and their states.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from runner.server.web.api.schemas import RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
-from runner.server.web.views import href_of
+from runner.server.web.views import href_of, private_href
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
@@ -63,7 +66,7 @@ class MissingBlob(ResponseBody):
     sha256: str
     size: int
     have: int
-    """Number of bytes that the server has received; send the bytes after them."""
+    """Number of bytes of the blob that the server has received. Send the rest."""
 
 
 class UploadResponse(ResponseBody):
@@ -72,7 +75,7 @@ class UploadResponse(ResponseBody):
     problems: list[str]
     missing: list[MissingBlob]
     notes: list[str] = Field(default_factory=list)
-    """Messages for the publisher, such as the URL of the release's page and the competitions that a run entered."""
+    """Messages for the publisher: the URL of the release's page, and the competitions that a run is submitted to."""
 
 
 class ReceivedBlobResponse(ResponseBody):
@@ -124,7 +127,7 @@ async def receive_piece(
     sha256: Hash,
     upload_offset: Annotated[int, Header(ge=0, lt=1 << 53)],
 ) -> ReceivedBlobResponse:
-    """Send bytes of a blob, after the first `Upload-Offset` bytes. Received bytes stay if the request is cut off."""
+    """Send a piece of a blob that starts at byte `Upload-Offset`. Received bytes stay if the connection breaks."""
     server = server_of(request)
     writer = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
     try:
@@ -174,7 +177,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
     },
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
-    """Commit a complete upload: the server checks and then publishes it. 202: the check runs; get the state later."""
+    """Commit a complete upload: the server checks and then publishes it. Status 202: get the state later."""
     server = server_of(request)
     server.publishing.commit(server.publishing.uploads.find(viewer, upload))
     return _commit_response(request, server.publishing.uploads.find(viewer, upload))
@@ -204,7 +207,7 @@ def _state_response(request: Request, upload: Upload) -> UploadResponse:
 
 
 def _publish_notes(request: Request, upload: Upload) -> list[str]:
-    """Return messages about a published upload: the URLs of pages, and the competitions that its runs entered."""
+    """Return messages about a published upload: the URLs of its pages, and the competitions of its runs."""
     published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in published if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address
@@ -214,12 +217,13 @@ def _publish_notes(request: Request, upload: Upload) -> list[str]:
 
 def _page_notes(connection: Connection, published: Sequence[Reference], address: str) -> list[str]:
     """Return messages with URLs: the page of the main release and, for several releases, the page of their owner."""
-    messages = []
-    for main in sorted(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))[:1]:
-        is_public = connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public"
-        page = href_of(str(main)) if is_public else f"/mine{href_of(str(main))}" if main.kind == Kind.RUN else "/mine"
-        messages.append(f"page of {main}, in a few seconds: {address}{page}")
-        if len(published) > 1:
-            path = f"/owner/{main.owner}" if is_public else "/mine"
-            messages.append(f"all releases of {main.owner}: {address}{path}")
-    return messages
+    if not published:  # the upload yanks or signs existing releases
+        return []
+    # The main release is the run with the shortest name: the names of a training run's parts are longer.
+    main = min(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))
+    if connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public":
+        page, list_page = href_of(str(main)), f"/owner/{main.owner}"
+    else:
+        page, list_page = private_href(main), "/mine"
+    messages = [f"page of {main}, in a few seconds: {address}{page}"]
+    return [*messages, f"all releases of {main.owner}: {address}{list_page}"] if len(published) > 1 else messages

@@ -1,4 +1,7 @@
-"""The first page, the pages of boards, and downloads of boards as files."""
+"""The first page, the pages of boards, and downloads of boards as files.
+
+On pages, a board is the ranked list of the runs on one task. `BoardSnapshot` has the boards of all tasks.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ ROWS = 100
 NEWEST = 20
 """Number of releases on the first page."""
 MAX_REFUSED = 50
-"""Maximum number of refused releases on the first page."""
+"""Maximum number of releases on the first page that no board shows because they cannot be read."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
@@ -55,7 +58,10 @@ TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
 def find_board_data(request: Request) -> BoardSnapshot:
-    """Return the newest board; raise EarlyResponse with a JSON body if the first board is not ready."""
+    """Return the newest snapshot; raise EarlyResponse with a JSON body if the first one is not ready.
+
+    Downloads use this dependency, and pages use `find_board`, which answers with a page.
+    """
     board = site_of(request).boards.newest
     if board is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
@@ -95,7 +101,7 @@ class BoardView(View):
     domain: tuple[str, str] | None
     """The two ends of the accuracy axis."""
     trained: bool
-    """Whether a shown run plays with a trained model; the table then has the column "Trained on"."""
+    """Whether a run on this part of the board uses a trained model; the table then has the column "Trained on"."""
     first: int
     last: int
     """The places of the first and the last shown row, from 1."""
@@ -104,9 +110,9 @@ class BoardView(View):
     """The URLs of the previous and the next part."""
     chart: Markup | None
     tiers: Sequence[tuple[str, str]]
-    """Each verification tier, with its meaning."""
+    """The verification tiers with their meanings."""
     meanings: Sequence[tuple[str, str]]
-    """Each kind of mark on the board, with its meaning."""
+    """The kinds of marks on the board with their meanings."""
     commands: Sequence[Command]
 
 
@@ -157,7 +163,7 @@ def _download(request: Request, board: BoardSnapshot, page: str, ending: str, co
     task = board.task(page)
     if task is None:
         return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
-    page = task["page"]  # the current name, if the address has an earlier one
+    page = task["page"]  # the current name of the board; the URL may contain an earlier name
     path = board.folder / f"{page}.{ending}.gz"
     tag = f"{board.name}-{page}-{ending}"
     response = compressed_file_response(request, path, content_type, cache_control=PUBLIC, tag=tag)

@@ -1,4 +1,7 @@
-"""Pages of single games and lists of games, for browsers without JavaScript."""
+"""Pages of a single game and of a list of games, for browsers without JavaScript.
+
+They read the pieces of the run's cached page (`run_cache.py`). With JavaScript, the run's page shows all games itself.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from runner.pages.report.served import ServedPage
 from runner.server.web.pages.run_cache import CachedPage
 from runner.server.web.pages.runs import find_run
 from runner.server.web.pages.site import ListingView, missing_page, run_reference, site_of
-from runner.server.web.responses import PRIVATE, PUBLIC, page_response
+from runner.server.web.responses import page_response
 
 pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
+"""Number of games in one part of the list."""
 MAX_PIECE_BYTES = 32 << 20
 _TOO_LARGE = "This game is too large for a page. Turn on JavaScript, or download the run with nip-run get."
 
@@ -46,7 +50,7 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
     if run is None:
         return missing_page(request, "This run does not exist on this server, or is private.")
     cached = site_of(request).runs.find([run.facts["sha256"]])
-    if cached is None:  # the run's page builds the pieces
+    if cached is None:  # redirect to the run's page, which builds the pieces
         return RedirectResponse(run_path, 303, {"cache-control": "no-store"})
     first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1
     about = next(iter(cached.content.about["runs"]), None)
@@ -61,13 +65,13 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
         links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
     account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
     page = ServedPage(title, [("game", section)], links=links, account=account, csrf_token=csrf_token)
-    return page_response(request, page, cache_control=PUBLIC if run.session is None else PRIVATE)
+    return page_response(request, page, cache_control=run.cache_control)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:
-    """Return the piece of the run's data that contains a game, or its row if `kind` is "list"; None if too large."""
-    firsts = about["lists" if kind == "list" else "pieces"]
-    number = max(index for index, first in enumerate(firsts) if first <= place)
+    """Return the piece that contains the game at `place` or, if `kind` is "list", its row; None if it is too large."""
+    first_places = about["lists" if kind == "list" else "pieces"]  # the place of the first game of each piece
+    number = max(index for index, first in enumerate(first_places) if first <= place)
     path = cached.piece(f"{about['slug']}-{kind}-{number}")
     if path is None or path.stat().st_size > MAX_PIECE_BYTES:
         return None

@@ -21,7 +21,9 @@ from runner.server.web.views import Command, ReleaseLine, VersionLine, View, com
 pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
+"""Number of releases in one part of a list."""
 MAX_TERMS = 8
+"""Maximum number of words of a search."""
 
 
 def part_number(part: str = "1") -> int:
@@ -102,6 +104,7 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
 
 
 def _count_text(count: int, part: int) -> str:
+    """Return a sentence about the search results; `count` is their number from this part on, at most `LISTED` + 1."""
     first = part * LISTED
     if count == 0:
         return "No public release contains all of these words. Try fewer words."

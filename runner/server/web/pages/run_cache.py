@@ -1,10 +1,10 @@
 """A cache of the pages of published runs and of pairs of runs. Each page is built once, in an isolated process.
 
-Releases are untrusted, so the time and memory of that process are limited. A release never changes, so a page that
-depends only on its bytes stays cached. A page that fails for another reason is tried again after a while.
+The content of releases is untrusted, so the time and memory of that process are limited. A release never changes, so a
+page that depends only on its bytes stays cached. If the server itself fails to build a page, it tries again later.
 
-Anyone may request any pair of runs. Pairs therefore have a queue of their own (a lane), and cannot delay single runs.
-In each lane, one requester may have only a few waiting pages.
+Pages are built in two queues, called lanes. Pairs of runs have their own lane, because anyone may request any pair, and
+these requests must not delay the pages of single runs. In each lane, one requester may have only a few waiting pages.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy.exc import SQLAlchemyError
 
 from runner.base.errors import NotFoundError
 from runner.base.hashing import tagged_hash
@@ -34,9 +33,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
-from runner.server.store.database import Database
-from runner.server.visible_tree import ServerTree
+from runner.server.visible_tree import open_registry
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -51,7 +48,7 @@ FAILED = "the server failed to build the page; reload later (the administrator c
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
-"""Names of the lanes and of their folders: one for pages of single runs, one for pages of pairs."""
+"""Names of the lanes and of their folders: for pages of one run and of two runs."""
 MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
@@ -80,12 +77,12 @@ class PageContent:
     wrong: str | None = None
     """The reason if the page could not be built."""
     pieces: Sequence[str] = ()
-    """Names of the files with pieces of the page's data."""
+    """Names of the pieces: files that contain a part of the page's data each, which the page's script loads."""
 
 
 @dataclass(frozen=True)
 class CachedPage:
-    """A page in a folder, with pieces of its data in files."""
+    """A page and the folder with its pieces."""
 
     folder: Path
     content: PageContent
@@ -99,13 +96,14 @@ class CachedPage:
 
 @dataclass
 class Lane:
-    """A queue that builds its pages one at a time."""
+    """A queue of pages, which are built one at a time."""
 
     semaphore: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
     """Pages in progress by key, each with its first requester."""
 
     def has_capacity(self, requester: str) -> bool:
+        """Return whether one more page of this requester may wait."""
         requester_pages = sum(first == requester for first, _ in self.tasks.values())
         return len(self.tasks) < MAX_WAITING and requester_pages < MAX_PER_REQUESTER
 
@@ -113,19 +111,23 @@ class Lane:
 class RunPages:
     """The cached pages of a server, and the lanes that build them."""
 
-    def __init__(self, settings: Settings, retry_seconds: float = RETRY_SECONDS) -> None:
-        self._settings, self._retry_seconds = settings, retry_seconds
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._folder = settings.folder / "pages"
         for unfinished in self._folder.glob("*/.*"):  # left by a killed server
             remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
+        """Pages that failed, by the names of their folders: the time of the next attempt, and the page to show."""
 
     def _page_folder(self, hashes: Sequence[str]) -> Path:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
 
     def find(self, hashes: Sequence[str]) -> CachedPage | None:
-        """Return the cached page of the releases with these hashes, or the page with the message of a failed one."""
+        """Return the cached page of the releases with these hashes; None if it must be built.
+
+        If building the page failed a short time ago, return a page with the reason.
+        """
         folder = self._page_folder(hashes)
         with suppress(OSError, ValueError):
             page = _load_page(folder)
@@ -137,7 +139,7 @@ class RunPages:
     async def get(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
     ) -> CachedPage:
-        """Return the page of one or two releases; build it if it is not cached.
+        """Return the page of one or two releases; build it if it is not cached. `requester` is an address or account.
 
         Raises:
             PageNotReady: the page is not ready after `wait` seconds, or too many pages are waiting, in total or for
@@ -196,7 +198,7 @@ class RunPages:
     def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
         """Return a page with a message, and cache it until the server may try to build the page again."""
         page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
-        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
+        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else RETRY_SECONDS
         self._failed[folder.name] = time.monotonic() + seconds, page
         while len(self._failed) > _MAX_FAILED:
             self._failed.popitem(last=False)
@@ -255,26 +257,23 @@ def write_page(
             file.write(data)
         pieces.append(name)
 
-    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
+    registry = open_registry(settings, viewer)
     os.chdir(temporary)
     try:
-        content = _build_content(Registry(tree, settings.limits), references, write_piece, pieces)
+        content = _build_content(registry, references, write_piece, pieces)
         data = orjson.dumps(content)
-    except SQLAlchemyError:
-        raise
     except Exception as error:
         if is_server_fault(error):
             raise
-        if _is_not_published(error):
-            return describe_error(error, temporary)
+        if _is_caused_by_missing_release(error):
+            return describe_error(error, temporary)  # not cached for long, because the release may become visible
         data = orjson.dumps(PageContent(wrong=describe_error(error, temporary), pieces=pieces))
     with create(page_folder / PAGE) as file:
         file.write(data)
     return None
 
 
-def _is_not_published(error: BaseException | None) -> bool:
-    """Return whether an error was caused by the visibility of a release, which may change, unlike its bytes."""
+def _is_caused_by_missing_release(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, NotFoundError):
             return True
@@ -283,8 +282,9 @@ def _is_not_published(error: BaseException | None) -> bool:
 
 
 def _build_content(
-    registry: Registry, references: Sequence[Reference], write_piece: Any, pieces: list[str]
+    registry: Registry, references: Sequence[Reference], write_piece: Callable[[str, bytes], None], pieces: list[str]
 ) -> PageContent:
+    """Download releases into the working directory, and build their page; `write_piece` adds a name to `pieces`."""
     from runner.pages.report.comparison import compare_page, page_reader
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site

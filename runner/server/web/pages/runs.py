@@ -1,11 +1,16 @@
-"""Pages of published and private runs, with games, lineage and commands, and pages that compare two runs."""
+"""Pages of single runs, public or private, and pages that compare two public runs.
+
+A page shows the run's report, which `run_cache.py` builds, between facts from the newest board. Facts are the values
+that a board stores for a release (`boards/builder.py`). The page's script loads the games from pieces: files that
+contain a part of the report's data each.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
@@ -24,7 +29,7 @@ from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.store.schema import is_release, releases
+from runner.server.store.schema import is_release, reference_of, releases
 from runner.server.visible_tree import ServerTree, visible_to
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
@@ -53,6 +58,7 @@ from runner.server.web.views import (
     draw_lineage,
     href_of,
     label_of,
+    private_href,
     rank,
 )
 
@@ -74,6 +80,12 @@ class ReproductionLine:
     outcome: str
     said: str
     """The outcome in words."""
+
+    @classmethod
+    def from_json(cls, reproduction: Mapping[str, Any]) -> Self:
+        release = reproduction["release"]
+        return cls(href=href_of(release), label=label_of(release), owner=reproduction["owner"],
+                   outcome=reproduction["outcome"], said=reproduction["said"])  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,23 +124,30 @@ class RunPageView(View):
 
 
 @dataclass(frozen=True)
-class FoundRun:
+class VisibleRun:
     """A run that the browser's account may see."""
 
     facts: Mapping[str, Any]
     session: BrowserSession | None
     """The session that may see a private run; None for a public run."""
 
+    @property
+    def cache_control(self) -> str:
+        return PUBLIC if self.session is None else PRIVATE
 
-def find_run(request: Request, reference: Reference) -> FoundRun | None:
-    """Return the public run or, for a path in `/mine/`, the private run; None if it is missing or not visible."""
+
+def find_run(request: Request, reference: Reference) -> VisibleRun | None:
+    """Return a public run or, if the request's path starts with `/mine/`, a private run.
+
+    Return None if the run does not exist or the browser's account may not see it.
+    """
     if request.url.path.startswith("/mine/"):
         session = find_session(request)
         facts = None if session is None else private_run(request, session.viewer, reference)
     else:
         session, board = None, site_of(request).boards.newest
         facts = None if board is None else board.release(str(reference))
-    return None if facts is None else FoundRun(facts, session)
+    return None if facts is None else VisibleRun(facts, session)
 
 
 def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
@@ -151,9 +170,9 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
 
 
 def release_facts(row: Row[Any]) -> dict[str, Any]:
-    """Return the facts of a private release that lists show."""
+    """Return the facts of a private release that lists of releases show."""
     return {
-        "reference": f"{row.kind}/{row.owner}/{row.name}@{row.version}", "kind": row.kind, "owner": row.owner,
+        "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,
         "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
     }  # fmt: skip
 
@@ -161,7 +180,10 @@ def release_facts(row: Row[Any]) -> dict[str, Any]:
 async def _cached_page(
     request: Request, references: Sequence[Reference], hashes: Sequence[str], session: BrowserSession | None = None
 ) -> CachedPage:
-    """Return the page of one or two runs, built if necessary; raise EarlyResponse if it is not ready."""
+    """Return the page of one or two runs, built if necessary; raise EarlyResponse if it is not ready.
+
+    `session` is the session that may see a private run.
+    """
     if session is None:
         viewer, requester = ANYBODY, caller_of(request.scope, server_of(request).settings.proxies)
     else:
@@ -182,9 +204,8 @@ async def public_run_page(
     if facts is None:
         session = await run_in_threadpool(find_session, request)
         viewer = ANYBODY if session is None else session.viewer
-        private = await run_in_threadpool(private_run, request, viewer, reference)
-        if private is not None:
-            return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
+        if await run_in_threadpool(private_run, request, viewer, reference) is not None:
+            return RedirectResponse(private_href(reference), 303, {"cache-control": PRIVATE})
         return missing_page(request, "This run does not exist on this server, or is private.")
     cached = await _cached_page(request, [reference], [facts["sha256"]])
 
@@ -215,9 +236,24 @@ def run_page(
     *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
     """Build the page of a run at `path`; without a board, the page of a private run."""
-    reference = facts["reference"]
-    row = None if board is None else board.row_of(reference)
+    row = None if board is None else board.row_of(facts["reference"])
     task = None if board is None or row is None else board.task(row["page"])
+    view = _build_view(facts, cached, path, address, board, row=row, task=task)
+    about = {**cached.content.about, "data": f"{path}/data/"}
+    route = next(iter(cached.content.sections), ["run", ""])[0]
+    links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
+    links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
+    account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
+    title = label_of(facts["reference"])
+    return ServedPage(title, [(route, view.render())], about, links, account=account, csrf_token=csrf_token)
+
+
+def _build_view(
+    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
+    *, row: Mapping[str, Any] | None, task: Mapping[str, Any] | None,
+) -> RunPageView:  # fmt: skip
+    """Return the content of a run's page; `row` is the run's row on its board, and `task` is the board's summary."""
+    reference = facts["reference"]
     family = [] if board is None else board.family_of(reference)
     if len(family) < 2:  # only the run itself: there is no lineage to show
         family = []
@@ -225,12 +261,13 @@ def run_page(
     has_games = any(run["count"] for run in cached.content.about["runs"])
     versions = [] if board is None else board.releases_of("run", facts["owner"], facts["name"])
     reproductions, parameters = facts.get("reproductions", ()), cached.content.parameters
-    sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
-    parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
-    parts += [("#versions", "Versions")] if len(versions) > 1 else []
-    comparison_path = _comparison_path(row, task)
-    parts += [(comparison_path, "Compare with the leader of this board")] if comparison_path else []
-    view = RunPageView(
+    optional_parts = {"lineage": family, "parameters": parameters, "reproductions": reproductions,
+                      "versions": versions[1:]}  # fmt: skip
+    parts = [("#get", "Get and reproduce")]
+    parts += [(f"#{name}", name.capitalize()) for name, content in optional_parts.items() if content]
+    if comparison_path := _comparison_path(row, task):
+        parts.append((comparison_path, "Compare with the leader of this board"))
+    return RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
         rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
@@ -239,26 +276,14 @@ def run_page(
         owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
         links=[] if board is None else _by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
-        inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
+        inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - escaped when built
         games=f"{path}/games" if has_games else None,
         lineage=draw_lineage(family, short_hash) if family else None,
         curve=None if is_training else draw_learning_curve(family, short_hash),  # a training run's report has one
         family=[FamilyLine.from_row(member) for member in family], parameters=parameters,
-        reproductions=[
-            ReproductionLine(href=href_of(run["release"]), label=label_of(run["release"]), owner=run["owner"],
-                             outcome=run["outcome"], said=run["said"])
-            for run in reproductions
-        ],
+        reproductions=[ReproductionLine.from_json(reproduction) for reproduction in reproductions],
         versions=[ReleaseLine.from_facts(version) for version in versions],
     )  # fmt: skip
-    about = {**cached.content.about, "data": f"{path}/data/"}
-    route = next(iter(cached.content.sections), ["run", ""])[0]
-    links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
-    links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
-    account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
-    return ServedPage(
-        label_of(reference), [(route, view.render())], about, links, account=account, csrf_token=csrf_token
-    )
 
 
 def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -273,7 +298,7 @@ def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> lis
 
 
 _ROLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces", "child_of": "Derived from"}
-"""Titles for the roles of links. Other roles are shown as they are."""
+"""Titles for the roles of links. The title of another role is the role itself."""
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
@@ -298,12 +323,13 @@ def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | No
 def run_piece(request: Request, reference: Annotated[Reference, Depends(run_reference)], piece: str) -> Response:
     """Return a piece of a run's games for the page's script."""
     run = find_run(request, reference)
-    cache_control = PUBLIC if run is None or run.session is None else PRIVATE
-    return _piece_response(request, [] if run is None else [run.facts["sha256"]], piece, cache_control)
+    if run is None:
+        return _piece_response(request, [], piece)
+    return _piece_response(request, [run.facts["sha256"]], piece, run.cache_control)
 
 
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache_control: str = PUBLIC) -> Response:
-    """Return a piece of the cached page of the runs with these hashes."""
+    """Return a piece of the cached page of the runs with these hashes; status 404 if it is not cached."""
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
     if not path:
@@ -314,25 +340,25 @@ def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache_c
 @pages.get("/compare")
 def compare_form(request: Request, base: str = "", other: str = "") -> Response:
     """Redirect to the page that compares two runs, OWNER/NAME@VERSION each."""
-    name = r"[a-z0-9._-]{1,100}"
-    matches = [re.fullmatch(rf"(?:run/)?({name})/({name})@([A-Za-z0-9._-]{{1,100}})", text) for text in (base, other)]
-    if None in matches:
+    first, second = _RUN.fullmatch(base), _RUN.fullmatch(other)
+    if first is None or second is None:
         message = "To compare two runs, open /compare?base=OWNER/NAME@VERSION&other=OWNER/NAME@VERSION."
         return missing_page(request, message)
-    return RedirectResponse("/compare/" + "/".join("/".join(match.groups()) for match in matches if match), 303)
+    return RedirectResponse("/".join(("/compare", *first.groups(), *second.groups())), 303)
 
 
+_RUN = re.compile(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})")
 _COMPARISON_ROUTE = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
 def _compared_runs(request: Request) -> list[Reference]:
     """Return the two runs in the path of a request."""
-    values = list(request.path_params.values())
+    values = list(request.path_params.values())  # in the order of `_COMPARISON_ROUTE`
     return [run_reference(*values[:3]), run_reference(*values[3:6])]
 
 
 def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
-    """Return the hashes of two public runs; an empty list if one of them is not public here."""
+    """Return the hashes of two public runs; an empty list if one of them is not on the board."""
     facts = [board.release(str(reference)) for reference in pair]
     return [run["sha256"] for run in facts if run] if all(facts) else []
 
@@ -345,7 +371,7 @@ async def compare(request: Request, board: Board) -> Response:
     if not hashes or pair[0] == pair[1]:
         return missing_page(request, "Only two different public runs can be compared; check both runs in the address.")
     cached = await _cached_page(request, pair, hashes)
-    sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - ours, escaped
+    sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - escaped when built
     if not sections:
         message = f"The runs cannot be compared: {cached.content.wrong}"
         sections = [("compare", ListingView(lead=[message]).render())]

@@ -5,29 +5,30 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from sqlalchemy import Row, select
+from sqlalchemy import select
 from starlette.responses import RedirectResponse, Response
 
-from runner.documents.releases.reference import Kind
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSession, sign_in, sign_out
-from runner.server.store.schema import releases
+from runner.server.store.schema import reference_of, releases
 from runner.server.visible_tree import visible_to
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import SESSION, cookie_name, find_session, is_own_form, read_form
 from runner.server.web.pages.runs import release_facts
 from runner.server.web.pages.site import ListingView, Session
 from runner.server.web.responses import PRIVATE, page_response
-from runner.server.web.views import ReleaseLine, View
+from runner.server.web.views import ReleaseLine, View, private_href
 
 pages = APIRouter(include_in_schema=False)
 
 FORM_SECONDS = 3600
+"""Time until a form for signing in expires."""
 _FORM_COOKIE = "nip-run-form"
+"""Name of the cookie with the CSRF token of the form for signing in. Other forms use the token of the session."""
 _MAX_LISTED = 1_000
 Form = Annotated[dict[str, str], Depends(read_form)]
 
@@ -110,7 +111,7 @@ def mine(request: Request, session: Session) -> Response:
     query = select(releases).where(releases.c.visibility == "private", visible_to(viewer))
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
-    lines = [ReleaseLine.from_facts(release_facts(row), _private_page(row)) for row in rows]
+    lines = [ReleaseLine.from_facts(release_facts(row), private_href(reference_of(row))) for row in rows]
     visible = "Only you and the members of the owning organisations see these releases."
     lead = [visible if lines else "You have no private releases. Publish one with nip-run publish --private."]
     lead.append(f"You see private releases of: {', '.join(sorted(viewer.owners))}.")
@@ -120,7 +121,3 @@ def mine(request: Request, session: Session) -> Response:
         "Private releases", section, nav_path="/mine", account=viewer.account, csrf_token=session.csrf_token
     )
     return page_response(request, page, cache_control=PRIVATE)
-
-
-def _private_page(row: Row[Any]) -> str:
-    return f"/mine/run/{row.owner}/{row.name}/{row.version}" if row.kind == Kind.RUN else "/mine"

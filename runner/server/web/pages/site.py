@@ -1,4 +1,8 @@
-"""Parts that all pages share: the boards, the page cache, FastAPI dependencies, and the pages for missing content."""
+"""Parts that all pages share: the boards, the caches, FastAPI dependencies, and pages for missing content.
+
+`Board` and `Session` are types of parameters: FastAPI passes the newest board and the browser's session to a page that
+declares them.
+"""
 
 from __future__ import annotations
 
