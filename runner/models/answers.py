@@ -1,4 +1,7 @@
-"""Interprets servers' answers. The same functions read an answer on arrival, from a journal and from a cache."""
+"""Interprets servers' answers: their choices, models and token counts, in chat completions and in Messages API answers.
+
+The same functions read an answer on arrival, from a journal and from a cache.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import orjson
 from runner.models.interface import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
+"""The key of the choices in a chat completion."""
 EXTRA: Final = "choices"
 """The value of `altered` for an answer with more choices than requested; the additional ones were removed."""
 _DETAILS: Final = ("prompt_tokens_details", "completion_tokens_details")
@@ -26,7 +30,7 @@ MAX_TIER: Final = 40
 MAX_OTHER_BYTES: Final = 64 << 10
 """The maximum size of `Completion.other_fields`."""
 MAX_DEPTH: Final = 222
-"""Maximum nesting depth of an answer for which records and other documents that contain it can be written as JSON."""
+"""Maximum nesting depth of an answer that is stored as JSON inside records and other documents."""
 _MAX_WRITTEN_DEPTH: Final = 254
 """Maximum nesting depth that orjson can write."""
 
@@ -64,17 +68,17 @@ def is_deep(content: bytes, data: Any) -> bool:
 
 def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Return the choices of a server's answer."""
-    if is_message(data):
-        return (_message_choice(data),)
+    if is_messages_answer(data):
+        return (_messages_answer_choice(data),)
     return tuple(_choice(item) for item in message_choices(data))
 
 
-def is_message(data: Mapping[str, Any]) -> bool:
+def is_messages_answer(data: Mapping[str, Any]) -> bool:
     """Return whether an answer comes from Anthropic's Messages API. All other answers are chat completions."""
     return data.get("type") == "message" and isinstance(data.get("content"), list) and CHOICES not in data
 
 
-def _message_choice(data: Mapping[str, Any]) -> Choice:
+def _messages_answer_choice(data: Mapping[str, Any]) -> Choice:
     blocks = [block for block in data["content"] if isinstance(block, dict)]
     stop_reason = data.get("stop_reason")
     reason = None if stop_reason is None else as_text(stop_reason)[:MAX_REASON]
@@ -94,7 +98,7 @@ def _joined_text(blocks: list[dict[str, Any]], kind: str) -> str | None:
 
 
 def message_choices(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return those choices of an answer that contain a message, unchanged."""
+    """Return the choices of a chat completion that contain a message, unchanged."""
     raw = data.get(CHOICES)
     items = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
     return [item for item in items if isinstance(item.get("message"), dict)]
@@ -151,8 +155,8 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     raw = data.get("usage")
     if not isinstance(raw, dict):
         return None
-    if is_message(data):
-        return _message_usage(raw)
+    if is_messages_answer(data):
+        return _messages_answer_usage(raw)
     prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if prompt is None:
         return None
@@ -169,7 +173,7 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def _message_usage(raw: Mapping[str, Any]) -> Usage | None:
+def _messages_answer_usage(raw: Mapping[str, Any]) -> Usage | None:
     """Return the usage of an answer of the Messages API; None if it has no count of input tokens.
 
     The count of input tokens does not include the tokens that the server read from or wrote to its cache.
@@ -213,7 +217,7 @@ def reported_usage(data: Mapping[str, Any]) -> Usage | None:
     Servers use different names for counts. `total_tokens` shows which parts a server counts separately.
     """
     usage, raw = usage_of(data), data.get("usage")
-    if usage is None or not isinstance(raw, dict) or is_message(data):
+    if usage is None or not isinstance(raw, dict) or is_messages_answer(data):
         return usage
     parts = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
     cached, cache_written, reasoning = (

@@ -1,4 +1,4 @@
-"""Events of a run's calls, reported by the layers around the providers."""
+"""The events of a run's calls. The layers around the providers report them; progress, costs and notes receive them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from unicodedata import normalize
 from runner.models.settings import ModelSettings
 
 _KEYS = frozenset(field.name for field in fields(ModelSettings)) - {"provider", "run", "lineage"}
-"""Keys of a model group that must not be in `extra_body`, except names that have another meaning at routers."""
+"""Keys of a model group that must not be in `extra_body`. The three exceptions have another meaning at routers."""
 
 _ALIASES = {
     "base_url": "api_base",

@@ -1,4 +1,7 @@
-"""The interface of models for all other packages: one function, `complete(request) -> completion`."""
+"""The interface of models for all other packages: one function, `complete(request) -> completion`.
+
+All providers and layers share these types of requests, completions and token counts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from runner.game.prompts.chat import ChatMessage
 
 
 class SampleKey(NamedTuple):
-    """Identifies the answer to a request. No two requests of a run have the same key."""
+    """Identifies a request of a run and the answer to it, by the game, the round, the agent and the attempt."""
 
     datapoint: str
     repeat: int

@@ -1,4 +1,8 @@
-"""The types of records in a run's journal, and their conversion from and to JSON."""
+"""The types of records in a run's journal, and their conversion from and to JSON.
+
+The layers around the models write these records. Everything that reads a run, such as tables, `resume` and `verify`,
+reads them with `read_records` or through `journal_index`.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,14 @@ SHORT: Final = 8
 
 
 def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
-    """Return the first record of a new journal, with its format, its run, and a number that no other journal has.
+    """Return the first record of a new journal: its format, the run's identity and id, and the journal's number.
 
-    `shard` has the number of the shard and the number of all shards, for the journal of a shard.
+    `shard` has the number of the shard and the number of all shards, for the journal of a shard. `journal` is a number
+    that no other journal has; by default a random one.
     """
-    part = {} if shard is None else {SHARD: list(shard)}
+    shard_field = {} if shard is None else {SHARD: list(shard)}
     number = secrets.token_hex(8) if journal is None else journal
-    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, **part, "journal": number}
+    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, **shard_field, "journal": number}
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:

@@ -112,8 +112,8 @@ def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
         if chosen_probability is None:
             return PAccept(None, NO_NUMBER)
         alternatives.append((spelling.spelled[position], chosen_probability))
-    shares = [0.0, 0.0]
-    unclear = 0.0
+    shares = [0.0, 0.0]  # of accept and of reject
+    unclear = 0.0  # of tokens that could begin either verdict
     for spelled, probability in alternatives:
         index = _matching_verdict(spelled, verdict_texts)
         if index is not None:
@@ -178,10 +178,11 @@ class _Spelling:
 
     tokens: Sequence[Mapping[str, Any]]
     spelled: Sequence[bytes]
-    """The bytes of each token."""
+    """The bytes of each token, in the same order."""
     joined: bytes
     """The bytes of all tokens."""
     text: str
+    """The text of the choice, which is a part of the joined bytes."""
     start: int
     """The offset of the text in the joined bytes."""
     ends: Sequence[int]

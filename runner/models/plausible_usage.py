@@ -1,4 +1,8 @@
-"""Checks the token counts that servers report against the text of a call, and estimates impossible counts."""
+"""Checks the token counts that servers report against the texts of the call.
+
+`answer_reader` replaces impossible counts by estimates, and a budget raises low counts. `LostMessages` finds servers
+that count too few tokens for all messages of a prompt.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _LABELS = {
     "output": "out", "reasoning": "reasoning", "audio_output": "audio out",
 }  # fmt: skip
 _PER_CALL = ("requests_kcount",)
-"""The fields of the list with other units than tokens. If a model has such a field, its price per token is too low."""
+"""The fields of the list with prices per call. The tokens of a model with such a field are only a part of its cost."""
 
 
 class Pricing(Protocol):
@@ -150,9 +150,9 @@ def price_of(settings: ModelSettings, on: date | None = None) -> Price | ListedP
 
 
 def budget_price(settings: ModelSettings, *, doubted: bool) -> Pricing | None:
-    """Return the price that a budget uses: that of `price_of`, or a higher listed price if `doubted` is true.
+    """Return the price that a budget uses: the result of `price_of` or, if it is `doubted`, a higher listed price.
 
-    `doubted` says that the user has not confirmed the spec's price.
+    A price is doubted if it comes from a downloaded spec, and the user has not confirmed it.
     """
     price = price_of(settings)
     listed = listed_price(settings) if doubted and settings.price is not None else None
@@ -257,9 +257,7 @@ def _bands(listed: ModelPrice) -> Sequence[Band] | None:
     bands = []
     for start in sorted(starts):
         rates = {name: _rate(value, start) for name, value in raw.items() if value is not None}
-        rates.setdefault(
-            "cache_write", rates["input"]
-        )  # the list omits this price if cache writes cost as much as input
+        rates.setdefault("cache_write", rates["input"])  # the list omits it if it equals the price of input
         bands.append(Band(start, Price(**rates)))
     return bands
 

@@ -30,8 +30,8 @@ class ProviderTraits:
     """One call can return several answers (`n`)."""
     takes_batches: bool = False
     """The provider has a Batch API."""
-    drawn: bool = False
-    """Answers are generated locally, from the rollout's seed."""
+    generates_locally: bool = False
+    """Answers are generated in this process, from the rollout's seed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Keys of a model group that the API does not support, each with the alternative."""
     needs_limit: bool = False
@@ -85,7 +85,7 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
             "batch": "leave it out; calls are sent one by one",
         },
     ),
-    "dummy": ProviderTraits(drawn=True),
+    "dummy": ProviderTraits(generates_locally=True),
     "replay": ProviderTraits(needs_run=True),
 }
 

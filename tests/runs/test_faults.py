@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ProviderRefusal
-from runner.models.layers.limits import START_SHARE
+from runner.models.layers.limits import START_DIVISOR
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, interrupt, started, started_silent, until
 from tests.support.runs import derived_files, journal_records, only_run, played, table
@@ -237,7 +237,7 @@ def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
     with serving(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=60)
         process = started("spec.yaml", "rollouts.concurrency=48", cwd=tmp_path)
-        until(lambda: server.stats()["open"] == 48 // START_SHARE or process.poll() is not None)
+        until(lambda: server.stats()["open"] == 48 // START_DIVISOR or process.poll() is not None)
         interrupt(process)
         asked = server.requests
         server.change(held_after=None)

@@ -1,8 +1,8 @@
 """The circuit breaker of a server: a server that seems down gets one call at a time, and finally no more calls.
 
-If there is no connection, or a gateway answers 502, 503 or 504, the server is down for everyone. A few prompts may be
-the cause of other failures in transport (time-outs, resets, answers that are not completions, or a 500 before any
-answer). Such failures count only if enough different samples had them in a row. A 429 shows that the server is up.
+If there is no connection, or a gateway answers 502, 503 or 504, the server is down for all calls. Other failures in
+transport (time-outs, resets, answers that are not completions, or a 500 before any answer) may be caused by a few
+prompts, so they count only if enough different samples had them in a row. A 429 shows that the server is up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Listener = Callable[[str | None], None]
 """Called with a message when a server goes down, and with None when it is up again."""
 
 GATEWAY = (502, 503, 504)
-"""Statuses of a gateway whose server is down for everyone."""
+"""Statuses of a gateway whose server is down for all calls."""
 
 ALIVE = (408, 409, 425, 429, 529)
 """Statuses of a server that is up and requests another attempt later."""
@@ -51,8 +51,8 @@ class Breaker:
         self._message: str | None = None
         self._jitter = random.Random()
         self._has_answered = False
-        self._failures = self._certain = 0
-        """Number of consecutive failures, and of those among them that no prompt can cause."""
+        self._failures = self._outages = 0
+        """Number of consecutive failures, and how many of them no prompt can have caused."""
         self._samples: set[SampleKey] = set()
         """Samples of the consecutive failures."""
         self._last_error = ""
@@ -186,7 +186,7 @@ class Breaker:
         return False
 
     def _record_answer(self) -> None:
-        self._failures = self._certain = self._probes = 0
+        self._failures = self._outages = self._probes = 0
         self._samples.clear()
         if self._is_open:
             self._is_open = False
@@ -203,11 +203,11 @@ class Breaker:
             return
         self._last_error = str(error)
         self._failures += 1
-        self._certain += is_down
+        self._outages += is_down
         self._samples.add(request.sample)
         wait = min(error.retry_after or 0.0, self._waits.total_seconds)
         self._not_before = max(self._not_before, self._clock() + wait)
-        opens = not self._is_open and not probe and max(self._certain, len(self._samples)) >= self._policy.failures
+        opens = not self._is_open and not probe and max(self._outages, len(self._samples)) >= self._policy.failures
         if probe:
             self._probes += 1
         elif opens:

@@ -1,4 +1,4 @@
-"""The cache: completions that runs share, in one SQLite file.
+"""The cache of the spec key `cache`: completions that several runs share, in one SQLite file.
 
 The key of an answer consists of the complete request, the server's address, and the sample's repeat and attempt. So a
 model group never gets another model's answer, and repeats of a datapoint never share an answer. Errors are not stored.

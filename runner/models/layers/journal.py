@@ -1,4 +1,8 @@
-"""The journal layer: answers from the journal if possible, and otherwise writes new answers to the journal first."""
+"""The outermost layer around the models: answers from the journal, or records each new answer before a game gets it.
+
+Samples whose games send identical requests are siblings. One call can request the answers of all of them, which share
+its record.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +76,9 @@ class JournaledCompleter:
         self._charge = charge
         self._asks_again = asks_again
         self._unclaimed: dict[SampleKey, Completion] = {}
-        """Answers of sibling samples that were not requested yet."""
+        """Recorded answers for siblings, whose games have not requested them yet."""
         self._locks: dict[SampleKey, asyncio.Lock] = {}
-        """A lock for each family of sibling samples, by its first sample."""
+        """A lock for each set of siblings, by its first sample."""
         self._recorded_now: set[SampleKey] = set()
         """Samples that this process has requested."""
 
@@ -133,13 +137,13 @@ class JournaledCompleter:
 
     async def _call_with_siblings(self, request: Request, identity: RequestRecord) -> Completion:
         """Make one call for this sample and for all its siblings without an answer, and return this sample's answer."""
-        family = sorted((request.sample, *request.siblings))
-        async with self._locks.setdefault(family[0], asyncio.Lock()):
+        samples = sorted((request.sample, *request.siblings))
+        async with self._locks.setdefault(samples[0], asyncio.Lock()):
             if request.sample in self._unclaimed:
                 return self._unclaimed.pop(request.sample)
             unanswered = [
                 sample
-                for sample in family
+                for sample in samples
                 if sample == request.sample or (sample not in self._recorded_now and self._recorded.get(sample) is None)
             ]
             # This sample must be first, because a server may return fewer answers than requested.
@@ -149,9 +153,8 @@ class JournaledCompleter:
                     return await self._call_one(request, identity)
                 return await self._call_many(request, identity, unanswered[:MAX_N])
             finally:
-                self._recorded_now.add(
-                    request.sample
-                )  # even without an answer, so that siblings do not request it again
+                # Even without an answer, so that siblings do not request it again.
+                self._recorded_now.add(request.sample)
 
     async def _call_many(self, request: Request, identity: RequestRecord, samples: Sequence[SampleKey]) -> Completion:
         """Make one call for all these samples, and return the first sample's answer.

@@ -1,7 +1,8 @@
 """Limits the concurrency and the rate of calls.
 
-A run has one fair semaphore. A model group has an AIMD limit (additive increase, multiplicative decrease) with slow
-start, and a leaky bucket each for requests and tokens.
+A run has one fair semaphore for all its calls. Each model group has a limit of its own concurrent calls, which adapts
+to the server as TCP does (additive increase, multiplicative decrease, slow start), and a leaky bucket each for requests
+and tokens per minute.
 
 - Increase: a group's limit starts at a quarter of the concurrency. It doubles with each round trip until the server
   refuses a quarter of the calls, and then grows by one per round trip. It grows only after successes while the limit is
@@ -9,7 +10,7 @@ start, and a leaky bucket each for requests and tokens.
 - Decrease: a 429 shrinks the limit by a fifth, at most once per cool-down. During a cool-down, the limit grows only if
   the server refuses few calls.
 - Pause: a 429 also pauses the whole group for the time that the server requests, unless this exceeds the maximum
-  duration of a call. Otherwise, each of a thousand calls would have to be refused once.
+  duration of a call. Without the pause, every waiting call would be refused once.
 
 The log reports each decrease of the limit, and each doubling.
 """
@@ -27,8 +28,8 @@ from dataclasses import dataclass
 from runner.base.errors import TransientError
 from runner.models.interface import Complete, Completion, Request
 
-START_SHARE = 4
-"""The concurrency divided by the initial limit."""
+START_DIVISOR = 4
+"""The initial limit of a group is the run's concurrency divided by this."""
 SHRINK = 0.8
 """Factor of the limit after a 429."""
 BACKOFF_COOLDOWN_SECONDS = 15.0
@@ -129,7 +130,7 @@ class GroupLimit:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.group = group
-        self.limit = float(max(maximum // START_SHARE, min(maximum, 8)))
+        self.limit = float(max(maximum // START_DIVISOR, min(maximum, 8)))
         self._logged_limit = int(self.limit)
         self._maximum = maximum
         self._max_pause = max_pause
@@ -147,13 +148,8 @@ class GroupLimit:
         """Use the rate limits that a server's headers report, unless the spec sets the limits."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
-            if (
-                self._fixed_rates[kind] is None
-                and text.isascii()
-                and text.isdigit()
-                and len(text) < 16
-                and int(text) > 0
-            ):
+            is_valid = text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0
+            if is_valid and self._fixed_rates[kind] is None:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = LeakyBucket(float(text), self._clock)
@@ -176,12 +172,12 @@ class GroupLimit:
                     self._leave()  # the slot was assigned at the moment of cancellation
                 raise
         try:
-            return await self._pause(tokens)
+            return await self._wait_for_rates(tokens)
         except BaseException:
             self._leave()
             raise
 
-    async def _pause(self, tokens: Callable[[], int]) -> int:
+    async def _wait_for_rates(self, tokens: Callable[[], int]) -> int:
         reserved = tokens() if "tokens" in self._buckets else 0
         waits = [bucket.wait_for(1 if kind == "requests" else reserved) for kind, bucket in self._buckets.items()]
         wait = max(waits, default=0.0)

@@ -101,7 +101,7 @@ class InFlight:
 
 
 class AbandonedCalls:
-    """The calls that an earlier process left in flight. Pass every record of the journal to `see`."""
+    """The calls that an earlier process left in flight, once `see` has received every record of the journal."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -129,7 +129,7 @@ class AbandonedCalls:
         return not self._slots
 
     def see(self, sequence: int, record: Record) -> None:
-        """Remove the call to which a record of the journal belongs."""
+        """Remove the call that a record of the journal shows to be finished or counted."""
         if not self._slots:
             return
         if isinstance(record, LostRecord):

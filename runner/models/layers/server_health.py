@@ -1,8 +1,8 @@
-"""Excludes a server of a model group that refuses or fails calls which other servers of the group accept.
+"""Excludes a server from a pool if it refuses or fails calls that other servers of the model group accept.
 
 If another server accepts a call, a refusal of this call (too long, malformed, unknown model, API key) or a 500 is the
-fault of the server, not of the call. An excluded server only gets one call at a time, as a probe. When a server is
-excluded depends on its errors:
+fault of the server, not of the call. An excluded server gets only one call at a time, as a probe. Its errors decide
+when a server is excluded:
 
 - A server that would refuse every call (API key, unknown model) is excluded at the first such call.
 - A server that fails (such as with a 500) is excluded after `failures` different samples in a row.
@@ -32,7 +32,7 @@ from runner.models.retry_policy import TransientPolicy
 
 
 class ServerRefusal(CallError):
-    """A server of a pool refuses a call. The `refusal` is raised only if all other servers refuse the call, too."""
+    """Raised if one server of a pool refuses a call. Its `refusal` is raised only if all servers refuse the call."""
 
     def __init__(self, refusal: ProviderRefusal) -> None:
         call_error = refusal.of_one_call
@@ -176,7 +176,7 @@ class ServerHealth:
                 f"{self._server} does not accept calls of models.{self._group} that other servers accept; its games "
                 "continue at the other servers, and one call at a time tests this server"
             )
-        if self.is_excluded or is_refusal(error):  # occasional failures are handled by retries
+        if self.is_excluded or is_refusal(error):  # retries handle occasional failures, which need no report
             calls, self._unreported = self._unreported, 0
             self._unlike(calls, str(error))
 

@@ -39,8 +39,8 @@ from runner.models.retry_policy import TransientPolicy
 BOUND = 1.05
 """Maximum number of active games of a server, as a multiple of the mean of all servers."""
 
-Rollout = tuple[str, int]
-"""A datapoint's id and the number of the rollout."""
+GameKey = tuple[str, int]
+"""Identifies a game: the datapoint's id and the number of the repeat."""
 
 
 class Placement:
@@ -48,7 +48,7 @@ class Placement:
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = tuple(server.encode() for server in servers)
-        self._homes: dict[Rollout, dict[str, int]] = {}
+        self._homes: dict[GameKey, dict[str, int]] = {}
         self._in_play: dict[str, list[int]] = {}
 
     def order(self, sample: SampleKey) -> list[int]:
@@ -75,9 +75,9 @@ class Placement:
         in_play[home] += 1
         return home
 
-    def release(self, rollout: Rollout) -> None:
+    def release(self, game: GameKey) -> None:
         """Release the servers of a finished game, if it has any."""
-        for agent, home in self._homes.pop(rollout, {}).items():
+        for agent, home in self._homes.pop(game, {}).items():
             self._in_play[agent][home] -= 1
 
 
@@ -115,7 +115,7 @@ class _Progress:
     """Number of attempts that count for the retry policy."""
     failed: int = 0
     """Number of all failed attempts."""
-    since: float | None = None
+    first_failure: float | None = None
     """Time of the first failure."""
     tried: set[int] = field(default_factory=set)
     """Servers that did not answer the call; another server should be next."""
@@ -188,7 +188,7 @@ class ServerPool:
         """Count a failed attempt; return the wait in seconds before the next one, and whether this was the last one."""
         progress.failed += 1
         now = self._clock()
-        progress.since = now if progress.since is None else progress.since
+        progress.first_failure = now if progress.first_failure is None else progress.first_failure
         if error.status not in ALIVE:
             progress.tried.add(server)
         if is_fault(error):
@@ -197,7 +197,8 @@ class ServerPool:
             return 0.0, False  # the server's breaker limits the number of probes
         is_elsewhere = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
-        wait, is_last = after_failure(self._policy, error, progress.attempts, now - progress.since, self._jitter)
+        elapsed = now - progress.first_failure
+        wait, is_last = after_failure(self._policy, error, progress.attempts, elapsed, self._jitter)
         return (0.0 if server in progress.tried and is_elsewhere else wait), is_last
 
     def _remaining_servers(self, progress: _Progress) -> list[int]:
@@ -272,7 +273,7 @@ class ServerPool:
         breakers = [breaker for breaker in breakers if breaker.is_open]
         delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
         changes = {breaker.change() for breaker in breakers}
-        sleep_tasks = [asyncio.ensure_future(self._sleep_for(min(delays)))] if delays else []
+        sleep_tasks = [asyncio.ensure_future(self._sleep(min(delays)))] if delays else []
         try:
             done, _ = await asyncio.wait({*changes, *sleep_tasks}, return_when=asyncio.FIRST_COMPLETED)
             for sleep_task in sleep_tasks:
@@ -280,6 +281,3 @@ class ServerPool:
                     sleep_task.result()  # raises if the run is stopping
         finally:
             await cancel_all(sleep_tasks)
-
-    async def _sleep_for(self, seconds: float) -> None:
-        await self._sleep(seconds)

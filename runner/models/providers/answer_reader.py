@@ -37,13 +37,8 @@ def read_completion(
     group = request.group
     data, problem = parse_json(content)
     if problem:
-        strict_json, repairs = repair_and_redact(content, current_redactor())
-        if strict_json is not None:
-            content, (data, problem) = strict_json, parse_json(strict_json)
-            altered = tuple(dict.fromkeys((*repairs, *altered)))
-    if problem:
-        start = escape_controls(current_redactor().redact_start(content, 60))
-        raise TransientError(f"{settings.server_label(group)} sent an answer that is not JSON ({problem}): {start!r}")
+        data, content, repairs = _repair(content, problem, settings, group)
+        altered = tuple(dict.fromkeys((*repairs, *altered)))
     if not isinstance(data, dict):
         raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
     if data.get("error"):
@@ -57,15 +52,23 @@ def read_completion(
     if not choices:
         raise TransientError(f"{settings.server_label(group)} sent a completion without choices")
     usage, body = checked_usage(reported_usage(data), request, choices), body_of(content, data)
-    completion = Completion(
-        choices,
-        model_of(data) or settings.name,
-        usage,
-        latency_ms,
-        altered=altered,
-        body=body if usage == usage_of(data) else replace(body, has_usage=False),
-    )
+    if usage != usage_of(data):
+        body = replace(body, has_usage=False)
+    completion = Completion(choices, model_of(data) or settings.name, usage, latency_ms, altered=altered, body=body)
     return with_first_choices(completion, requested_answers(request, settings))
+
+
+def _repair(content: bytes, problem: str, settings: ModelSettings, group: str) -> tuple[Any, bytes, tuple[str, ...]]:
+    """Return the data of an answer that is not valid JSON, the repaired JSON, and the kinds of changes.
+
+    Raises:
+        TransientError: the answer cannot be repaired; the message has the `problem` and the start of the answer.
+    """
+    strict_json, changes = repair_and_redact(content, current_redactor())
+    if strict_json is None:
+        start = escape_controls(current_redactor().redact_start(content, 60))
+        raise TransientError(f"{settings.server_label(group)} sent an answer that is not JSON ({problem}): {start!r}")
+    return orjson.loads(strict_json), strict_json, changes
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:

@@ -44,7 +44,9 @@ def answered_status(error: Any) -> int | None:
 
 
 def map_client_error(error: Any, settings: ModelSettings, group: str) -> NipRunError:
-    """Convert an error of a client or its transport to an error of nip-run."""
+    """Convert an error of a client or its transport to an error of nip-run, if it is not one already."""
+    if isinstance(error, NipRunError):
+        return error
     server = settings.server_label(group)
     cause = redacted(str(error.__cause__ or error))
     if isinstance(error, DiskError) and not _has_too_many_files(error):

@@ -26,7 +26,7 @@ from runner.models.interface import Body, Choice, Completion, Request, Usage, es
 MODEL = "dummy"
 
 _CERTAIN = 0.98
-"""Total probability of the alternatives that it reports for a token."""
+"""Total probability of the alternatives that an answer reports for each token."""
 
 DECIDES = 0.3
 """Probability that a verifier decides in a round in which it may also continue."""
@@ -154,13 +154,13 @@ def _body(request: Request, text: str, top: int) -> Body:
 
 def _tokens(request: Request, text: str, top: int) -> Iterator[dict[str, Any]]:
     """Yield a token for each word. The verdict's token has the other verdict's word as an alternative."""
-    offset, rival = _find_verdict(request, text)
+    offset, other_word = _find_verdict(request, text)
     start = 0
     for word in re.findall(r"\s*\S+", text):
         candidates = [(word, _CERTAIN)]
         if start <= offset < start + len(word):
             share = random.Random(_seed("dummy-weighs", request)).uniform(0.3, 1.0)
-            candidates = [(word, share * _CERTAIN), (word[: offset - start] + rival, (1 - share) * _CERTAIN)]
+            candidates = [(word, share * _CERTAIN), (word[: offset - start] + other_word, (1 - share) * _CERTAIN)]
         alternatives = [_token(*candidate) for candidate in sorted(candidates, key=lambda candidate: -candidate[1])]
         yield {**_token(*candidates[0]), "top_logprobs": alternatives[:top]}
         start += len(word)

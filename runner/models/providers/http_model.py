@@ -70,7 +70,7 @@ def set_headers(client: Any, settings: ModelSettings, headers: Mapping[str, str]
 
 def _milliseconds_since(started: float) -> float:
     """Return the time since `started` in milliseconds with one decimal, the precision of journals."""
-    return round((time.perf_counter() - started) * 1000, 1)
+    return round((time.monotonic() - started) * 1000, 1)
 
 
 class HttpModel(ABC):
@@ -179,9 +179,8 @@ class HttpModel(ABC):
         Raises:
             CallError, ProviderRefusal: the call failed.
         """
-        started, sent = time.perf_counter(), time.monotonic()
-        n = request.n if request.n > 1 else None
-        body = self._body(request, n)
+        started = time.monotonic()
+        body = self._body(request, request.n if request.n > 1 else None)
         HELD_SLOT.set(slot)
         try:
             # The client's own time-out restarts with each byte. This one limits the whole call.
@@ -191,21 +190,10 @@ class HttpModel(ABC):
             server = self._settings.server_label(self._group)
             raise TransientError(f"no answer from {server} in {self._settings.timeout:g} s") from error
         except self.CLIENT_ERRORS as error:
-            failure: Any = error
-            if (status := answered_status(failure)) is not None:
-                self._learn(failure.response.headers)
-                if n is not None and refuses_n(status, failure.body):
-                    message = f"{self._settings.server_label(self._group)} refuses n: {redacted(failure.message)}"
-                    raise SeveralRefusedError(message, status=status) from None
-                cut_answer = cut_at_limit(status, failure.body, request, self._settings, _milliseconds_since(started))
-                if cut_answer is not None:
-                    return cut_answer
-                is_lost = is_not_found(error) and self._reload is not None and not is_reloaded
-                if is_lost and self._reload is not None and await self._reload(self._client, sent):
-                    return await self._call_once(request, slot, is_reloaded=True)
-                self._check_content(failure.response.content, status)
-            await self._check_scheme(error)
-            raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
+            reload = None if is_reloaded else self._reload
+            if reload is not None and is_not_found(error) and await reload(self._client, started):
+                return await self._call_once(request, slot, is_reloaded=True)
+            return await self._answer_in_error(error, request, started)
         finally:
             HELD_SLOT.set(None)
         self._learn(response.headers)
@@ -221,6 +209,25 @@ class HttpModel(ABC):
             raise error.with_traceback(None) from None
         self._has_answered = True
         return answer
+
+    async def _answer_in_error(self, error: Any, request: Request, started: float) -> Completion:
+        """Return the empty answer that reached its token limit, if a call failed with such an error.
+
+        Raises:
+            CallError, ProviderRefusal: the error has any other reason.
+        """
+        status = answered_status(error)
+        if status is not None:
+            self._learn(error.response.headers)
+            if request.n > 1 and refuses_n(status, error.body):
+                message = f"{self._settings.server_label(self._group)} refuses n: {redacted(error.message)}"
+                raise SeveralRefusedError(message, status=status) from None
+            cut_answer = cut_at_limit(status, error.body, request, self._settings, _milliseconds_since(started))
+            if cut_answer is not None:
+                return cut_answer
+            self._check_content(error.response.content, status)
+        await self._check_scheme(error)
+        raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
 
     def _check_content(self, content: bytes, status: int = HTTPStatus.OK) -> None:
         """Check that the server does not send web pages or the like instead of answers. Only until its first answer.
@@ -258,9 +265,8 @@ class HttpModel(ABC):
             if self._wrong_answers >= MAX_WRONG_ANSWERS:
                 problem = "the server does not answer with valid HTTP"
         if problem is not None:
-            raise self._wrong_address(
-                f"{self._settings.server_label(self._group)}: {problem}."
-            ) from without_secret_cause(error)
+            message = f"{self._settings.server_label(self._group)}: {problem}."
+            raise self._wrong_address(message) from without_secret_cause(error)
 
     def _wrong_address(self, message: str) -> ProviderRefusal:
         key = f"models.{self._group}.base_url"

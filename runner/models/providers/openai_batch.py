@@ -5,9 +5,9 @@ needs as many batches as its longest game has turns. The journal records a batch
 before the first poll. So a run that was killed finds the batches that it has paid for. A run that is stopping does not
 send the collected calls.
 
-If the answer to a batch's creation is lost, the batch may exist. This process or the next sends its lines again only if
-the batch is in none of several complete listings of the account. Uploads cost nothing, so an upload whose answer was
-lost is repeated.
+If the answer to a batch's creation is lost, the batch may exist. Its metadata contains its intent, a random name that
+the journal has recorded. This process or the next sends its calls again only if no batch with this intent is in several
+complete listings of the account. Uploads cost nothing, so an upload whose answer was lost is repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_BYTES = 190 << 20
 """Maximum size of a batch's file."""
 TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
-"""Key of a batch's intent in its metadata."""
+"""Key in a batch's metadata; its value is the intent that identifies the batch in the journal."""
 FIND_ATTEMPTS = 5
 """Maximum number of attempts to list all batches."""
 FAILURES_BEFORE_NOTICE = 2
@@ -131,10 +131,11 @@ class BatchModel:
         self._earlier_records = [record for record in earlier if record.group == group]
         self._search: asyncio.Task[None] | None = None
         self._lines: dict[str, _SentBatch] = {}
+        """The batch that contains each line, by the line's id, until a call for the line arrives."""
         self._failure: BaseException | None = None
         self._all_results: list[BatchResults] = []
         self._uncertain: dict[str, Sequence[str]] = {}
-        """The line ids of batches that may exist although no listing has shown them, by intent."""
+        """The ids of the lines of each batch that may exist although no listing has shown it, by intent."""
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
@@ -222,8 +223,7 @@ class BatchModel:
         try:
             batch_id: str = with_id(await with_time_limit(self._settings, creating)).id
         except (*CLIENT_ERRORS, TransientError) as error:
-            is_mapped = isinstance(error, TransientError)
-            mapped_error = error if is_mapped else map_client_error(error, self._settings, self._group)
+            mapped_error = map_client_error(error, self._settings, self._group)
             batch_ids = {}
             if may_have_worked(error):
                 self._uncertain[intent] = record.lines
@@ -237,7 +237,7 @@ class BatchModel:
         self._watch(_SentBatch(batch_id, waiting=lines))
 
     async def _take_uncertain(self, lines: dict[str, _Call]) -> None:
-        """Remove lines that belong to a batch of uncertain creation, if a listing shows this batch now."""
+        """Remove lines that belong to a batch which may have been created, if a listing shows this batch now."""
         intents = {intent for intent, names in self._uncertain.items() if not lines.keys().isdisjoint(names)}
         for intent, batch_id in (await self._find(intents) if intents else {}).items():
             names = self._uncertain.pop(intent)
@@ -431,8 +431,7 @@ class BatchModel:
             try:
                 return await with_time_limit(self._settings, list_all(self._client.batches.list(limit=100)))
             except (*CLIENT_ERRORS, TransientError) as error:
-                is_mapped = isinstance(error, TransientError)
-                mapped_error = error if is_mapped else map_client_error(error, self._settings, self._group)
+                mapped_error = map_client_error(error, self._settings, self._group)
                 if not isinstance(mapped_error, TransientError) or attempt == FIND_ATTEMPTS:
                     raise mapped_error from without_secret_cause(error)
                 await asyncio.sleep(self._settings.batch_poll)

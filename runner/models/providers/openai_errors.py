@@ -1,4 +1,7 @@
-"""Classifies error responses of OpenAI, Anthropic and compatible servers."""
+"""Classifies error responses of OpenAI, Anthropic and compatible servers, for `http_model` and `openai_batch`.
+
+An error's class decides what happens next: another attempt, the end of the game, or the end of the run.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ MAX_READ = 20_000
 """Maximum number of characters of an error in which phrases are searched."""
 
 _STATUSES = (400, 413, 422, 500, 502, 503)
-"""Statuses of errors about single requests. Servers and proxies often give their reason only in words."""
+"""Statuses of errors whose text is searched for phrases, because servers often give no code for the reason."""
 
 _MESSAGE_PARAMETERS = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
@@ -105,17 +108,17 @@ class _Error:
         return self.status in statuses and pattern.search(self.text) is not None
 
     @property
-    def is_of_messages(self) -> bool:
-        """Whether the error names no parameter, or a parameter that differs between requests."""
+    def may_be_about_messages(self) -> bool:
+        """Whether the error names no parameter, or the messages, which differ between requests."""
         return not self.param or _MESSAGE_PARAMETERS.fullmatch(self.param) is not None
 
     @property
-    def is_rate(self) -> bool:
+    def is_rate_limit(self) -> bool:
         """Whether the error is about a rate limit."""
         return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(phrases.RATE.search(self.text))
 
     @property
-    def is_money(self) -> bool:
+    def is_about_billing(self) -> bool:
         """Whether the account has no money or quota left."""
         if self.status == 402 or self.codes & BILLING:
             return True
@@ -124,16 +127,16 @@ class _Error:
         return self.says(phrases.MONEY, (400, 401, 403, 429, 500, 503)) and not phrases.SOON.search(self.text)
 
     @property
-    def is_policy(self) -> bool:
+    def is_content_policy(self) -> bool:
         """Whether a content policy forbids the prompt or the answer."""
         return bool(self.codes & POLICY) or self.says(phrases.POLICY, (*_STATUSES, 403, 451))
 
     @property
-    def is_context(self) -> bool:
+    def is_too_long(self) -> bool:
         """Whether the prompt is longer than the model's context."""
-        if self.is_rate or phrases.answer_limit_fills_context(self.text):
+        if self.is_rate_limit or phrases.answer_limit_fills_context(self.text):
             return False
-        if self.codes & CONTEXT or (TOO_LONG in self.codes and self.is_of_messages):
+        if self.codes & CONTEXT or (TOO_LONG in self.codes and self.may_be_about_messages):
             return True
         return self.status == 413 or (TOO_LONG not in self.codes and self.says(phrases.CONTEXT))
 
@@ -141,28 +144,28 @@ class _Error:
     def is_transient(self) -> bool:
         """Whether another attempt may succeed."""
         has_rate_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
-        if has_rate_code or (self.status == 413 and self.is_rate):
+        if has_rate_code or (self.status == 413 and self.is_rate_limit):
             return True
-        is_server_fault = self.status >= 500 and not self.is_of_template
+        is_server_fault = self.status >= 500 and not self.is_about_template
         return self.status in (408, 409, 425, 429) or is_server_fault or self.status < 300
 
     @property
-    def is_of_template(self) -> bool:
+    def is_about_template(self) -> bool:
         """Whether the model's chat template refuses the order or roles of messages, which all games share."""
         return self.says(phrases.TEMPLATE, (400, 422, 500))
 
     @property
-    def is_of_no_model(self) -> bool:
+    def is_missing_model(self) -> bool:
         """Whether the server does not have the model, or no longer has it. (Not if only the path does not exist.)"""
         return bool(self.codes & NO_MODEL) or self.says(phrases.NO_MODEL, (400, 404, 410))
 
     @property
     def is_malformed(self) -> bool:
         """Whether the error may concern only this request."""
-        return self.status in (400, 422) and self.is_of_messages and not self._is_of_every_request
+        return self.status in (400, 422) and self.may_be_about_messages and not self._is_about_every_request
 
     @property
-    def _is_of_every_request(self) -> bool:
+    def _is_about_every_request(self) -> bool:
         """Whether every request of the group would get this error."""
         names_parameter = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
         return names_parameter or self.says(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
@@ -200,7 +203,7 @@ def _part(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def classify_error(
     status: int, body: object, headers: Mapping[str, str], settings: ModelSettings, group: str
 ) -> NipRunError:
-    """Return the error for an error response. Its class determines how the run continues."""
+    """Return the error for an error response."""
     detail, error = error_detail(body), _Error.of(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
     message = escape_controls(redacted(error.message))[:500]
@@ -208,25 +211,25 @@ def classify_error(
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     number = str(status) if code in ("", str(status)) else f"{status} {code}"
     message_line = f"{settings.server_label(group)} answered {number}: {message}"
-    if error.is_money:
+    if error.is_about_billing:
         return ProviderRefusal(
             f"{message_line}\nThe account has no money or quota left, or a proxy's budget for this key is used up. "
             "Add credit, and run the same command again."
         )
-    if error.is_context:
+    if error.is_too_long:
         return ContextExceededError(message_line, status=status)
-    if status != 429 and error.is_policy:
+    if status != 429 and error.is_content_policy:
         return RefusedError(message_line, status=status)
     if error.is_transient:
         return TransientError(message_line, retry_after=retry_after(headers), status=status)
     advice = _advice(status, error, settings, group)
     single_error = MalformedError(f"{message_line} ({_ONE_REFUSED.format(group=group)})", status=status)
-    of_one_call = single_error if error.is_malformed and not error.is_of_template else None
+    of_one_call = single_error if error.is_malformed and not error.is_about_template else None
     return ProviderRefusal(
         f"{message_line}\n{advice.text}",
         of_one_call=of_one_call,
         changes=advice.changes,
-        no_such_model=error.is_of_no_model,
+        no_such_model=error.is_missing_model,
     )
 
 
@@ -241,9 +244,10 @@ def status_in(error: object) -> int:
 def cut_at_limit(
     status: int, body: object, request: Request, settings: ModelSettings, latency_ms: float
 ) -> Completion | None:
-    """Return an empty answer that reached its token limit, if this is what the error says; otherwise None.
+    """Return an empty answer with the finish reason `length`, if the error says that it reached its token limit.
 
-    The server does not report the usage of such an answer. The estimate is all tokens that the limit allows.
+    Otherwise, return None. The server does not report the usage of such an answer, so that its estimate is all tokens
+    that the limit allows.
     """
     error = _Error.of(status, body)
     if not error.says(phrases.CUT, (400, 422, 500)):
@@ -269,7 +273,7 @@ class _Advice(NamedTuple):
 
 def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> _Advice:
     key = f"models.{group}"
-    if error.is_of_template:
+    if error.is_about_template:
         return _template_advice(error, settings, key)
     if status == 401:
         variable = settings.key_variable
@@ -288,7 +292,7 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         return _Advice(
             f"The token limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
         )
-    if not error.is_of_messages:
+    if not error.may_be_about_messages:
         param = f"{key}.{escape_controls(redacted(error.param))[:100]}"
         return _Advice(f"The server does not accept {param}; change its value in the spec.", {param: None})
     if 300 <= status < 400:
@@ -301,7 +305,7 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
 
 
 def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advice:
-    """Return advice to change the chat settings that some templates do not accept."""
+    """Return advice about a chat template that refuses messages: which settings or which model to change."""
     changes = {}
     refuses_system = phrases.SYSTEM_ROLE.search(error.text) is not None
     if settings.chat_format != "alternating":

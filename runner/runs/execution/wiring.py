@@ -272,7 +272,7 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
     """Return the labels by datapoint id if the dummy provider imitates a trained model, which needs them; else none."""
-    if not any(settings.traits.drawn and training_examples(settings.model) for settings in groups.values()):
+    if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
 

@@ -146,7 +146,7 @@ class CalibrationRun:
         )  # fmt: skip
 
     def _dummy(self, name: str, settings: ModelSettings) -> ModelSettings:
-        if settings.traits.drawn:
+        if settings.traits.generates_locally:
             return settings
         return ModelSettings(
             provider="dummy", answer_words=self.words.get(name), chat_format=settings.chat_format,

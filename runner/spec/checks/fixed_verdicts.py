@@ -20,6 +20,6 @@ def explain_fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[st
     if force_guess is not None:
         return f"its verdicts are fixed in advance, not answers: protocol.force_guess is {force_guess!r}"
     for provider, model in verifiers:
-        if traits_of(provider).drawn and training_examples(model):
+        if traits_of(provider).generates_locally and training_examples(model):
             return f"its verdicts come from the labels: the toy model {model!r} of provider dummy looks them up"
     return None

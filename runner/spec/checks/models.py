@@ -57,7 +57,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
             yield _problem(layered, name)(
                 f"missing key: max_tokens (provider {settings['provider']} needs it); add models.{name}.max_tokens"
             )
-        if settings.get("answer_words") is not None and not traits.drawn:
+        if settings.get("answer_words") is not None and not traits.generates_locally:
             yield _problem(layered, name, "answer_words")(
                 "answer_words works only with provider dummy; remove answer_words, and set agents.*.max_response_words"
             )
