@@ -1,4 +1,7 @@
-"""Arguments that the public functions share: specs in any form, and the results folder."""
+"""Arguments that the public functions share: specs in any form, and the results folder.
+
+Every other module of the public functions uses them.
+"""
 
 from __future__ import annotations
 

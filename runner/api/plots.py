@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,40 +106,36 @@ class Plot:
         """
         figure = _import_package("matplotlib.figure").Figure(figsize=(4.5, 3), layout="constrained")
         axes, encoding = figure.add_subplot(), self._figure.encoding
-        is_horizontal, rows = encoding.kind in ("points", "bars"), self.rows
-        value_column = encoding.x if is_horizontal else encoding.y
         rows_by_series: dict[Any, list[dict[str, Any]]] = {}
-        for row in rows:
+        for row in self.rows:
             if row[encoding.x] is not None and row[encoding.y] is not None:
                 rows_by_series.setdefault(row[encoding.series] if encoding.series else None, []).append(row)
         for name, series_rows in rows_by_series.items():
-            x, y = [row[encoding.x] for row in series_rows], [row[encoding.y] for row in series_rows]
-            style = {} if name is None else {"label": _escape_label(name)}
-            if encoding.kind == "bars":
-                axes.barh([_escape_label(value) for value in y], x)
-            elif encoding.kind == "columns":
-                axes.bar(x, y)
-            error = (
-                None if encoding.low is None else _error_lengths(series_rows, value_column, encoding.low, encoding.high)
-            )
-            if encoding.kind in ("points", "lines", "scatter") or error is not None:
-                marker = {"lines": "o-", "bars": "none"}.get(encoding.kind, "o")
-                positions = [_escape_label(value) for value in y] if is_horizontal else y
-                axes.errorbar(
-                    x,
-                    positions,
-                    **{"xerr" if is_horizontal else "yerr": error},
-                    fmt=marker,
-                    capsize=2,
-                    ecolor="black" if encoding.kind == "bars" else None,
-                    **style,
-                )
+            self._draw_series(axes, series_rows, {} if name is None else {"label": _escape_label(name)})
         axes.set(xlabel=encoding.x_name, ylabel=encoding.y_name, title=_escape_label(self._figure.title))
-        if is_horizontal:
+        if encoding.kind in ("points", "bars"):
             axes.invert_yaxis()
         if encoding.series is not None and len(rows_by_series) > 1:
             axes.legend()
         return figure
+
+    def _draw_series(self, axes: Any, rows: Sequence[dict[str, Any]], style: Mapping[str, Any]) -> None:
+        """Draw the marks of one series, with its intervals if it has any, on axes of Matplotlib."""
+        encoding = self._figure.encoding
+        x, y = [row[encoding.x] for row in rows], [row[encoding.y] for row in rows]
+        is_horizontal = encoding.kind in ("points", "bars")
+        positions = [_escape_label(value) for value in y] if is_horizontal else y
+        if encoding.kind == "bars":
+            axes.barh(positions, x)
+        elif encoding.kind == "columns":
+            axes.bar(x, y)
+        value_column = encoding.x if is_horizontal else encoding.y
+        error = None if encoding.low is None else _error_lengths(rows, value_column, encoding.low, encoding.high)
+        if encoding.kind in ("points", "lines", "scatter") or error is not None:
+            marker = {"lines": "o-", "bars": "none"}.get(encoding.kind, "o")
+            color = "black" if encoding.kind == "bars" else None
+            errors = {"xerr" if is_horizontal else "yerr": error}
+            axes.errorbar(x, positions, **errors, fmt=marker, capsize=2, ecolor=color, **style)
 
     def _repr_svg_(self) -> str:
         return self.svg(title=self._figure.title)

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.api.arguments import ensure_loaded, open_results
 from runner.api.display import RunResult, Transcript
 from runner.base.errors import UsageError, Waiting
-from runner.models.api_keys import all_allowed
+from runner.models.api_keys import KeyUse, all_allowed
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import in_shard, parse_shard
@@ -165,10 +165,20 @@ def run_sweep(
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     for point in points:
         check_trust(point.plan, None, allowed)
+    return _run_points(points, folder, allowed, on_progress)
+
+
+def _run_points(
+    points: Sequence[_SweepPoint],
+    folder: Results,
+    allowed: frozenset[KeyUse],
+    on_progress: Callable[[Spec, Progress], None] | None,
+) -> list[RunResult]:
+    """Run points at the same time, and return their results; raise `Waiting` if a training run waits for models."""
     finished: list[RunResult] = []
     waiting: list[Waiting] = []
 
-    def ended(index: int, result: played.FinishedRun | Waiting) -> None:
+    def on_point_end(index: int, result: played.FinishedRun | Waiting) -> None:
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
@@ -191,7 +201,7 @@ def run_sweep(
             )
             for point in points
         ]
-        run_all(runs, folder, ended)
+        run_all(runs, folder, on_point_end)
     if waiting:
         raise waiting[0]
     return finished

@@ -1,4 +1,4 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share. Each module of a command adds those that its command needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Load the specs and overrides on the command line into points, each with its plan."""
+"""Load the specs and overrides on the command line into points, each with its plan.
+
+The commands that take specs, such as `check`, `plan` and `run`, share it.
+"""
 
 from __future__ import annotations
 

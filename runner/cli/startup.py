@@ -18,6 +18,14 @@ def reduce_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD, 10, 10)
 
 
+def load_scipy_with_one_thread() -> None:
+    """Load SciPy before the games start, so that an import error costs no money. See `one_blas_thread`."""
+    from runner.statistics.intervals import load_scipy
+
+    with one_blas_thread():
+        load_scipy()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Let NumPy and SciPy, if imported within this context, use one thread for linear algebra.

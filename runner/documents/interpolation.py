@@ -1,4 +1,7 @@
-"""Resolve every `${key}` in merged data, and report each one that cannot be resolved."""
+"""Resolve every `${key}` in merged data, and report each one that cannot be resolved.
+
+`layer_loading` calls it after all files are merged.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from runner.base.errors import Problem
 from runner.base.text import did_you_mean
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
@@ -26,11 +28,11 @@ def resolve(layered: LayeredData) -> None:
         size = _ResolvedSizes(layered.data).total()
     except _TooDeep as deep:
         message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep; write some values out"
-        layered.problems.append(Problem(layered.place(deep.at), ".".join(map(str, deep.at)), message))
+        layered.problems.append(layered.problem_at(deep.at, message))
         return
     if size > MAX_RESOLVED:
         message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB; remove some of the ${{...}}"
-        layered.problems.append(Problem(layered.place(()), "", message))
+        layered.problems.append(layered.problem_at((), message))
         return
     if is_resolved(layered.data):
         return
@@ -129,7 +131,7 @@ def _resolve_value(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> 
         value = config[key]
     except OmegaConfBaseException as error:
         message = _reword_error(str(error).splitlines()[0], layered)
-        layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
+        layered.problems.append(layered.problem_at(at, message))
         return None
     if OmegaConf.is_dict(value):
         return {str(name): _resolve_value(value, name, (*at, str(name)), layered) for name in value}

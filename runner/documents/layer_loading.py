@@ -1,4 +1,7 @@
-"""Merge a file, the files that it extends, and overrides into one resolved mapping with the place of every key."""
+"""Merge a file, the files that it extends, and overrides into one resolved mapping with the place of every key.
+
+Specs, protocols and registry components are loaded with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from runner.documents.fetched_files import path_refusal
 from runner.documents.interpolation import resolve
 from runner.documents.merged_data import FileRead, LayeredData
 from runner.documents.overrides import Override, apply_override
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted, value_at
 from runner.documents.renamed_keys import rename_document
 from runner.documents.source_tree import ProjectTree
 from runner.documents.yaml_reader import Document, from_mapping, read
@@ -38,8 +41,8 @@ def load_layers(
     names: Mapping[str, str] | None = None,
     *,
     keys: Collection[str] | None = None,
-    removable: Collection[KeyPath] = (),
-    resettable: Collection[KeyPath] = (),
+    removable: frozenset[KeyPath] = frozenset(),
+    resettable: frozenset[KeyPath] = frozenset(),
     tree: ProjectTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> LayeredData:
@@ -57,9 +60,7 @@ def load_layers(
         tree: The files whose contents messages may show; by default the project of the file.
         written: Data to use instead of reading a file at `path`.
     """
-    layered = LayeredData(
-        tree=tree or ProjectTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable)
-    )
+    layered = LayeredData(tree=tree or ProjectTree.of(path), removable=removable, resettable=resettable)
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None and (problem := path_refusal(path.parent, path)):
         layered.problems.append(Problem(Place(display_name), "", problem))
@@ -182,7 +183,7 @@ def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     layered.has_foreign_data |= bool(document.data) and not document.is_own
     for at in list(_deleted_keys(document.data, (), layered)):
         _delete(at, document, layered, extends=extends)
-    replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
+    replaced = [at for at in document.places if not isinstance(value_at(document.data, at), dict)]
     for at in replaced:
         layered.drop_places(at)
     layered.data = _merge_values(layered.data, document.data)
@@ -193,7 +194,7 @@ def _deleted_keys(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Key
     """Yield the keys whose value is a null that deletes an inherited value."""
     for name, item in value.items() if isinstance(value, dict) else ():
         key = (*at, name)
-        if item is None and (layered.is_removable(key) or layered.is_resettable(key, _value_at(layered.data, at))):
+        if item is None and (layered.is_removable(key) or layered.is_resettable(key, value_at(layered.data, at))):
             yield key
         else:
             yield from _deleted_keys(item, key, layered)
@@ -201,8 +202,8 @@ def _deleted_keys(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Key
 
 def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: bool) -> None:
     """Delete a key whose value is null from the document and from the data that the document inherits."""
-    del _value_at(document.data, at[:-1])[at[-1]]
-    inherited = _value_at(layered.data, at[:-1])
+    del value_at(document.data, at[:-1])[at[-1]]
+    inherited = value_at(layered.data, at[:-1])
     if isinstance(inherited, dict) and at[-1] in inherited:
         del inherited[at[-1]]
         layered.drop_places(at)
@@ -212,13 +213,7 @@ def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: b
     hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
     reason = f"this file inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
     message = f"null deletes an inherited key, and {reason}"
-    layered.wrong_nulls.append(Problem(place, ".".join(map(str, at)), message))
-
-
-def _value_at(data: Any, at: KeyPath) -> Any:
-    for part in at:
-        data = data.get(part) if isinstance(data, dict) else None
-    return data
+    layered.wrong_nulls.append(Problem(place, dotted(at), message))
 
 
 def _merge_values(below: Any, above: Any) -> Any:

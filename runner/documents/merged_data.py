@@ -1,4 +1,7 @@
-"""The result of merging files and overrides: the data, and the place where every key was set."""
+"""The result of merging files and overrides: the data, and the place where every key was set.
+
+`layer_loading` builds it, and the checks of a spec report problems with it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import Place, Problem
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.source_tree import ProjectTree
 from runner.documents.yaml_reader import place_in
 
@@ -74,7 +77,7 @@ class LayeredData:
 
     def problem_at(self, key_path: KeyPath, message: str) -> Problem:
         """Return a problem with the value of a key."""
-        return Problem(self.place(key_path), ".".join(map(str, key_path)), message)
+        return Problem(self.place(key_path), dotted(key_path), message)
 
     def place_of_value(self, at: KeyPath) -> Place:
         """Return the place for a message about one value only, which may be quoted if no foreign file affects it."""

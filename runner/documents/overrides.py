@@ -1,4 +1,7 @@
-"""Apply overrides from the command line or a sweep to merged data."""
+"""Apply overrides from the command line or a sweep to merged data.
+
+`layer_loading` applies them after all files, and sweeps use the same syntax.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, cast
 from runner.base.errors import Place, Problem
 from runner.base.text import did_you_mean, encoding_problem
 from runner.documents.merged_data import LayeredData
-from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
+from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values
 from runner.documents.renamed_keys import rename_document
 from runner.documents.yaml_errors import SECOND_COLON
 from runner.documents.yaml_reader import LABELS_KEY, Document, parse
@@ -118,7 +121,7 @@ def _plain_value(name: str, value: Any) -> Any:
     plain_value = to_plain_values({name: value}, refused).get(name)
     refused.extend((at, f"a key must be text, not {key!r}") for at, key in _non_text_keys(plain_value, (name,)))
     for at, message in refused:
-        raise _Refused(".".join(map(str, at)), message)
+        raise _Refused(dotted(at), message)
     return escape_interpolations(plain_value)
 
 

@@ -13,6 +13,18 @@ KeyPath = tuple[str | int, ...]
 MAX_DEPTH = 24
 
 
+def dotted(key_path: KeyPath) -> str:
+    """Return a key path as messages write it: `agents.judge.model`."""
+    return ".".join(map(str, key_path))
+
+
+def value_at(data: Any, key_path: KeyPath) -> Any:
+    """Return the value of a key in nested mappings, or None if it is missing."""
+    for part in key_path:
+        data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
 def to_plain_values(
     value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()
 ) -> Any:

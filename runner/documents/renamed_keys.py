@@ -10,7 +10,7 @@ from typing import Any
 from runner.base.errors import Problem
 from runner.documents.interpolation import REFERENCE, referenced_key
 from runner.documents.merged_data import RenamedKey
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.yaml_reader import Document
 
 SWEEP = "sweep"
@@ -42,7 +42,7 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
             place = document.place(key.at)
             if key.new_name in key.section:
                 message = f"{old} is the old name of {new}, which is also set; remove one of the two"
-                document.problems.append(Problem(place, ".".join(map(str, key.at)), message))
+                document.problems.append(Problem(place, dotted(key.at), message))
             else:
                 _rename(key)
                 _move_places(document, key.at, (*key.at[:-1], key.new_name))
@@ -94,7 +94,7 @@ def _rename_references(
     """Return the value with every `${old}` in it replaced by `${new}`."""
 
     def new_reference(reference: re.Match[str]) -> str:
-        key = ".".join(map(str, referenced_key(reference[1], at)))
+        key = dotted(referenced_key(reference[1], at))
         if key not in names:
             return reference[0]
         renames.append(RenamedKey(document.place(at), key, names[key]))

@@ -18,6 +18,7 @@ from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES
 from runner.documents.merged_data import LayeredData
+from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.yaml_writer import dump_inline
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     return [*(problem for problem in problems if problem.key not in keys), *unwritable]
 
 
-def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
+def _find_unwritable(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Problem]:
     """Yield a problem for each value that JSON cannot store (infinity, NaN, lone surrogates) or a column cannot."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
@@ -88,12 +89,12 @@ def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData
     elif isinstance(value, str):
         message = encoding_problem(value)
     if message is not None:
-        yield Problem(layered.place(at), ".".join(map(str, at)), message)
+        yield layered.problem_at(at, message)
     if isinstance(value, dict):
         for name, item in value.items():
             problem = encoding_problem(name)
             if problem is not None:
-                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), problem)
+                yield layered.problem_at((*at, name), problem)
             yield from _find_unwritable(item, (*at, name), layered)
     elif isinstance(value, list):
         for index, item in enumerate(value):
@@ -112,14 +113,14 @@ def _problems_of_error(error: ValidationError, layered: LayeredData, validator: 
             if name not in properties:
                 yield Problem(
                     layered.place_of_value((*at, name)),
-                    ".".join(map(str, (*at, name))),
+                    dotted((*at, name)),
                     f"unknown key{did_you_mean(name, properties) or '; known are ' + comma_join(properties)}",
                     "unknown key",
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
         at = (*at, str(error.instance))  # the key itself is wrong, not its value
-    key = ".".join(map(str, at))
+    key = dotted(at)
     message = _violation_message(error)
     place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
     problem = Problem(place, key or "(root)", message + _next_step(error, message))
@@ -142,7 +143,7 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     at = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
     message = _expected_message(kinds, error.instance)
-    yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
+    yield Problem(layered.place_of_value(at), dotted(at), message + _next_step(error, message))
 
 
 def _plain_quotes(value: str) -> str:

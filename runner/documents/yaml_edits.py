@@ -1,4 +1,4 @@
-"""Replace single values in a YAML text without changing comments, order or other lines."""
+"""Replace single values in a YAML text without changing comments, order or other lines. `nip-run freeze` uses it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import yaml
 from runner.base.errors import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import encoding_problem
-from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
+from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values
 from runner.documents.plain_yaml import read_simple_document
 from runner.documents.yaml_errors import explain_error, split_lines
 from runner.documents.yaml_writer import dump_inline
@@ -142,7 +142,7 @@ def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
     document.problems = [replace(problem, place=nowhere) for problem in document.problems]
-    document.problems.extend(Problem(nowhere, ".".join(map(str, at)), message) for at, message in refused)
+    document.problems.extend(Problem(nowhere, dotted(at), message) for at, message in refused)
     return document
 
 
@@ -259,7 +259,7 @@ def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem
     if isinstance(node, yaml.ScalarNode):
         message = _scalar_problem(node)
         if message is not None:
-            broken.append(Problem(place, ".".join(map(str, at)), message))
+            broken.append(Problem(place, dotted(at), message))
             node.tag, node.value = _TAG + "null", ""
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -279,9 +279,9 @@ def _place(node: yaml.Node, document: Document) -> Place:
 
 def _is_valid_key(node: yaml.Node, at: KeyPath, document: Document, seen_keys: set[str]) -> bool:
     """Return whether a key is text and unique in its mapping; otherwise add a problem to the document."""
-    key = ".".join(map(str, (*at, node.value)))
+    key = dotted((*at, node.value))
     if not isinstance(node, yaml.ScalarNode):
-        key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping; put it in quotes"
+        key, message = dotted(at), "a key must be text, not a list or mapping; put it in quotes"
     elif node.tag != _TAG + "str":
         message = f"a key must be text, but YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
     elif not node.style and _NUMBER.fullmatch(node.value):

@@ -1,4 +1,7 @@
-"""Write data as YAML text that reads back unchanged."""
+"""Write data as YAML text that reads back unchanged.
+
+Saved specs, registry components and quoted values in messages use it.
+"""
 
 from __future__ import annotations
 

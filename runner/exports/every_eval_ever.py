@@ -224,9 +224,10 @@ class _Record:
         if not chat:
             written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
-        chat_messages = [line.message for line in chat]
-        messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(chat_messages)]
-        calls = [call for call in game.calls(agent) if call.is_answer]
+        messages = [
+            {"turn_idx": index, "role": line.message["role"], "content": line.message["content"]}
+            for index, line in enumerate(chat)
+        ]
         return {
             "schema_version": SCHEMA_VERSION,
             "evaluation_id": self._evaluation,
@@ -236,7 +237,7 @@ class _Record:
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",
             "input": {
-                "raw": orjson.dumps(self._source.columns(rollout), option=orjson.OPT_SORT_KEYS).decode(),
+                "raw": orjson.dumps(rollout.job.datapoint.columns, option=orjson.OPT_SORT_KEYS).decode(),
                 "reference": [game.label],
             },
             "output": None,
@@ -245,18 +246,11 @@ class _Record:
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
-                "num_turns": sum(message["role"] == "assistant" for message in chat_messages),
+                "num_turns": sum(message["role"] == "assistant" for message in messages),
             },
-            **_usage(calls),
+            **_usage([call for call in game.calls(agent) if call.is_answer]),
             "error": rollout.error,
-            "metadata": {
-                "rollout_id": rollout.job.rollout_id,
-                "repeat": str(rollout.job.repeat),
-                "group": rollout.job.datapoint.group,
-                "outcome": rollout.outcome.value,
-                "decision": game.verdict or "none",
-                **{name: _text(value) for name, value in game.facts.items()},
-            },
+            "metadata": _metadata(game),
         }
 
     def _attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
@@ -299,6 +293,19 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
     if row["base_model"] != row["model"]:
         details["base_model"] = row["base_model"]
     return {"name": row["model"], "id": row["model"], "additional_details": details}
+
+
+def _metadata(game: ExportedGame) -> dict[str, Any]:
+    """Return the facts about a game for which the format has no field."""
+    rollout = game.rollout
+    return {
+        "rollout_id": rollout.job.rollout_id,
+        "repeat": str(rollout.job.repeat),
+        "group": rollout.job.datapoint.group,
+        "outcome": rollout.outcome.value,
+        "decision": game.verdict or "none",
+        **{name: _text(value) for name, value in game.facts.items()},
+    }
 
 
 def _portable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The formats that a run can be exported in, by name."""
+"""The formats that a run can be exported in, by name. `nip-run export` chooses one."""
 
 from __future__ import annotations
 

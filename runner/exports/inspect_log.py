@@ -8,7 +8,7 @@ its epoch is the rollout's number among all repeats and variants of the datapoin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,10 @@ def _add_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
     archive.writestr(member, data)
 
 
+_ORIGIN = ("spec_sha256", "game_sha256", "dataset_sha256", "git_commit")
+"""Fields of a manifest that identify what was evaluated."""
+
+
 class _Log:
     """Builds the parts of a log: of one agent's chats or, without a subject, of whole games."""
 
@@ -97,8 +101,13 @@ class _Log:
     def spec(self) -> dict[str, Any]:
         """Return Inspect's description of the evaluation: task, dataset, models and settings."""
         manifest, spec = self._source.manifest, self._source.plan.spec
-        settings = spec.experiment.models[self._subject["model_group"]] if self._subject else None
-        config = {} if settings is None else generation_options(settings)
+        models = {
+            row["agent"]: {
+                "model": row["model"],
+                "config": generation_options(spec.experiment.models[row["model_group"]]),
+            }
+            for row in manifest.agents
+        }
         path = dataset_path(manifest, self._source.plan)
         points = [point.id for point in spec.dataset.datapoints]
         return {
@@ -117,22 +126,13 @@ class _Log:
                 "shuffled": spec.experiment.dataset.shuffle,
             },
             "model": self._subject["model"] if self._subject else NO_MODEL,
-            "model_generate_config": config,
+            "model_generate_config": models[self._subject["agent"]]["config"] if self._subject else {},
             "model_args": {},
-            "model_roles": {
-                row["agent"]: {
-                    "model": row["model"],
-                    "config": generation_options(spec.experiment.models[row["model_group"]]),
-                }
-                for row in manifest.agents
-            },
+            "model_roles": models,
             "config": {"epochs": spec.experiment.rollouts.per_datapoint * len(self._source.plan.variants)},
             "packages": {"nip-run": manifest.version},
             "metadata": {
-                "spec_sha256": manifest.spec_sha256,
-                "game_sha256": manifest.game_sha256,
-                "dataset_sha256": manifest.dataset_sha256,
-                "git_commit": manifest.git_commit,
+                **{name: getattr(manifest, name) for name in _ORIGIN},
                 "interval": self._source.interval,
                 **self._source.provenance,
             },
@@ -175,56 +175,42 @@ class _Log:
     def sample(self, game: ExportedGame) -> dict[str, Any]:
         """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
-        point = rollout.job.datapoint
         calls = [call for call in rollout.calls if call.is_answer]
-        by_role: dict[str, list[Call]] = {}
-        by_model: dict[str, list[Call]] = {}
-        for call in calls:
-            # An Inspect role has one model. So usage counts for the agent that the model belongs to.
-            by_role.setdefault(self._source.player(game, call.agent), []).append(call)
-            by_model.setdefault(call.model, []).append(call)
-        for total, parts in ((self._role_usage, by_role), (self._model_usage, by_model)):
-            for name, answers in parts.items():
-                total.setdefault(name, Counter()).update(_usage(answers))
-        facts = game.facts
         is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
-        score = {
-            "value": 1.0 if rollout.correct else 0.0,
-            "answer": game.verdict,
-            "explanation": f"outcome: {rollout.outcome.value}, label: {game.label}",
-            "metadata": {"rewards": dict(rollout.rewards), **{n: facts[n] for n in _VERDICT_FACTS if n in facts}},
-        }
         return {
-            "id": point.id,
+            "id": rollout.job.datapoint.id,
             "epoch": rollout.job.number + 1,
             "input": self._input(game),
             "target": game.label,
             "messages": self._messages(game),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
-            "scores": None if is_lost else {SCORE: score},
-            "metadata": {
-                "rollout_id": rollout.job.rollout_id,
-                "outcome": rollout.outcome.value,
-                "rounds": len(rollout.rounds),
-                "group": point.group,
-                "repeat": rollout.job.repeat,
-                **{name: value for name, value in facts.items() if name not in _VERDICT_FACTS},
-                **(
-                    {"models": {agent: row["model"] for agent, row in game.cast.items()}}
-                    if self._source.plan.seats
-                    else {}
-                ),
-                **({"ended_by": rollout.error} if rollout.error else {}),
-            },
+            "scores": None if is_lost else {SCORE: _score(game)},
+            "metadata": self._sample_metadata(game),
             "store": {},
             "events": [],
-            "model_usage": {name: _usage(answers) for name, answers in by_model.items()},
-            "role_usage": {name: _usage(answers) for name, answers in by_role.items()},
+            "model_usage": _count_usage(calls, lambda call: call.model, self._model_usage),
+            # An Inspect role has one model. So usage counts for the agent that the model belongs to.
+            "role_usage": _count_usage(calls, lambda call: self._source.player(game, call.agent), self._role_usage),
             **_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
             **({"error": _error(rollout.error or "lost in transport")} if is_lost else {}),
             "attachments": {},
+        }
+
+    def _sample_metadata(self, game: ExportedGame) -> dict[str, Any]:
+        """Return the facts about a game that are not part of its score."""
+        rollout = game.rollout
+        models = {agent: row["model"] for agent, row in game.cast.items()}
+        return {
+            "rollout_id": rollout.job.rollout_id,
+            "outcome": rollout.outcome.value,
+            "rounds": len(rollout.rounds),
+            "group": rollout.job.datapoint.group,
+            "repeat": rollout.job.repeat,
+            **{name: value for name, value in game.facts.items() if name not in _VERDICT_FACTS},
+            **({"models": models} if self._source.plan.seats else {}),
+            **({"ended_by": rollout.error} if rollout.error else {}),
         }
 
     def _messages(self, game: ExportedGame) -> list[dict[str, Any]]:
@@ -241,7 +227,7 @@ class _Log:
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
     def _input(self, game: ExportedGame) -> str:
-        return orjson.dumps(self._source.columns(game.rollout)).decode()
+        return orjson.dumps(game.rollout.job.datapoint.columns).decode()
 
     def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a sample that Inspect's lists show."""
@@ -253,6 +239,29 @@ class _Log:
             "message_count": len(sample["messages"]),
             **({"error": sample["error"]["message"]} if "error" in sample else {}),
         }
+
+
+def _score(game: ExportedGame) -> dict[str, Any]:
+    rollout, facts = game.rollout, game.facts
+    return {
+        "value": 1.0 if rollout.correct else 0.0,
+        "answer": game.verdict,
+        "explanation": f"outcome: {rollout.outcome.value}, label: {game.label}",
+        "metadata": {"rewards": dict(rollout.rewards), **{n: facts[n] for n in _VERDICT_FACTS if n in facts}},
+    }
+
+
+def _count_usage(
+    calls: Iterable[Call], name_of: Callable[[Call], str], totals: dict[str, Counter[str]]
+) -> dict[str, dict[str, int]]:
+    """Return the tokens of calls by the names of `name_of`, and add them to the totals of the log."""
+    calls_by_name: dict[str, list[Call]] = {}
+    for call in calls:
+        calls_by_name.setdefault(name_of(call), []).append(call)
+    usage = {name: _usage(answers) for name, answers in calls_by_name.items()}
+    for name, tokens in usage.items():
+        totals.setdefault(name, Counter()).update(tokens)
+    return usage
 
 
 def _usage(calls: Iterable[Call]) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""Loads a finished run for exports: its games with the chats as they were sent, its metrics and its models."""
+"""Loads a finished run for exports: its games with the chats as they were sent, its metrics and its models.
+
+Every format reads the run through it.
+"""
 
 from __future__ import annotations
 
@@ -348,10 +351,6 @@ class RunSource:
     def prompt(self, agent: str) -> str:
         """Return the source text of an agent's prompt template."""
         return self.plan.spec.prompts.sources[agent]
-
-    def columns(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the columns of a rollout's datapoint."""
-        return dict(rollout.job.datapoint.columns)
 
     def games(self) -> Iterator[ExportedGame]:
         """Yield every finished game in the order of the plan, including games that were lost in transport."""

@@ -133,7 +133,7 @@ def _row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
         "decision": game.verdict,
         "outcome": rollout.outcome.value,
         "rounds": len(rollout.rounds),
-        "datapoint": orjson.dumps(source.columns(rollout)).decode(),
+        "datapoint": orjson.dumps(rollout.job.datapoint.columns).decode(),
         **{name: orjson.dumps(facts[name]).decode() if name in facts else None for name in ("votes", "verdicts")},
         **{name: facts.get(name) for name in ("stance", "swapped", "stances_exchanged", *CONFIDENCE)},
         "debates_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,

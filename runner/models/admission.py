@@ -1,4 +1,7 @@
-"""Admits calls when the budget and the rate limits allow them, in this process or in another one."""
+"""Admits calls when the budget and the rate limits allow them, in this process or in another one.
+
+`client` sends every call through it. Worker processes ask the process that keeps the run's budget.
+"""
 
 from __future__ import annotations
 

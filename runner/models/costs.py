@@ -1,4 +1,7 @@
-"""Computes the cost of calls: the maximum before a call, the actual cost after it, and the charge for a failed call."""
+"""Computes the cost of calls: the maximum before a call, the actual cost after it, and the charge for a failed call.
+
+The budget, the records of a run and the estimates of `check` use it.
+"""
 
 from __future__ import annotations
 

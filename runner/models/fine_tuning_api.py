@@ -1,4 +1,7 @@
-"""The errors of a provider's fine-tuning API, and the number of listings before a job is created again."""
+"""The errors of a provider's fine-tuning API, and the number of listings before a job is created again.
+
+The trainer `openai` and the client of the API share them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An index of a journal by sample. Only byte offsets are in memory, and answers are read on demand."""
+"""An index of a journal by sample. Only byte offsets are in memory, and answers are read on demand.
+
+Replays, resumed runs and all readers of finished games use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The providers and their capabilities. This module does not import the providers' clients, which takes long."""
+"""The providers and their capabilities. This module does not import the providers' clients, which takes long.
+
+The checks of a spec and the registry read these facts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Builds the body of a request as its provider sends it, for display, hashes and comparisons."""
+"""Builds the body of a request as its provider sends it, for display, hashes and comparisons.
+
+`nip-run render`, the cache and `nip-run show --prompt` use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Warns about models that OpenAI shuts down, by the dates in `retirements.yaml`."""
+"""Warns about models that OpenAI shuts down, by the dates in `retirements.yaml`.
+
+Specs and releases with such a model get the warnings.
+"""
 
 from __future__ import annotations
 

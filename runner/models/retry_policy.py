@@ -1,4 +1,7 @@
-"""The `retry` section of a spec: the reaction to each class of failure."""
+"""The `retry` section of a spec: the reaction to each class of failure.
+
+The layers around the providers, batches and trainers follow it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Totals of tokens, completions and dollars for a call, a budget or a run."""
+"""Totals of tokens, completions and dollars for a call, a budget or a run.
+
+Records, budgets and progress displays add them up.
+"""
 
 from __future__ import annotations
 

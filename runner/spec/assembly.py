@@ -1,4 +1,7 @@
-"""Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems."""
+"""Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems.
+
+`loader` calls it for each point of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -169,21 +172,13 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
     problems.extend(protocol_problems)
     with _collect_problems(problems):
         dataset = _load_dataset_section(layered, readers, sound)
-    if protocol is not None:
-        problems.extend(unplayable_parameters(protocol, _place_finder(layered)))
-        problems.extend(agent_problems(layered, protocol, sound))
-        problems.extend(verdict_problems(layered, protocol, sound))
-    problems.extend(decision_problems(layered, sound, saved=readers.saved))
-    problems.extend(group_problems(layered, sound))
-    problems.extend(model_problems(layered, sound, saved=readers.saved))
-    problems.extend(budget_problems(layered, sound, _groups_to_call(layered, protocol)))
-    problems.extend(rejudge_problems(layered, sound))
+    problems.extend(_check_sections(layered, protocol, sound, saved=readers.saved))
     rejudged = None
     if not any(problem.key.startswith("rejudge") for problem in problems):
         try:
             rejudged = find_rejudged(layered, readers.journal_hash)
         except RunError as error:
-            problems.append(Problem(layered.place(("rejudge", "run")), "rejudge.run", str(error)))
+            problems.append(layered.problem_at(("rejudge", "run"), str(error)))
     with _collect_problems(problems):
         prompts = _load_prompts(layered, protocol, dataset, sound, None if rejudged is None else rejudged.prompts)
     if dataset is not None and prompts is not None:
@@ -195,6 +190,21 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
     spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
     return _complete_spec(spec, layered, readers)
+
+
+def _check_sections(
+    layered: LayeredData, protocol: Protocol | None, sound: SoundSpec, *, saved: bool
+) -> Iterator[Problem]:
+    """Yield the problems of single sections that the schema cannot find."""
+    if protocol is not None:
+        yield from unplayable_parameters(protocol, _place_finder(layered))
+        yield from agent_problems(layered, protocol, sound)
+        yield from verdict_problems(layered, protocol, sound)
+    yield from decision_problems(layered, sound, saved=saved)
+    yield from group_problems(layered, sound)
+    yield from model_problems(layered, sound, saved=saved)
+    yield from budget_problems(layered, sound, _groups_to_call(layered, protocol))
+    yield from rejudge_problems(layered, sound)
 
 
 def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
@@ -229,47 +239,23 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
     Raises:
         SpecError: the spec has errors; lists all of them.
     """
-    experiment, where = spec.experiment, _place_finder(layered)
-    test, used = _load_test_dataset(layered, readers, experiment), frozenset().union(*spec.prompts.variables.values())
-    problems = [
-        *tree_problems(experiment, spec.protocol, spec.dataset, where),
-        *design_problems(experiment, spec.protocol, spec.prompts, where),
-        *until_problems(experiment, where),
-        *execution_problems(experiment, where),
-        *unlabelled_problems(experiment, spec.protocol, spec.dataset, where),
-        *training_problems(
-            experiment, spec.protocol, spec.dataset, test, where, used=used, names_datapoints=_shows_dataset(layered)
-        ),
-        *(Problem(where(key), key, message) for key, message in rejudge_conflicts(experiment)),
-    ]
+    experiment, models, written = spec.experiment, spec.experiment.models, layered.data["models"]
+    where, test = _place_finder(layered), _load_test_dataset(layered, readers, experiment)
+    problems = list(_check_combinations(spec, test, layered))
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     reason = None if cache is None else package_data.why_unusable(cache)
     if reason is not None:
-        problems.append(
-            Problem(
-                layered.place(("cache",)), "cache", f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
-            )
-        )
-    replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
-    replays = {group: replay_folder(layered, group) for group in replayed_groups}
-    trainer_files: dict[str, TrainerFiles] = {}
-    for group, trainer in ({} if experiment.training is None else experiment.training.trainers).items():
-        try:
-            files = find_trainer_files(layered, group, trainer)
-        except ReleaseError as error:
-            key = f"training.trainers.{group}.command"
-            problems.append(Problem(where(key), key, str(error)))
-        else:
-            trainer_files |= {} if files is None else {group: files}
+        message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
+        problems.append(Problem(where("cache"), "cache", message))
+    replays = {group: replay_folder(layered, group) for group in models if models[group].traits.needs_run}
+    trainer_files = _find_all_trainer_files(layered, experiment, problems)
     if readers.saved:  # A saved run has all answers in its own journal, so a replayed run may be missing.
         replays = {group: run for group, run in replays.items() if package_data.exists(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
     replayed_formats, mixed = chat_formats.find_replayed_formats(experiment, saved_specs)
-    problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))
+    problems.extend(chat_formats.mixed_problems(models, mixed, where))
     if problems:
         raise SpecError(problems)
-    replayed = {group: readers.journal_hash(run) for group, run in replays.items()}
-    models, written = experiment.models, layered.data["models"]
     fetched = fetched_folder(layered.folders.values())
     return replace(
         spec,
@@ -280,13 +266,42 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
         test=test,
         cache=cache,
         replays=replays,
-        replayed=replayed,
+        replayed={group: readers.journal_hash(run) for group, run in replays.items()},
         trainer_files=trainer_files,
         renamed=tuple(layered.renamed),
         fetched=fetched,
         fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),
     )
+
+
+def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
+    """Yield the problems between sections, each of which is valid alone."""
+    experiment, protocol, dataset, where = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
+    used, shows = frozenset().union(*spec.prompts.variables.values()), _shows_dataset(layered)
+    yield from tree_problems(experiment, protocol, dataset, where)
+    yield from design_problems(experiment, protocol, spec.prompts, where)
+    yield from until_problems(experiment, where)
+    yield from execution_problems(experiment, where)
+    yield from unlabelled_problems(experiment, protocol, dataset, where)
+    yield from training_problems(experiment, protocol, dataset, test, where, used=used, names_datapoints=shows)
+    for key, message in rejudge_conflicts(experiment):
+        yield Problem(where(key), key, message)
+
+
+def _find_all_trainer_files(
+    layered: LayeredData, experiment: Experiment, problems: list[Problem]
+) -> dict[str, TrainerFiles]:
+    """Return the files that came with downloaded trainers, by model group. Add errors to `problems`."""
+    trainer_files: dict[str, TrainerFiles] = {}
+    for group, trainer in ({} if experiment.training is None else experiment.training.trainers).items():
+        try:
+            files = find_trainer_files(layered, group, trainer)
+        except ReleaseError as error:
+            problems.append(layered.problem_at(("training", "trainers", group, "command"), str(error)))
+        else:
+            trainer_files |= {} if files is None else {group: files}
+    return trainer_files
 
 
 def _sets_price(key: str, group: str) -> bool:
@@ -339,7 +354,7 @@ def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSetti
     if path is None and not settings.path.startswith(HUB):
         hint = _suggest_path(layered, _DATASET, settings.path, package_data.is_file)
         message = f"no file {settings.path!r} next to the spec or among the built-in files{hint}"
-        raise SpecError([Problem(layered.place(_DATASET), "dataset.path", message)])
+        raise SpecError([layered.problem_at(_DATASET, message)])
     try:
         return readers.dataset(settings, path, seed, _place_finder(layered))
     except SpecError as error:

@@ -59,9 +59,8 @@ def default_chat_format(settings: ModelSettings) -> ChatFormat:
         return "openai"
     own_host = urlsplit(settings.traits.base_url).hostname or ""
     hosts = [urlsplit(url).hostname or "" for url in settings.server_urls]
-    is_own = all(
-        host == own_host or host.endswith("." + own_host) for host in hosts
-    )  # includes us. and eu.api.openai.com
+    # A provider's regional servers are subdomains, such as eu.api.openai.com.
+    is_own = all(host == own_host or host.endswith("." + own_host) for host in hosts)
     return settings.traits.chat_format if is_own else "alternating"
 
 

@@ -17,7 +17,7 @@ from runner.base.errors import NipRunError, Problem, UsageError
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted, value_at
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.source_tree import ProjectTree
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
@@ -86,7 +86,7 @@ class Components:
         for key_path, kind in _PATH_KEYS:
             yield from self._resolve_path(layered, key_path, kind)
         for section, kind in _ENTRY_SECTIONS:
-            entries = _value_at(layered.data, section)
+            entries = value_at(layered.data, section)
             for name in list(entries) if isinstance(entries, dict) else ():
                 if isinstance(entries[name], dict) and USE in entries[name]:
                     yield from self._resolve_entry(layered, (*section, name), kind)
@@ -110,12 +110,12 @@ class Components:
         )
 
     def _resolve_path(self, layered: LayeredData, key_path: KeyPath, kind: Kind) -> Iterator[Problem]:
-        name = _value_at(layered.data, key_path)
+        name = value_at(layered.data, key_path)
         if not isinstance(name, str) or package_data.find_file(name, layered.folder(key_path)):
             return
         if hint := self._suggest_version(kind, name):
             yield layered.problem_at(key_path, hint)
-            del _value_at(layered.data, key_path[:-1])[key_path[-1]]
+            del value_at(layered.data, key_path[:-1])[key_path[-1]]
             return
         if not is_reference(name):
             return
@@ -123,13 +123,13 @@ class Components:
             use = self._look_up(str(key_path[0]), kind, name)
         except NipRunError as error:
             yield layered.problem_at(key_path, str(error))
-            parent = _value_at(layered.data, key_path[:-1])
+            parent = value_at(layered.data, key_path[:-1])
             del parent[key_path[-1]]  # prevents a second problem about a missing file
             return
-        _value_at(layered.data, key_path[:-1])[key_path[-1]] = str(use.path)
+        value_at(layered.data, key_path[:-1])[key_path[-1]] = str(use.path)
 
     def _resolve_entry(self, layered: LayeredData, key_path: KeyPath, kind: Kind) -> Iterator[Problem]:
-        entry = _value_at(layered.data, key_path)
+        entry = value_at(layered.data, key_path)
         name, use_path = entry.pop(USE), (*key_path, USE)
         if name is None:
             return
@@ -139,7 +139,7 @@ class Components:
             yield layered.problem_at(use_path, hint or message)
             return
         try:
-            use = self._look_up(".".join(map(str, key_path)), kind, name)
+            use = self._look_up(dotted(key_path), kind, name)
         except NipRunError as error:
             yield layered.problem_at(use_path, str(error))
             return
@@ -161,7 +161,7 @@ class Components:
                     (key,), f"{use.release} names a run, so it cannot be used; use another release"
                 )
                 return
-        has_own_model = "model" in _value_at(layered.data, key_path)
+        has_own_model = "model" in value_at(layered.data, key_path)
         _add_missing_keys(layered, key_path, content, ())
         if isinstance(group, dict) and not has_own_model:
             content.data[MODEL_GROUP] = group
@@ -188,13 +188,13 @@ class Components:
                 _is_same_model(existing, group) if is_from_spec else self._added_groups.setdefault(name, group) == group
             ):
                 continue
-            _value_at(layered.data, key_path)["model"] = name
+            value_at(layered.data, key_path)["model"] = name
             if not is_from_spec and isinstance(models.setdefault(name, {}), dict):
                 _add_missing_keys(layered, ("models", name), content, (MODEL_GROUP,))
             return
         used_names = f"{group_name!r} and {prefixed_name!r}"
         message = f"{use.release} adds a model group {group_name!r}, but the spec has other groups called {used_names}"
-        key = ".".join(map(str, key_path))
+        key = dotted(key_path)
         yield layered.problem_at(key_path, f"{message}; rename one of those, or set {key}.model to the group to use")
 
 
@@ -226,7 +226,7 @@ _ENTRY_SECTIONS: tuple[tuple[KeyPath, Kind], ...] = (
 
 def _add_missing_keys(layered: LayeredData, key_path: KeyPath, content: LayeredData, source: KeyPath) -> None:
     """Add each key that a component sets and the spec does not, with its place in the component's file."""
-    target, added = _value_at(layered.data, key_path), _value_at(content.data, source)
+    target, added = value_at(layered.data, key_path), value_at(content.data, source)
     for name, value in added.items():
         if name not in target:
             target[name] = value
@@ -240,12 +240,6 @@ def _add_missing_keys(layered: LayeredData, key_path: KeyPath, content: LayeredD
             )
         elif isinstance(value, dict) and isinstance(target[name], dict):
             _add_missing_keys(layered, (*key_path, name), content, (*source, name))
-
-
-def _value_at(data: Any, key_path: KeyPath) -> Any:
-    for part in key_path:
-        data = data.get(part) if isinstance(data, dict) else None
-    return data
 
 
 def drop_consequences(problems: Iterable[Problem], unusable: Iterable[Problem]) -> list[Problem]:

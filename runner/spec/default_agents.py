@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.merged_data import LayeredData
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT
 
@@ -28,7 +28,7 @@ class FilledAgents:
 
     def as_written(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems, with the keys of `_default` that the user wrote in place of filled keys."""
-        names = {".".join(map(str, key_path)): ".".join(map(str, source)) for key_path, source in self.sources.items()}
+        names = {dotted(key_path): dotted(source) for key_path, source in self.sources.items()}
         return [replace(problem, key=_original_key(problem.key, names)) for problem in problems]
 
 

@@ -1,8 +1,11 @@
-"""Load a spec file and overrides into a `Spec` for each point of its sweep, or report every problem at once."""
+"""Load a spec file and overrides into a `Spec` for each point of its sweep, or report every problem at once.
+
+All commands and public functions load specs with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +114,7 @@ def load_specs(
     return _load(_find_spec_file(path, also), path, overrides, saved=False, lookups=lookups)
 
 
-def read_spec_data(path: str | Path, find_component: FindComponent = reject_references) -> LayeredData:
+def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredData:
     """Return the merged content of a spec file and the files that it extends, without reading other named files.
 
     Raises:
@@ -156,8 +159,7 @@ def _load(
     tree = tree or ProjectTree.of(spec_file)
     components = Components(find_component, tree)
     layered = _load_layers(spec_file, source, parsed_overrides, components)
-    readers = Readers(saved=saved, known_dataset=known_dataset)
-    sweep = Sweep(layered)
+    readers, sweep = Readers(saved=saved, known_dataset=known_dataset), Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
     problems = list(layered.wrong_nulls)
@@ -165,28 +167,30 @@ def _load(
         problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
         problems.extend(sweep.problems())
     specs = []
-    for point in sweep.points() if sweep.size else [None]:
+    points: Iterable[Sequence[Override]] = sweep.points() if sweep.size else [()]
+    for point in points:
         try:
-            point_data, point_components = layered, components
-            if point is not None:
+            point_data, point_components, point_overrides = layered, components, parsed_overrides
+            if sweep.size:
                 point_components = Components(find_component, tree)
-                point_data = _load_layers(spec_file, source, [*parsed_overrides, _NO_SWEEP, *point], point_components)
-            values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
-            places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
+                point_overrides = [*parsed_overrides, _NO_SWEEP, *point]
+                point_data = _load_layers(spec_file, source, point_overrides, point_components)
             spec = _assemble_point(point_data, readers, point_components, find_run)
-            sources = SpecSources(
-                tuple(point_data.read),
-                as_arguments([*parsed_overrides, *([] if point is None else [_NO_SWEEP, *point])]),
-            )
-            origin = replace(spec.origin, written=sources)
-            specs.append(
-                replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
-            )
+            sources = SpecSources(tuple(point_data.read), as_arguments(point_overrides))
+            specs.append(replace(_with_point(spec, point, sources), path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
     return specs
+
+
+def _with_point(spec: Spec, point: Sequence[Override], sources: SpecSources) -> Spec:
+    """Return a spec with the values that a point of its sweep sets, and with the files that it was read from."""
+    keys = [override.text.partition("=")[0] for override in point]
+    values = {key: (override.value or (None,))[0] for key, override in zip(keys, point, strict=True)}
+    places = {key: override.place for key, override in zip(keys, point, strict=True) if override.place}
+    return replace(spec, point=values, point_places=places, origin=replace(spec.origin, written=sources))
 
 
 def _assemble_point(layered: LayeredData, readers: Readers, components: Components, find_run: FindRun) -> Spec:

@@ -17,7 +17,7 @@ from runner.base.storage.fetched_markers import DATA
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
 from runner.documents.merged_data import LayeredData
-from runner.documents.plain_values import KeyPath
+from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.releases.reference import is_reference
 from runner.game.protocols.loader import find_protocol
 from runner.spec.datasets.loader import HUB
@@ -89,11 +89,11 @@ def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
             if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key in _IGNORED_FOR_SAVED):
                 reason = _explain_refusal(key, value, layered.folder(path), lookup)
                 if reason is not None and not _is_only_a_name(layered, key):
-                    dotted_key = ".".join(map(str, path))
+                    dotted_key = dotted(path)
                     yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
     for path, _ in _find_values(layered.data, ("execution", "*"), ()):
         if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
-            dotted_key = ".".join(map(str, path))
+            dotted_key = dotted(path)
             reason = "a downloaded spec must not choose which machines play the games"
             yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
 

@@ -78,7 +78,7 @@ def resolve_rejudged_run(layered: LayeredData, find_run: FindRun) -> Iterator[Pr
     try:
         section["run"] = str(find_run(run).absolute())
     except UsageError as error:
-        yield Problem(layered.place(RUN_KEY), "rejudge.run", str(error))
+        yield layered.problem_at(RUN_KEY, str(error))
 
 
 def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None:

@@ -1,4 +1,7 @@
-"""The files that a spec was loaded from, with their exact bytes, its overrides, and the files that it names."""
+"""The files that a spec was loaded from, with their exact bytes, its overrides, and the files that it names.
+
+Runs and releases store them.
+"""
 
 from __future__ import annotations
 

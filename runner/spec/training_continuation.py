@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
@@ -19,6 +19,8 @@ from runner.spec.model_sources import FROM_GROUP, FROM_RUN, FindRun, ModelError,
 USE = "use"
 """Key of a model group that names an installed model."""
 
+_START: KeyPath = ("training", "from")
+
 
 def resolve_training_start(layered: LayeredData, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
     """Replace `training.from` by the key `from_run` or `use` of each trained model group. Yield problems."""
@@ -28,29 +30,16 @@ def resolve_training_start(layered: LayeredData, find_run: FindRun, find_compone
         return
     if layered.data.get("kind") != "training":
         return  # Another check reports a section `training` in a benchmark.
-    key_path: KeyPath = ("training", "from")
+    key_path = _START
     trainers = training.get("trainers")
     groups = [name for name in models if isinstance(trainers, dict) and name in trainers]
     try:
         if not isinstance(start, str):
             raise ModelError("training.from must be text: a run or an installed model")
-        key, continued = (USE, groups) if _is_release(layered, key_path, start) else (FROM_RUN, [])
-        if key == FROM_RUN:
-            source = find_model_source(layered, key_path, parse_model_name(start)["run"], find_run)
-            trained = {name for states in source.iteration_models for name in states}
-            continued = [name for name in groups if name in trained]
-            if not continued:
-                history = f"trained {comma_join(sorted(trained))}" if trained else "has trained no model"
-                raise ModelError(
-                    f"run {source.path.name} {history}, and this spec trains {comma_join(groups) or 'none'}; "
-                    f"set models.GROUP.{FROM_RUN} and {FROM_GROUP} instead"
-                )
-        elif len(groups) != 1 and (group := _group_of(start, find_component)) in groups:
-            continued = [str(group)]
-        elif len(groups) != 1:
-            raise ModelError(
-                f"the model's group is unclear: this spec trains {comma_join(groups)}; set models.GROUP.use instead"
-            )
+        if _is_release(layered, key_path, start):
+            key, continued = USE, _groups_of_release(start, groups, find_component)
+        else:
+            key, continued = FROM_RUN, _groups_of_run(layered, start, groups, find_run)
         for name in continued:
             if not isinstance(models[name], dict):
                 continue  # The schema check reports the wrong type.
@@ -62,6 +51,40 @@ def resolve_training_start(layered: LayeredData, find_run: FindRun, find_compone
             layered.places["models", name, key] = layered.place(key_path)
     except ModelError as error:
         yield layered.problem_at(key_path, str(error))
+
+
+def _groups_of_run(layered: LayeredData, start: str, groups: Sequence[str], find_run: FindRun) -> list[str]:
+    """Return the groups of this spec that the run `start` has trained.
+
+    Raises:
+        ModelError: the run has trained none of them, or cannot be found.
+    """
+    source = find_model_source(layered, _START, parse_model_name(start)["run"], find_run)
+    trained = {name for states in source.iteration_models for name in states}
+    continued = [name for name in groups if name in trained]
+    if not continued:
+        history = f"trained {comma_join(sorted(trained))}" if trained else "has trained no model"
+        raise ModelError(
+            f"run {source.path.name} {history}, and this spec trains {comma_join(groups) or 'none'}; "
+            f"set models.GROUP.{FROM_RUN} and {FROM_GROUP} instead"
+        )
+    return continued
+
+
+def _groups_of_release(start: str, groups: Sequence[str], find_component: FindComponent) -> Sequence[str]:
+    """Return the group of this spec that continues from an installed model.
+
+    Raises:
+        ModelError: the spec trains several groups, and the release does not tell which one this is.
+    """
+    if len(groups) == 1:
+        return groups
+    group = _group_of(start, find_component)
+    if group not in groups:
+        raise ModelError(
+            f"the model's group is unclear: this spec trains {comma_join(groups)}; set models.GROUP.use instead"
+        )
+    return [str(group)]
 
 
 def _group_of(name: str, find_component: FindComponent) -> object:

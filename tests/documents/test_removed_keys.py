@@ -18,7 +18,7 @@ from runner.spec.schemas import removable_spec_keys
 from tests.support.document_layers import beside, write
 from tests.support.specs import spec_file
 
-REMOVABLE = [("m", "*"), ("m", "*", "deep", "*"), ("sweep",)]
+REMOVABLE = frozenset({("m", "*"), ("m", "*", "deep", "*"), ("sweep",)})
 
 
 def layers(folder: Path, text: str, *overrides: str) -> LayeredData:

@@ -33,13 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard, shard_lines
+    from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.execution.baseline_run import load_baseline
     from runner.spec.warnings.catalog import check_warnings_of
-    from runner.training.plan import TrainingPlan
 
     results = Results(args.results)
     arguments = resolve_shard_folders(args.words, results, args.shard)
@@ -55,17 +54,8 @@ def execute(args: argparse.Namespace) -> int:
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
     for point, estimates_of_point in zip(points, costs, strict=True):
-        spec, games = point.spec, point.plan.all_games()
-        is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-        datapoints = games[0].spec.dataset.datapoints if is_test_rerun else point.plan.games.points
-        say(f"{point.path}: no errors. {_describe_run(point.plan, games[0])}")
-        if spec.point:
-            say(f"with {format_point(spec.point)}")
-        labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
-        say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
-        of_games = (*shard_lines(games[0]), *_describe_workers(games[0]), *_describe_pairing(games[0]))
-        for line in (*of_games, *_describe_key_uses(point.plan), *point.notes):
-            say(line)
+        spec = point.spec
+        _show_run(point)
         if spec.protocol != shown_protocol:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
@@ -75,6 +65,24 @@ def execute(args: argparse.Namespace) -> int:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates_of_point], title=title)
     return ExitCode.DONE
+
+
+def _show_run(point: SpecPoint) -> None:
+    """Print what a run plays, on which datapoints, where it plays, and what it sends to servers."""
+    from runner.cli.experiments.shards import shard_lines
+    from runner.training.plan import TrainingPlan
+
+    spec, games = point.spec, point.plan.all_games()[0]
+    is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
+    datapoints = games.spec.dataset.datapoints if is_test_rerun else point.plan.games.points
+    say(f"{point.path}: no errors. {_describe_run(point.plan, games)}")
+    if spec.point:
+        say(f"with {format_point(spec.point)}")
+    labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+    say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
+    lines = (*shard_lines(games), *_describe_workers(games), *_describe_pairing(games))
+    for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
+        say(line)
 
 
 def _describe_workers(games: Plan) -> list[str]:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
-from runner.cli.startup import one_blas_thread
+from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json
-from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import MergeError
@@ -42,8 +41,7 @@ def execute(args: argparse.Namespace) -> int:
 
     results = Results(args.results)
     shards_of_runs = runs_to_merge(args.runs, results)
-    with one_blas_thread():
-        load_scipy()
+    load_scipy_with_one_thread()
     failures: list[MergeError] = []
     merged = []
     for run_id, parts in shards_of_runs.items():
@@ -104,8 +102,8 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
     if problems:
         raise UsageError(problems[0]).with_notes(problems[1:])
     for run_id, folder in shards:
-        home = run_id if run_id in runs else next(iter([*runs, *shard_run_ids]), folder.path.name)
-        runs.setdefault(home, []).append(folder)
+        merged_run = run_id if run_id in runs else next(iter([*runs, *shard_run_ids]), folder.path.name)
+        runs.setdefault(merged_run, []).append(folder)
     return runs
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import RUN, add_trust
-from runner.cli.startup import one_blas_thread
+from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
-from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import Problem
@@ -62,8 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.quiet:
         for point in points:
             note(_describe_judging(point))
-    with one_blas_thread():
-        load_scipy()
+    load_scipy_with_one_thread()
     return play(args, points)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, did_you_mean, in_one_line
@@ -41,13 +41,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
-    from runner.cli.specs import note_renamed, split_arguments
     from runner.models.request_body import request_body
-    from runner.registry.components.lookup import finder_of
-    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.round_prompts import undecided_rounds
     from runner.rollouts.template_check import check_templates
+
+    plan, agent_name = _load_plan(args)
+    spec = plan.spec
+    check_templates(plan)
+    job = _find_job(plan, args.datapoint, args.stance, swapped=args.swapped)
+    agents = plan.agents(swapped=job.swapped)
+    if plan.debates is None:
+        round_ = _choose_round(spec, agent_name, args.round, job)
+        rounds = asyncio.run(undecided_rounds(spec.protocol, agents, job, round_))
+    else:
+        round_, rounds = _choose_judged_round(plan, agent_name, args.round, job), plan.debate(job).rounds
+    agent = agents[agent_name]
+    body = json.loads(request_body(agent.model_settings, agent.prompt(job.observation(round_, rounds[:round_]))))
+    if args.json:
+        print_json(body)
+        return ExitCode.DONE
+    say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
+    if round_ and plan.debates is None and not args.quiet:
+        note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
+    _print_body(body)
+    return ExitCode.DONE
+
+
+def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
+    """Return the plan of the games of the requested spec, and the name of the requested agent.
+
+    Raises:
+        UsageError: the arguments are not one spec and one of its agents.
+    """
+    from runner.base.errors import UsageError
+    from runner.cli.specs import note_renamed, split_arguments
+    from runner.registry.components.lookup import finder_of
+    from runner.results.leaderboard.results_folder import Results
     from runner.runs.session.chat_format_lock import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
@@ -56,43 +85,27 @@ def execute(args: argparse.Namespace) -> int:
     if len(names) != 2:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
-    spec = load_specs(path, overrides, Results(args.results).path_of, finder_of(path))[0]
+    results = Results(args.results)
+    spec = load_specs(path, overrides, results.path_of, finder_of(path))[0]
     note_renamed([spec], quiet=args.quiet)
-    if agent_name not in spec.protocol.agent_names:
-        hint = (
-            did_you_mean(agent_name, spec.protocol.agent_names)
-            or f"; choose one of {comma_join(spec.protocol.agent_names)}"
-        )
+    agent_names = spec.protocol.agent_names
+    if agent_name not in agent_names:
+        hint = did_you_mean(agent_name, agent_names) or f"; choose one of {comma_join(agent_names)}"
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    full_plan, format_note = with_original_formats(
-        plan_of(spec), Results(args.results)
-    )  # a started run keeps its chat format
+    plan, format_note = with_original_formats(plan_of(spec), results)  # a started run keeps its chat format
     if format_note is not None and not args.quiet:
         note(f"note: {format_note}")
-    plan = full_plan.games
-    check_templates(plan)
-    job = _find_job(plan, args.datapoint, args.stance, swapped=args.swapped)
-    round_, debate = _choose_round(spec, agent_name, args.round, job), None
-    if plan.debates is not None:
-        round_, debate = _choose_judged_round(plan, agent_name, args.round, job), plan.debate(job)
-    agents = plan.agents(swapped=job.swapped)
-    rounds = asyncio.run(undecided_rounds(spec.protocol, agents, job, round_)) if debate is None else debate.rounds
-    observation = job.observation(round_, rounds[:round_])
-    agent = agents[agent_name]
-    body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
-    if args.json:
-        print_json(body)
-        return ExitCode.DONE
-    say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
-    if round_ and debate is None and not args.quiet:
-        note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
+    return plan.games, agent_name
+
+
+def _print_body(body: dict[str, Any]) -> None:
+    """Print a request: its parameters, and then each message below a line with its role and sender."""
     for name, value in body.items():
         if name != "messages" and value is not None:
             say(f"{name}: {json.dumps(value)}")
     for message in body["messages"]:
         sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
         say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
-    return ExitCode.DONE
 
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
-from runner.cli.startup import one_blas_thread
+from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
-from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import NipRunError, Waiting
@@ -86,8 +85,7 @@ def execute(args: argparse.Namespace) -> int:
     points = load_points(resolve_shard_folders(args.words, results, args.shard), results.path_of, quiet=args.quiet)
     check_usage(args, len(points))
     points = restrict_to_shard(points, args.shard)
-    with one_blas_thread():
-        load_scipy()
+    load_scipy_with_one_thread()
     return play(args, points)
 
 
@@ -154,7 +152,7 @@ class _RunCommand:
 
     def _show_sweep(self) -> None:
         """Print the benchmarks among the points as one table."""
-        # Imported here: ranks need NumPy, which the command must load within one_blas_thread.
+        # Imported here: ranks need NumPy, which load_scipy_with_one_thread must load.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.results.leaderboard.sweep_table import sweep_rows
         from runner.results.metric_definitions import RANKING_METRIC

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 OWNER = "NIP_RUN_OWNER"
+"""The environment variable with the owner of releases for commands without `--as`."""
 
 HASH_DIGITS = 12
 """Number of digits of a hash that are printed; `--json` has all of them."""
@@ -53,6 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the release's name; for a run OWNER is enough: the name is its id, the version 1",
     )
     add("--part", metavar="NAME", help="the agent, trainer or model group to take from a spec")
+    _add_terms(parser)
+    _add_actions(parser)
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the description, the licenses and the visibility of a release."""
+    add = parser.add_argument
     add("--description", default="", metavar="TEXT", help="description for listings")
     add("--licence", "--license", metavar="SPDX", help="license as an SPDX expression, such as CC-BY-4.0 or MIT")
     add(
@@ -62,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="license of a run's dataset, if different; `none` leaves its rows out",
     )
     add("--private", action="store_true", help="leave the release out of searches and leaderboards")
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change which checks are made and what is sent."""
+    add = parser.add_argument
     add("--dry-run", action="store_true", help="run all checks and show what would be sent, but send nothing")
     add(
         "--force",
@@ -137,16 +150,10 @@ def _collect_drafts(
     args: argparse.Namespace, kind: Kind | None, registry: Registry | None, locks: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
     """Return the drafts of each run or component on the command line, and the folders of the runs."""
-    from dataclasses import replace
-
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
-    from runner.registry.bundles.runs import build_run_drafts
-    from runner.registry.lineage.links import run_reference
-    from runner.registry.publishing.public_commits import pinned_sources
-    from runner.results.leaderboard.results_folder import Results
 
-    if kind not in (None, Kind.RUN):
+    if kind is not None and kind != Kind.RUN:
         if len(args.what) > 1:
             raise UsageError("publish one component at a time: each needs its own --as OWNER/NAME@VERSION")
         if args.pin is not None:
@@ -156,6 +163,22 @@ def _collect_drafts(
         return [[_component_draft(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
         raise UsageError("--part selects a component from a spec; add --kind agent, trainer or model")
+    return _collect_run_drafts(args, registry, locks)
+
+
+def _collect_run_drafts(
+    args: argparse.Namespace, registry: Registry | None, locks: ExitStack
+) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
+    """Return the drafts of each run on the command line, and the folders of the runs, which stay locked in `locks`."""
+    from dataclasses import replace
+
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind
+    from runner.registry.bundles.runs import build_run_drafts
+    from runner.registry.lineage.links import run_reference
+    from runner.registry.publishing.public_commits import pinned_sources
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results(args.results)
     naming = _build_naming(args, Kind.RUN)
     if args.pin is not None and len(args.what) > 1:
@@ -177,7 +200,7 @@ def _collect_drafts(
 
 
 def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
-    naming = _build_naming(args, kind)
+    naming = _build_naming(args, kind)  # first, so that a wrong --as is reported without the slow import
     from runner.registry.components.drafts import build_component_draft
 
     return build_component_draft(path, kind, naming, args.part)
@@ -311,11 +334,8 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     else:
         for ready_release in ready_releases:
             _show_release(ready_release, where)
-        say(
-            f"{counted(len(problems), 'problem')}; nothing would be published"
-            if problems
-            else "all of this would be sent"
-        )
+        count = counted(len(problems), "problem")
+        say(f"{count}; nothing would be published" if problems else "all of this would be sent")
     for line in problems:
         note(line)
     return ExitCode.FAILED if problems else ExitCode.DONE
@@ -346,55 +366,37 @@ def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
 
 
 def _show_published(
-    prepared: Sequence[ReadyRelease],
+    ready_releases: Sequence[ReadyRelease],
     published: Sequence[Published],
     added: AddResult,
     where: str,
     args: argparse.Namespace,
 ) -> int:
     """Print which releases were published or proposed, and the commands that download them. Return the exit code."""
-    from runner.registry.fetched_release import PIN
-
     state, location = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
-    without_rows = {
-        str(release.bundle.release.reference)
-        for release in prepared
-        if release.bundle and release.bundle.release.file(PIN)
-    }
-    commands = {
-        str(release.reference): _follow_up_commands(
-            release.reference, location, lacks_rows=str(release.reference) in without_rows
-        )
-        for release in published
-    }
+    pairs = list(zip(ready_releases, published, strict=True))
+    commands = [_follow_up_commands(ready_release, release.reference, location) for ready_release, release in pairs]
     if args.json:
         releases = [
             {
-                **prepared.to_json(where),
+                **ready_release.to_json(where),
                 "was_there": release.was_there,
                 "signed": args.sign_key is not None,
-                "commands": commands[str(release.reference)],
+                "commands": release_commands,
             }
-            for prepared, release in zip(prepared, published, strict=True)
+            for (ready_release, release), release_commands in zip(pairs, commands, strict=True)
         ]
-        print_json(
-            {
-                "ok": True,
-                "releases": releases,
-                "revision": added.revision,
-                "note": added.note,
-                "proposed_at": added.proposed_at,
-            }
-        )
+        facts = {"revision": added.revision, "note": added.note, "proposed_at": added.proposed_at}
+        print_json({"ok": True, "releases": releases, **facts})
         return ExitCode.DONE
     for release in published:
         status = "already published with the same content" if release.was_there else state
         say(f"{release.reference}  sha256:{release.sha256[:HASH_DIGITS]}  {status}")
-    for command in commands[str(published[-1].reference)]:
+    for command in commands[-1]:
         say(command)
     if args.quiet:
         return ExitCode.DONE
-    for line in _merge_notes(prepared):
+    for line in _merge_notes(ready_releases):
         note(line)
     if added.note:
         note(added.note)
@@ -430,12 +432,14 @@ def _notes_of_release(prepared: ReadyRelease) -> Iterator[str]:
         )
 
 
-def _follow_up_commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
-    """Return the commands that others use to get the release."""
+def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
+    """Return the commands that others use to get the release from the place `where`."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import OPTION
+    from runner.registry.fetched_release import PIN
 
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
+    lacks_rows = ready_release.bundle is not None and ready_release.bundle.release.file(PIN) is not None
     rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
     return [
         shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import REF, add_registry, add_trust, results_option
-from runner.cli.startup import one_blas_thread
+from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
-from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.registry.fetched_release import FetchedRelease
@@ -91,8 +90,7 @@ def execute(args: argparse.Namespace) -> int:
         add_rows(fetched, Path(override.removeprefix(f"{OPTION}=")))
     for line in fetched.notes:
         warn(f"warning: {line}")
-    with one_blas_thread():
-        load_scipy()
+    load_scipy_with_one_thread()
     if args.fresh:
         return _play_again(args, fetched, results)
     if fetched.is_training_run:
@@ -202,8 +200,7 @@ def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease
 
 
 def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
-    from dataclasses import asdict
-
+    """Play the published run again, print the difference, and return the exit code."""
     from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.models.api_keys import ALL, all_allowed
     from runner.registry.verification.fresh_play import fresh_plan, play_again
@@ -226,10 +223,19 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
             fetched, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.watcher(0)
         )
     code = EXIT_CODES_OF_FRESH_PLAY[fresh_play.outcome]
+    _show_fresh_play(args, fresh_play, code)
+    return code
+
+
+def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: ExitCode) -> None:
+    """Print the difference to the published run, and commands that show more about it."""
+    from dataclasses import asdict
+
+    reference = fresh_play.fetched.release.reference
     if args.json:
         print_json(
             {
-                "release": str(fetched.release.reference),
+                "release": str(reference),
                 "run_id": fresh_play.run_id,
                 "outcome": fresh_play.outcome,
                 "verdict": fresh_play.verdict,
@@ -239,12 +245,10 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
                 "exit_code": int(code),
             }
         )
-        return code
-    heading(f"{fetched.release.reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
-    if not args.quiet:
-        for line in _next_commands(args, fresh_play):
-            say(line)
-    return code
+        return
+    heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
+    for line in () if args.quiet else _next_commands(args, fresh_play):
+        say(line)
 
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:

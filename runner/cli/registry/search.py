@@ -145,9 +145,8 @@ def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadab
             release, _ = registry.read(entry)
             session = session_from_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
             hit = _SearchHit(entry, release, session)
-            "".join(
-                _searchable_texts(release)
-            )  # raises here if the facts are malformed, so that the search does not fail
+            # Fails here if the facts are malformed, so that the search itself cannot fail.
+            "".join(_searchable_texts(release))
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             unreadable.append(f"left out: {entry.reference}: {describe_error(error)}")
             continue

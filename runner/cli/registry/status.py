@@ -51,12 +51,11 @@ def execute(args: argparse.Namespace) -> int:
     return _show_run(folder, args)
 
 
-def _list_runs(results: Results, args: argparse.Namespace) -> int:
-    """List all runs and whether they can be published, by checks of their manifests only."""
+def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], list[str]]]:
+    """Yield the manifest of each run, the reasons why it cannot be published, and notes about it."""
     from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import find_obstacles
 
-    runs = []
     for folder in results.runs():
         manifest = folder.manifest()
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
@@ -64,8 +63,12 @@ def _list_runs(results: Results, args: argparse.Namespace) -> int:
         findings = list(find_obstacles(folder, manifest))
         problems = [line for line in findings if not isinstance(line, CheckNote)]
         notes = [*_describe_reused_answers(manifest), *(line for line in findings if isinstance(line, CheckNote))]
-        runs.append((manifest, problems, notes))
-    runs.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
+        yield manifest, problems, notes
+
+
+def _list_runs(results: Results, args: argparse.Namespace) -> int:
+    """List all runs and whether they can be published, by checks of their manifests only."""
+    runs = sorted(_check_manifests(results), key=lambda run: (run[0].started_at, run[0].run_id), reverse=True)
     for damage in results.damaged():
         note(damage)
     if args.json:

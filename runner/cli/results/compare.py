@@ -65,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline, of the first run; exit code 1: an assertion fails; 5: too little data to decide; 2: a run cannot "
         "be read; repeatable",
     )
+    _add_further_questions(parser)
+    add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
+
+
+def _add_further_questions(parser: argparse.ArgumentParser) -> None:
+    """Add the options for results that `compare` computes only on request."""
+    add = parser.add_argument
     add(
         "--worst",
         action="store_true",
@@ -84,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a strong run, such as a run whose judge has the ground truth; also print the share of the gap between "
         "the first run and RUN that each other run closes (performance gap recovered)",
     )
-    add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
 
 def execute(args: argparse.Namespace) -> int:

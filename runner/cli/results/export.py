@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
     from runner.results.finetune.formats import Format
     from runner.results.folder import RunFolder
+    from runner.rollouts.plan import Plan
     from runner.runs.finished.reconstruction import Reconstructor
+    from runner.spec.experiment import FineTune
 
 
 EXPORT_FOLDER = "exports"
+"""The folder in a run's folder that receives the files of other formats than fine-tune files."""
 _FINE_TUNING_OPTIONS = {
     "method": "--method", "chat_format": "--chat-format", "agent": "--agent", "only_correct": "--only-correct",
     "true_labels": "--true-labels",
@@ -40,8 +43,8 @@ _TRACKING_OPTIONS = {
     "tracking_uri": "--tracking-uri", "experiment": "--experiment", "follow": "--follow", "journal": "--journal",
 }  # fmt: skip
 
-
 EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
+"""The formats in `runner.exports.formats`, which is not imported at start-up."""
 
 MLFLOW = "mlflow"
 
@@ -56,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fine-tune files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
         "and transcripts: the others",
     )
+    _add_fine_tuning_options(parser)
+    _add_result_options(parser)
+    _add_tracking_options(parser)
+
+
+def _add_fine_tuning_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--method",
         choices=("sft", "dpo", "rl"),
@@ -68,6 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--agent", action="append", metavar="NAME", help="only this agent; repeatable")
     add("--only-correct", action="store_true", help="only rollouts with a correct verdict")
     add("--true-labels", action="store_true", help="replace the verifier's last message with the label")
+
+
+def _add_result_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--subject", metavar="AGENT", help="the agent whose model the record names")
     add("--organization", metavar="NAME", help="every-eval-ever: who ran the evaluation")
     add(
@@ -78,6 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
     add("--task-id", metavar="TASK", help="hf-eval-results: the task of that benchmark")
     add("--source-url", metavar="URL", help="hf-eval-results: URL of the result")
+
+
+def _add_tracking_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--tracking-uri", metavar="URI", help="mlflow: the tracking server; default: $MLFLOW_TRACKING_URI")
     add(
         "--experiment",
@@ -93,15 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
     from runner.base.errors import UsageError
     from runner.cli.results import export_mlflow
-    from runner.results.finetune.files import FineTuneFiles, Trees
-    from runner.results.folder import FINE_TUNE
     from runner.results.leaderboard.results_folder import Results
-    from runner.runs.finished.reconstruction import Reconstructor, played_plan
-    from runner.spec.experiment import FineTune
 
     if args.format == MLFLOW:
         _reject_options(args, {**_FINE_TUNING_OPTIONS, **_RESULT_OPTIONS, "out": "--out"}, "files")
@@ -115,22 +127,63 @@ def execute(args: argparse.Namespace) -> int:
     if args.format in EXPORT_NAMES:
         return _export_run(args, folder)
     _reject_options(args, _RESULT_OPTIONS, "results, logs and transcripts")
+    return _export_fine_tune_files(args, folder)
+
+
+def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
+    """Write the games of a run as training data."""
+    from runner.results.finetune.files import FineTuneFiles, Trees
+    from runner.results.folder import FINE_TUNE
+    from runner.runs.finished.reconstruction import Reconstructor, played_plan
+
     plan = played_plan(folder)
+    format_ = _choose_format(args.format, args.method, trees=plan.shape is not None)
+    _check_exportable(args, folder, plan, format_.method)
+    settings = _fine_tune_settings(args, folder, plan)
+    target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
+    shape = plan.shape if format_.method == "dpo" else None
+    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
+    swapped = plan.players(swapped=True) if plan.seats else {}
+    files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
+    _show(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
+    return ExitCode.DONE
+
+
+def _check_exportable(args: argparse.Namespace, folder: RunFolder, plan: Plan, method: str) -> None:
+    """Check that a run has games for a training method, and that the options fit the method.
+
+    Raises:
+        UsageError: the run or an option does not fit.
+    """
+    from runner.base.errors import UsageError
+
     if plan.debates is not None:
         raise UsageError(
             f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export the "
             "judged run"
         )
-    format_ = _choose_format(args.format, args.method, trees=plan.shape is not None)
-    if format_.method != "sft" and args.true_labels:
-        raise UsageError(f"--true-labels works only with sft, not with {format_.method}; omit --true-labels")
-    if format_.method == "dpo" and args.only_correct:
+    if method != "sft" and args.true_labels:
+        raise UsageError(f"--true-labels works only with sft, not with {method}; omit --true-labels")
+    if method == "dpo" and args.only_correct:
         raise UsageError("--only-correct selects whole games, but dpo compares two answers; omit --only-correct")
-    if format_.method == "dpo" and plan.shape is None:
+    if method == "dpo" and plan.shape is None:
         raise UsageError(
             f"{folder.run_id} has no trees of responses, so there are no preferences to export; play the spec with "
             "rollouts.num_responses_per_timestep=2"
         )
+
+
+def _fine_tune_settings(args: argparse.Namespace, folder: RunFolder, plan: Plan) -> FineTune:
+    """Return the spec's fine-tuning settings, changed by the command's options.
+
+    Raises:
+        UsageError: `--true-labels` contradicts the spec.
+    """
+    from dataclasses import replace
+
+    from runner.base.errors import UsageError
+    from runner.spec.experiment import FineTune
+
     settings = replace(
         plan.spec.experiment.fine_tune or FineTune(),
         agents=tuple(args.agent) if args.agent else None,
@@ -144,13 +197,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--true-labels needs fine_tune.ensure_last_message_is_assistant=true, but run {folder.run_id} has false; "
             "omit --true-labels, or play the spec again with true"
         )
-    target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
-    shape = plan.shape if format_.method == "dpo" else None
-    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
-    swapped = plan.players(swapped=True) if plan.seats else {}
-    files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
-    _show(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
-    return ExitCode.DONE
+    return settings
 
 
 def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
@@ -173,12 +220,12 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE
-    row_count = [(str(path.relative_to(target)), row_count) for path, row_count in written.files.items()]
-    print_table(("file", "rows"), row_count, title=str(target))
-    for label, count in written.omitted.items():
-        note(f"left out: {label} ({count})" if count > 1 else f"left out: {label}")
-    for label in written.not_carried:
-        note(f"not in this format: {label}")
+    rows = [(str(path.relative_to(target)), row_count) for path, row_count in written.files.items()]
+    print_table(("file", "rows"), rows, title=str(target))
+    for reason, count in written.omitted.items():
+        note(f"left out: {reason} ({count})" if count > 1 else f"left out: {reason}")
+    for content in written.not_carried:
+        note(f"not in this format: {content}")
     return ExitCode.DONE
 
 

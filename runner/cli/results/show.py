@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, list_some
 from runner.cli.arguments import RUN, add_shard, results_option
-from runner.cli.terminal.output import columns_of_output, heading, note, print_json, print_table, say
-from runner.cli.terminal.wrapping import wrap_lines
+from runner.cli.terminal.output import heading, note, print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
     from runner.results.folder import RunFolder
@@ -84,11 +84,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace) -> int:
-    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.cli.terminal.rollout_table import print_rollouts
-    from runner.results.manifest import Status
     from runner.runs.finished.problems import load_problems
-    from runner.runs.finished.resume_advice import resume_advice
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 
     manifest, metrics = folder.manifest(), folder.read_metrics() if folder.metrics.is_file() else None
@@ -96,27 +93,13 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
     rollouts = RolloutList(folder, row_filter, limit)
     if args.json:
         rows = [row.to_json() for row in rollouts.rows()]
-        troubles = [trouble.to_json() for trouble in load_problems(folder)]
-        facts = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": troubles, "rollouts": rows}
+        problems = [problem.to_json() for problem in load_problems(folder)]
+        facts = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": problems, "rollouts": rows}
         print_json({**facts, "more": rollouts.more})
         return ExitCode.DONE
     is_filtered = row_filter != RowFilter()
     if not is_filtered:
-        _print_facts({**manifest.to_json(), "cost_usd": manifest.own_cost_usd})
-        if manifest.rejudge_of is not None:
-            source = manifest.rejudge_of
-            say(f"{'judges':<15} the debates of {in_one_line(source.run_id)} (verdict: {source.verdict})")
-        if not is_bound_to_run(folder.journal):
-            say(f"{'journal':<15} {NOT_BOUND}")
-        if metrics is not None:
-            _print_metrics(metrics, full=args.verbose > 0)
-        _print_troubles(folder, (), args)
-        if manifest.status != Status.DONE:
-            next_step = resume_advice(folder, manifest, results_option(args.results))
-            if metrics is None:
-                note(f"no results yet; {next_step}")
-            else:
-                _print_wrapped(next_step)
+        _print_summary(folder, manifest, metrics, args)
         say()
     first = print_rollouts(rollouts)
     if first is None and is_filtered:
@@ -124,6 +107,31 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
     if first is not None and not args.quiet:
         say(f"show one in full: {_show_command(folder, args, first.rollout_id)}")
     return ExitCode.DONE
+
+
+def _print_summary(
+    folder: RunFolder, manifest: Manifest, metrics: dict[str, Any] | None, args: argparse.Namespace
+) -> None:
+    """Print a run's facts, metrics and problems, and how to resume it if it is not finished."""
+    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+    from runner.results.manifest import Status
+    from runner.runs.finished.resume_advice import resume_advice
+
+    _print_facts({**manifest.to_json(), "cost_usd": manifest.own_cost_usd})
+    if manifest.rejudge_of is not None:
+        source = manifest.rejudge_of
+        say(f"{'judges':<15} the debates of {in_one_line(source.run_id)} (verdict: {source.verdict})")
+    if not is_bound_to_run(folder.journal):
+        say(f"{'journal':<15} {NOT_BOUND}")
+    if metrics is not None:
+        _print_metrics(metrics, full=args.verbose > 0)
+    _print_problems(folder, (), args)
+    if manifest.status != Status.DONE:
+        next_step = resume_advice(folder, manifest, results_option(args.results))
+        if metrics is None:
+            note(f"no results yet; {next_step}")
+        else:
+            say_wrapped(next_step)
 
 
 def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
@@ -148,13 +156,13 @@ def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) ->
     return shlex.join(["nip-run", "show", run, *options, *(results_option(args.results) if is_in_results else ())])
 
 
-def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
+def _print_problems(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
     from runner.cli.terminal.run_problems import print_problem
     from runner.runs.finished.problems import collect_problems
 
     folders = {run.run_id: run for run in (folder, *parts)}
-    for run_id, trouble in collect_problems(folder, parts):
-        print_problem(trouble, _show_command(folders[run_id], args, trouble.show))
+    for run_id, problem in collect_problems(folder, parts):
+        print_problem(problem, _show_command(folders[run_id], args, problem.show))
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -170,13 +178,8 @@ def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
 
     print_table(COLUMNS, metric_rows(metrics, include_minor=full))
     for line in (*(missing_intervals(metrics) if full else ()), *section_lines(metrics, include_minor=full)):
-        _print_wrapped(line)
-    _print_wrapped("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
-
-
-def _print_wrapped(text: str) -> None:
-    for line in wrap_lines(text, columns_of_output()):
-        say(line)
+        say_wrapped(line)
+    say_wrapped("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 
 
 # A training run
@@ -208,7 +211,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
     show_training(metrics, _show_command(folder, args, "--all"), full=args.all)
-    _print_troubles(folder, parts, args)
+    _print_problems(folder, parts, args)
     _print_parts(folder, parts, args)
     return ExitCode.DONE
 
@@ -232,7 +235,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
         if ids:
             through = "" if len(ids) == 1 else f" to {ids[-1]}"
             count = "1 run" if len(ids) == 1 else f"{len(ids)} runs"
-            _print_wrapped(f"{name}: {count}, {ids[0]}{through}")
+            say_wrapped(f"{name}: {count}, {ids[0]}{through}")
     if parts:
         example = _show_command(parts[-1], args)
         say(f"list all with --all; show one: {example}")
@@ -353,23 +356,19 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     def is_named(job: Job) -> bool:
         return job.rollout_id.startswith(name) or job.datapoint.id == name
 
+    # The rollouts of a tree are known only once its answers are read.
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_named(job)]
-    reconstructor = Reconstructor(folder, plan)
     has_finished = False
-    try:
-        for job in jobs:
-            for rollout in reconstructor.of_job(job):
-                has_finished = has_finished or is_named(rollout.job)
-                if is_named(rollout.job) and row_filter.accepts(rollout):
-                    if not args.quiet and len(jobs) > 1 and plan.shape is None and row_filter == RowFilter():
-                        hint = (
-                            "--repeat N chooses another" if len(plan.variants) == 1 else _list_others(jobs, rollout.job)
-                        )
-                        note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
-                    prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
-                    return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
-    finally:
-        reconstructor.close()
+    with closing(Reconstructor(folder, plan)) as reconstructor:
+        for rollout in (rollout for job in jobs for rollout in reconstructor.of_job(job) if is_named(rollout.job)):
+            has_finished = True
+            if row_filter.accepts(rollout):
+                if not args.quiet and len(jobs) > 1 and plan.shape is None and row_filter == RowFilter():
+                    is_only_variant = len(plan.variants) == 1
+                    hint = "--repeat N chooses another" if is_only_variant else _list_others(jobs, rollout.job)
+                    note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
+                prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
+                return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
     if has_finished:
         return f"--wrong, --undecided and --repeat exclude the rollouts {name!r} of run {folder.run_id}; omit them"
     if jobs and plan.shape is None:

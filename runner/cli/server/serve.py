@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from runner.server.settings import Settings
 
 MAX_QUOTA = 1 << 30
+"""Maximum number of GiB per account."""
 MISSING_PACKAGES = "the server needs additional packages ({}); install them with: pip install 'nip-run[server]'"
 
 
@@ -54,6 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept other machines without TLS, although anybody on the network can read tokens",
     )
+    _add_limits(parser)
+    add("--address", metavar="URL", help="public address, used in links, such as https://registry.example.org")
+    add(
+        "--import",
+        dest="import_releases",
+        action="store_true",
+        help="first import the releases that `publish --to DIR` wrote; creates missing accounts of owners",
+    )
+    add("--rebuild", action="store_true", help="do not serve; rebuild and check everything derived from releases")
+    add("--collect", action="store_true", help="do not serve; remove files that belong to no release")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that limit the use of the server."""
+    add = parser.add_argument
     add(
         "--rate",
         type=float,
@@ -89,28 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="memory limit for the check of one publish; default: 2048",
     )
-    add("--address", metavar="URL", help="public address, used in links, such as https://registry.example.org")
-    add(
-        "--import",
-        dest="import_releases",
-        action="store_true",
-        help="first import the releases that `publish --to DIR` wrote; creates missing accounts of owners",
-    )
-    add("--rebuild", action="store_true", help="do not serve; rebuild and check everything derived from releases")
-    add("--collect", action="store_true", help="do not serve; remove files that belong to no release")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
 
-    if not args.rate >= 0:
-        raise UsageError(f"--rate {args.rate}: requests per second must be 0 or more; 0 means no limit")
-    if not 0 <= args.quota < MAX_QUOTA:
-        raise UsageError(f"--quota {args.quota}: GiB per account must be 0 or more; 0 means no limit")
-    if args.connections < 1:
-        raise UsageError(f"--connections {args.connections}: the number of connections must be at least 1")
-    if not args.check_seconds > 0 or args.check_memory < 1:
-        raise UsageError("--check-seconds and --check-memory must be greater than 0")
+    _check_limits(args)
     try:
         from runner.server.settings import Settings
         from runner.server.web.serving import serve
@@ -121,32 +122,45 @@ def execute(args: argparse.Namespace) -> int:
         connections=args.connections, check_seconds=args.check_seconds, check_bytes=args.check_memory << 20,
         account_bytes=int(args.quota * (1 << 30)),
     )  # fmt: skip
-
     if args.import_releases:
         _import_releases(settings, args)
     if args.rebuild or args.collect:
         return _rebuild_or_collect(settings, args)
-
-    def show(address: str, listening: str) -> None:
-        if args.json:
-            print_json({"address": address, "listening": listening})
-        else:
-            say(address)
-            if not args.quiet:
-                note(f"serving {args.folder}; to create an account: nip-run server add-account {args.folder} NAME")
-                note("Ctrl-C stops the server; acknowledged uploads are saved")
-        sys.stdout.flush()
-
     serve(
-        settings,
-        args.host,
-        args.port,
-        show,
-        address=args.address,
-        without_tls=args.without_tls,
-        imported=args.import_releases,
-    )
+        settings, args.host, args.port, partial(_show_address, args), address=args.address,
+        without_tls=args.without_tls, imported=args.import_releases,
+    )  # fmt: skip
     return ExitCode.DONE
+
+
+def _check_limits(args: argparse.Namespace) -> None:
+    """Check the options of `_add_limits`.
+
+    Raises:
+        UsageError: a limit is out of its range.
+    """
+    from runner.base.errors import UsageError
+
+    if not args.rate >= 0:
+        raise UsageError(f"--rate {args.rate}: requests per second must be 0 or more; 0 means no limit")
+    if not 0 <= args.quota < MAX_QUOTA:
+        raise UsageError(f"--quota {args.quota}: GiB per account must be 0 or more; 0 means no limit")
+    if args.connections < 1:
+        raise UsageError(f"--connections {args.connections}: the number of connections must be at least 1")
+    if not args.check_seconds > 0 or args.check_memory < 1:
+        raise UsageError("--check-seconds and --check-memory must be greater than 0")
+
+
+def _show_address(args: argparse.Namespace, address: str, listening: str) -> None:
+    """Print the server's address when it accepts connections. `listening` is the local address of its socket."""
+    if args.json:
+        print_json({"address": address, "listening": listening})
+    else:
+        say(address)
+        if not args.quiet:
+            note(f"serving {args.folder}; to create an account: nip-run server add-account {args.folder} NAME")
+            note("Ctrl-C stops the server; acknowledged uploads are saved")
+    sys.stdout.flush()
 
 
 def _import_releases(settings: Settings, args: argparse.Namespace) -> None:

@@ -122,12 +122,12 @@ def execute(args: argparse.Namespace) -> int:
 # Acts
 
 
-def _record_act(connection: Any, args: argparse.Namespace, target: str, act: str | None = None) -> None:
+def _record_act(connection: Any, args: argparse.Namespace, target: str) -> None:
     from runner.server.accounts.administration import record_act
 
-    record_act(connection, time.time(), act or args.action, target, reason=args.why)
+    record_act(connection, time.time(), args.action, target, reason=args.why)
     if not args.json and not args.quiet:
-        note(f"{act or args.action}: {target}")
+        note(f"{args.action}: {target}")
 
 
 def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.base.text import in_one_line, with_interval
-from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
-from runner.cli.terminal.wrapping import wrap_lines
+from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say, say_wrapped
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import describe_left_out, describe_outcome, test_name
 
@@ -59,9 +58,9 @@ def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = Fals
         say()
     games = metrics["games"]
     cost_text = calls_and_cost(games["completions"], games["cost_usd"])
-    _print_wrapped(f"rollouts: {games['rollouts']}, {cost_text}, without the cost of the trainers")
+    say_wrapped(f"rollouts: {games['rollouts']}, {cost_text}, without the cost of the trainers")
     for line in todo:
-        _print_wrapped(f"next: {line}")
+        say_wrapped(f"next: {line}")
 
 
 def format_curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -126,12 +125,7 @@ def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
             examples = outcome["examples"]
             outcome_text = describe_outcome(outcome, row["models"][group]["model"])
             line_start = f"iteration {row['iteration']}  {in_one_line(group):<{group_width}}  "
-            _print_wrapped(f"{line_start}{examples} example{'' if examples == 1 else 's'}, {outcome_text}")
+            say_wrapped(f"{line_start}{examples} example{'' if examples == 1 else 's'}, {outcome_text}")
             left_out_text = describe_left_out(outcome)
             if left_out_text:
-                _print_wrapped(f"left out: {left_out_text}" if outcome.get("left_out") else left_out_text, "  ")
-
-
-def _print_wrapped(text: str, indent: str = "") -> None:
-    for line in wrap_lines(text, columns_of_output(), indent):
-        say(line)
+                say_wrapped(f"left out: {left_out_text}" if outcome.get("left_out") else left_out_text, "  ")

@@ -17,7 +17,8 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from runner.base.text import NOT_ESTIMABLE, escape_controls
-from runner.cli.terminal.layout import GAP, fit_columns, measure_column
+from runner.cli.terminal.layout import GAP, Column, fit_columns, measure_column
+from runner.cli.terminal.wrapping import wrap_lines
 
 DEFAULT_TERMINAL_WIDTH = 160
 """Width of a terminal that cannot be measured."""
@@ -39,6 +40,12 @@ def configure_streams() -> None:
 def say(text: str = "", style: str = "") -> None:
     """Print one or more lines on stdout. `style` has SGR parameters such as `1;36`, used on terminals with colors."""
     print(_style(text, style, sys.stdout))
+
+
+def say_wrapped(text: str, indent: str = "", style: str = "") -> None:
+    """Print a text on stdout like `say`, wrapped to the width of the terminal, with `indent` before each line."""
+    for line in wrap_lines(text, columns_of_output(), indent):
+        say(line, style)
 
 
 def columns_of_output() -> int | None:
@@ -140,20 +147,12 @@ def print_table(
     If a terminal is too narrow, long texts are wrapped; if that is not enough, columns are left out in the order of
     `drop`. In a pipe, nothing is wrapped or left out. `styles` has a Rich style for each row.
     """
-    from rich.cells import cell_len
-
     terminal = sys.stdout.isatty()
     headers = [escape_controls(name) for name in columns]
     cells = [
         [format_cell(value) if terminal else " ".join(format_cell(value).split("\n")) for value in row] for row in rows
     ]
-    column_sizes = [
-        measure_column(
-            cell_len(header), texts, [cell_len(text) for text in texts], max(map(cell_len, header.split()), default=0)
-        )
-        for index, header in enumerate(headers)
-        for texts in [[line for row in cells for line in row[index].split("\n")]]
-    ]
+    column_sizes = [_measure(header, [row[index] for row in cells]) for index, header in enumerate(headers)]
     width = terminal_width()
     drop_indexes = [list(columns).index(name) for name in drop if name in columns]
     widths = (
@@ -173,6 +172,15 @@ def print_table(
     if len(widths) < len(columns):
         omitted = ", ".join(header for i, header in enumerate(headers) if i not in widths)
         note(f"left out at a width of {width}: {omitted} (--json has all)")
+
+
+def _measure(header: str, texts: Sequence[str]) -> Column:
+    """Return the widths that a column with these texts, which may have several lines, can have."""
+    from rich.cells import cell_len
+
+    lines = [line for text in texts for line in text.split("\n")]
+    longest_header_word = max(map(cell_len, header.split()), default=0)
+    return measure_column(cell_len(header), lines, list(map(cell_len, lines)), longest_header_word)
 
 
 def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:

@@ -1,4 +1,7 @@
-"""Convert errors to lines for people, with the source line of each problem, and to objects for programs."""
+"""Convert errors to lines for people, with the source line of each problem, and to objects for programs.
+
+`main` prints every error with it.
+"""
 
 from __future__ import annotations
 

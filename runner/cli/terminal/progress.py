@@ -128,8 +128,8 @@ class _LineDisplay(Display):
 
     def _on_progress(self, index: int, progress: Progress) -> None:
         self._latest[index] = progress
-        for news in self._notices.take_new(index, progress):
-            note(f"{self._view(index)[0].name}: {news}")
+        for notice in self._notices.take_new(index, progress):
+            note(f"{self._view(index)[0].name}: {notice}")
         if progress.stage != self._stage:
             self._stage = progress.stage
             note(f"{self._view(index)[0].name}: {self._stage}")
@@ -180,12 +180,12 @@ class _StatusLineDisplay(Display):
         with self._lock:
             self._latest[index] = progress
             self._index = index
-            news = self._notices.take_new(index, progress)
-            if news:
+            notices = self._notices.take_new(index, progress)
+            if notices:
                 self._line.clear()
-                for line in news:
+                for line in notices:
                     note(line)
-            if news or time.monotonic() - self._last >= MIN_DRAW_SECONDS:
+            if notices or time.monotonic() - self._last >= MIN_DRAW_SECONDS:
                 self._draw()
 
     def _draw(self) -> None:

@@ -1,9 +1,9 @@
-"""Convert a run's result to JSON, and print it."""
+"""Convert a run's result to JSON, and print it. `run`, `rejudge` and `merge` end with it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import counted, with_interval
@@ -11,6 +11,7 @@ from runner.cli.arguments import results_option
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import calls_and_cost, heading, note, print_table, say
 from runner.cli.terminal.run_problems import print_problem_warning
+from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
@@ -43,7 +44,7 @@ def as_json(result: FinishedRun) -> dict[str, Any]:
         "status": result.manifest.status,
         **{name: totals.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _JSON_METRICS},
-        "troubles": [trouble.to_json() for trouble in load_problems(result.folder)],
+        "troubles": [problem.to_json() for problem in load_problems(result.folder)],
         "notes": list(result.notes),
     }
 
@@ -73,29 +74,41 @@ def show_result(
     if quiet:
         return
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
-    troubles = collect_problems(result.folder, parts)
-    if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
-        troubles = [part_problem for part_problem in troubles if part_problem.problem.kind != "transport_failed"]
-    for run_id, trouble in troubles:
-        print_problem_warning(trouble, f"nip-run show {run_id} {trouble.show}{results_words}")
+    _show_problems(result, parts, results_words)
     if result.was_finished:
         source = result.manifest.rejudge_of
         if source is None:
             note(f"{path} was already played; to play it again, add --again")
         else:
             note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
-    text = {*printed, *(str(trouble) for folder in (result.folder, *parts) for trouble in load_problems(folder))}
-    for line in result.notes:
-        part, _, of_part = line.partition(": ")
-        is_of_part = part.startswith(f"{result.folder.run_id}-")  # already printed while the training run played
-        if line not in text and not (is_of_part and of_part in text):
-            note(f"note: {line}")
+    _show_notes(result, parts, printed)
     if not result.manifest.is_training_run:
         if not verbose:
             note("all metrics: repeat the command with -v")
         note(f"transcripts: {show}{results_words}")
     if result.manifest.shard is None:
         note(f"leaderboard: nip-run leaderboard{results_words}   (file: {results.board.path})")
+
+
+def _show_problems(result: FinishedRun, parts: Sequence[RunFolder], option_words: str) -> None:
+    problems = collect_problems(result.folder, parts)
+    if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
+        problems = [part_problem for part_problem in problems if part_problem.problem.kind != "transport_failed"]
+    for run_id, problem in problems:
+        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{option_words}")
+
+
+def _show_notes(result: FinishedRun, parts: Sequence[RunFolder], printed: Collection[str]) -> None:
+    """Print the notes that are neither in `printed` nor among the problems."""
+    printed_texts = {
+        *printed,
+        *(str(problem) for folder in (result.folder, *parts) for problem in load_problems(folder)),
+    }
+    for line in result.notes:
+        part, _, of_part = line.partition(": ")
+        is_of_part = part.startswith(f"{result.folder.run_id}-")  # already printed while the training run played
+        if line not in printed_texts and not (is_of_part and of_part in printed_texts):
+            note(f"note: {line}")
 
 
 def _explain_missing_accuracy(accuracy: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Remove secrets from everything that is printed, including tracebacks of third-party libraries."""
+"""Remove secrets from everything that is printed, including tracebacks of third-party libraries.
+
+`main` replaces the standard streams with these.
+"""
 
 from __future__ import annotations
 

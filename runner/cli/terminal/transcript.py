@@ -1,4 +1,4 @@
-"""Print one rollout: the answers of each agent, the delivered messages, and the outcome."""
+"""Print one rollout: the answers of each agent, the delivered messages, and the outcome. `nip-run show` prints it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _format_verdict(verdict: RoundVerdict) -> str:
     return f"round {verdict.round} {verdict_word(verdict.decision)}{f' ({remarks})' if remarks else ''}"
 
 
-def print_transcript(details: RolloutDetails, only: int | None = None) -> None:
-    """Print a rollout, or only the round with the number `only`."""
-    _TranscriptPrinter(details, columns_of_output()).print(only)
+def print_transcript(details: RolloutDetails, round_number: int | None = None) -> None:
+    """Print a rollout, or only one of its rounds."""
+    _TranscriptPrinter(details, columns_of_output()).print(round_number)
 
 
 class _TranscriptPrinter:
@@ -47,13 +47,13 @@ class _TranscriptPrinter:
         names = details.protocol.agent_names
         self.colors = {name: AGENT_COLORS[index % len(AGENT_COLORS)] for index, name in enumerate(names)}
 
-    def print(self, only: int | None) -> None:
+    def print(self, round_number: int | None) -> None:
         rollout, job = self.details.rollout, self.details.rollout.job
         variant = "  ".join([f"repeat {job.repeat}", *describe_variant(job)])
         say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  {variant}")
-        for name, value in job.datapoint.columns.items() if only is None else ():
+        for name, value in job.datapoint.columns.items() if round_number is None else ():
             self._print_column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
-        for number, played in self.details.rounds(only):
+        for number, played in self.details.rounds(round_number):
             for agent in self.details.speakers(number, played):
                 self._print_turn(number, played, agent)
             self._print_protocol_decision(number, played)

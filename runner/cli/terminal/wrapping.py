@@ -1,4 +1,7 @@
-"""Wrap text to the width of a terminal, without breaking words, and with the indentation of code."""
+"""Wrap text to the width of a terminal, without breaking words, and with the indentation of code.
+
+Transcripts, problems and other long texts use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A release with its files: built for publishing, read from a registry, unpacked into a folder."""
+"""A release with its files: built for publishing, read from a registry, unpacked into a folder.
+
+The registry uses it for every release.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rules for file paths in a release: a path must lead to the same file in the release on every file system."""
+"""Rules for file paths in a release: a path must lead to the same file in the release on every file system.
+
+Manifests, the registry and uploads check paths with it.
+"""
 
 from __future__ import annotations
 

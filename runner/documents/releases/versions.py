@@ -1,4 +1,7 @@
-"""Order versions from old to new. Any identifier is a valid version, and any two versions are ordered."""
+"""Order versions from old to new. Any identifier is a valid version, and any two versions are ordered.
+
+The registry's lists use this order.
+"""
 
 from __future__ import annotations
 

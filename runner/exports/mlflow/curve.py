@@ -1,4 +1,7 @@
-"""Computes a benchmark's metrics as a function of the number of games, also for unfinished runs."""
+"""Computes a benchmark's metrics as a function of the number of games, also for unfinished runs.
+
+`games` and `training` send it as the metrics of an MLflow run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exports runs and their parts to a tracking server, once or continuously while they play."""
+"""Exports runs and their parts to a tracking server, once or continuously while they play.
+
+`nip-run export --format mlflow` calls it.
+"""
 
 from __future__ import annotations
 

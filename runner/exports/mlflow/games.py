@@ -1,4 +1,4 @@
-"""Converts a benchmark, or a part of a training run, to an MLflow record."""
+"""Converts a benchmark, or a part of a training run, to an MLflow record. Training runs are in `training`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class MlflowGames:
             yield GameTrace(
                 tagged_hash("mlflow trace", [key, rollout.job.rollout_id])[:32],
                 texts.text(rollout.job.rollout_id),
-                texts.json({**source.columns(rollout), "label": rollout.job.datapoint.label}),
+                texts.json({**rollout.job.datapoint.columns, "label": rollout.job.datapoint.label}),
                 texts.json({**outcome, "rewards": dict(rollout.rewards)}),
                 {TAG + name: texts.tag(name, value) for name, value in facts.items() if value is not None},
                 rollout.outcome == Outcome.TRANSPORT_FAILED,

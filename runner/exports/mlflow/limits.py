@@ -1,4 +1,7 @@
-"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and conversions to fit them."""
+"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and conversions to fit them.
+
+All modules of this package use them.
+"""
 
 from __future__ import annotations
 

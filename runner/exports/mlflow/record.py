@@ -1,4 +1,7 @@
-"""The record of a run: plain values in MLflow's terms, built before a server is contacted."""
+"""The record of a run: plain values in MLflow's terms, built before a server is contacted.
+
+`games` and `training` build it, and `sender` sends it.
+"""
 
 from __future__ import annotations
 

@@ -55,6 +55,10 @@ def common_fields(
     }
 
 
+_HASHES = ("identity", "spec_sha256", "game_sha256", "protocol_sha256", "dataset_sha256", "prompts_sha256")
+"""The hashes in a manifest that become tags."""
+
+
 def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTexts, note: str) -> dict[str, str]:
     """Return the tags that describe a run; `note` is the text at the top of the run's page in MLflow."""
     experiment = plan.spec.experiment
@@ -70,12 +74,7 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTex
         "protocol": manifest.protocol,
         "task_sha256": _task_sha256(folder, group_by, manifest.dataset_sha256),
         "point": format_point(manifest.point) or None,
-        "identity": manifest.identity,
-        "spec_sha256": manifest.spec_sha256,
-        "game_sha256": manifest.game_sha256,
-        "protocol_sha256": manifest.protocol_sha256,
-        "dataset_sha256": manifest.dataset_sha256,
-        "prompts_sha256": manifest.prompts_sha256,
+        **{name: getattr(manifest, name) for name in _HASHES},
         "parent_run_id": manifest.parent_run_id,
         "iteration": manifest.iteration,
         "part": None if manifest.parent_run_id is None else "games" if manifest.kind == "training" else "test",

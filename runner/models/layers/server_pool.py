@@ -26,6 +26,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import CallError, NipRunError, ServerUnreachable, TransientError
@@ -272,10 +273,10 @@ class ServerPool:
         breakers = [self._servers[server].breaker for server in self._remaining_servers(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
         delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
-        changes = {breaker.change() for breaker in breakers}
         sleep_tasks = [asyncio.ensure_future(self._sleep(min(delays)))] if delays else []
+        waits: set[asyncio.Future[Any]] = {*(breaker.change() for breaker in breakers), *sleep_tasks}
         try:
-            done, _ = await asyncio.wait({*changes, *sleep_tasks}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for sleep_task in sleep_tasks:
                 if sleep_task in done:
                     sleep_task.result()  # raises if the run is stopping

@@ -1,4 +1,7 @@
-"""Converts the answer of any OpenAI-compatible server, or of Anthropic's API, to a `Completion`."""
+"""Converts the answer of any OpenAI-compatible server, or of Anthropic's API, to a `Completion`.
+
+Single calls and batches use it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Detect settings that fix the verdicts instead of leaving them to the verifier."""
+"""Detect settings that fix the verdicts instead of leaving them to the verifier.
+
+Warnings, reports and leaderboards mention them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the command of a trainer: its arguments and placeholders."""
+"""Check the command of a trainer: its arguments and placeholders. The trainer `command` fills in the placeholders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compute the number of calls that trees of responses may need, and check that the number is not too large."""
+"""Compute the number of calls that trees of responses may need, and check that the number is not too large.
+
+`nip-run check` shows the number.
+"""
 
 from __future__ import annotations
 

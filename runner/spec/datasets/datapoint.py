@@ -1,4 +1,4 @@
-"""Datapoints, and groups of them."""
+"""Datapoints, and groups of them. Games are planned from them."""
 
 from __future__ import annotations
 

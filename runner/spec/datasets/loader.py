@@ -1,4 +1,7 @@
-"""Read a dataset file into datapoints with DuckDB's readers, or report every problem it has."""
+"""Read a dataset file into datapoints with DuckDB's readers, or report every problem it has.
+
+`runner.spec.assembly` calls it.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +219,7 @@ def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf
         rows = [{**row, "id": f"{prefix}-{row[ROW_NUMBER]}"} for row in rows]
         columns = ("id", *(name for name in columns if name != "id"))
     if settings.explode is not None:
-        missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
+        missing = [row[ROW_NUMBER] for row in rows if _is_empty(row["id"])]
         if missing:
             raise _error(where, f"rows without an id: {list_some(missing)}; set dataset.ids=rows", "dataset.path")
         columns = columns_after_exploding(columns, settings.explode, where)
@@ -298,8 +301,8 @@ def _convert_labels(rows: list[dict[str, Any]], table: Table, settings: DatasetS
     return label_problems(unclear)
 
 
-def _is_empty(label: Any) -> bool:
-    return label is None or label == ""
+def _is_empty(cell: Any) -> bool:
+    return cell is None or cell == ""
 
 
 def _describe_row(row: Mapping[str, Any], settings: DatasetSettings) -> str:
@@ -335,12 +338,12 @@ def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Pla
 def _row_problems(
     rows: list[dict[str, Any]], columns: Sequence[str], labels: Sequence[str], place: Place
 ) -> Iterator[Problem]:
-    missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
+    missing = [row[ROW_NUMBER] for row in rows if _is_empty(row["id"])]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}; set dataset.ids=rows")
     ids: dict[str, list[int]] = {}
     for row in rows:
-        if row["id"] is not None and row["id"] != "":
+        if not _is_empty(row["id"]):
             ids.setdefault(str(row["id"]), []).append(row[ROW_NUMBER])
     duplicates = [f"{name} (rows {list_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
     if duplicates:

@@ -1,4 +1,7 @@
-"""Run a task on a dataset file in a separate process with limits on time and memory."""
+"""Run a task on a dataset file in a separate process with limits on time and memory.
+
+`loader` filters rows with it, and `reader` measures files that might not fit into memory.
+"""
 
 from __future__ import annotations
 
