@@ -37,7 +37,7 @@ from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
-from runner.spec.checks.training import training_problems
+from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.checks.until import until_problems
 from runner.spec.components import ComponentUse
@@ -278,15 +278,18 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
     """Yield the problems between sections, each of which is valid alone."""
     experiment, protocol, dataset, where = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
-    used, shows = frozenset().union(*spec.prompts.variables.values()), _shows_dataset(layered)
-    yield from tree_problems(experiment, protocol, dataset, where)
-    yield from design_problems(experiment, protocol, spec.prompts, where)
-    yield from until_problems(experiment, where)
-    yield from execution_problems(experiment, where)
-    yield from unlabelled_problems(experiment, protocol, dataset, where)
-    yield from training_problems(experiment, protocol, dataset, test, where, used=used, names_datapoints=shows)
-    for key, message in rejudge_conflicts(experiment):
+    for key, message in (
+        *tree_problems(experiment, protocol, dataset),
+        *design_problems(experiment, protocol, spec.prompts),
+        *until_problems(experiment),
+        *execution_problems(experiment),
+        *unlabelled_problems(experiment, protocol, dataset),
+        *training_problems(experiment, protocol, dataset),
+        *rejudge_conflicts(experiment),
+    ):
         yield Problem(where(key), key, message)
+    used, shows = frozenset().union(*spec.prompts.variables.values()), _shows_dataset(layered)
+    yield from split_problems(experiment, dataset, test, where(TEST_SPLIT), used=used, names_datapoints=shows)
 
 
 def _find_all_trainer_files(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from runner.base.errors import PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.game.prompts.templates import SUFFIX, PromptSet
 from runner.game.protocols.protocol import Protocol, stance_word
@@ -43,22 +42,19 @@ def exchange_players(agents: Mapping[str, T], seats: Seats | None) -> dict[str, 
     return values
 
 
-def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptSet, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for each block design that is not possible, with what to do instead."""
+def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptSet) -> Iterator[tuple[str, str]]:
+    """Yield the key of each block design that is not possible, with a message that says what to do instead."""
     design_keys = [name for name in ("stances", "seats") if getattr(experiment, name) is not None]
     for name in design_keys:
         if experiment.kind == "training":
-            yield Problem(at(name), name, f"{name} works only with kind: benchmark; remove {name}")
+            yield name, f"{name} works only with kind: benchmark; remove {name}"
         elif experiment.rollouts.num_responses_per_timestep is not None:
-            yield Problem(
-                at(name), name,
-                f"trees of responses cannot be paired; remove {name}, or rollouts.num_responses_per_timestep",
-            )  # fmt: skip
+            yield name, f"trees of responses cannot be paired; remove {name}, or rollouts.num_responses_per_timestep"
     if experiment.stances is not None:
         reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
-        yield from (Problem(at("stances"), "stances", reason) for reason in reasons)
+        yield from (("stances", reason) for reason in reasons)
     if experiment.seats is not None:
-        yield from (Problem(at("seats"), "seats", reason) for reason in _swap_problems(experiment, protocol))
+        yield from (("seats", reason) for reason in _swap_problems(experiment, protocol))
 
 
 def _stance_problems(protocol: Protocol) -> Iterator[str]:

@@ -32,7 +32,7 @@ from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.datasets.loader import HUB
 from runner.spec.loader import Spec, load_specs, read_spec_data
-from runner.spec.warnings.catalog import asked_groups
+from runner.spec.warnings.servers import called_groups
 from runner.training.plan import plan_of
 from runner.training.weights import is_path, public_model_name
 
@@ -105,7 +105,7 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
             if settings.model in first.models
         },
         "points": len(specs),
-        **shutdown_facts(group for spec in specs for group in asked_groups(spec).values()),
+        **shutdown_facts(group for spec in specs for group in called_groups(spec).values()),
         "datapoints": sorted({len(spec.dataset.datapoints) for spec in specs}),
     }
 

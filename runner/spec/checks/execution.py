@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runner.base.errors import PlaceOf, Problem
 from runner.base.text import comma_join
 from runner.spec.experiment import Execution, Experiment
 
 _ADDRESS = re.compile(r"auto|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
-def execution_problems(experiment: Experiment, where: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for contradictory keys, and for model groups with batches, which need a single process."""
-    execution = experiment.execution
-    problems = (*_combination_problems(execution), *_batch_problems(experiment))
-    for key, message in problems:
-        yield Problem(where(key), key, message)
+def execution_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield keys that contradict others, and batches, which need a single process, each with a message."""
+    yield from _combination_problems(experiment.execution)
+    yield from _batch_problems(experiment)
 
 
 def _combination_problems(execution: Execution) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.base.errors import PlaceOf, Problem
 from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
 from runner.spec.experiment import Experiment
@@ -12,8 +11,8 @@ from runner.spec.experiment import Experiment
 NO_LABELS = "the dataset has no labels, because its owner hides them, and"
 
 
-def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for each key that needs labels, if the dataset has no labels.
+def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) -> Iterator[tuple[str, str]]:
+    """Yield each key that needs labels, with a message, if the dataset has no labels.
 
     Games can be played and judged without labels.
     """
@@ -30,4 +29,4 @@ def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dat
     }  # fmt: skip
     for key, (is_set, reason) in needs_labels.items():
         if is_set:
-            yield Problem(at(key), key, f"{NO_LABELS} {reason}; set {key} to null, or use a dataset with labels")
+            yield key, f"{NO_LABELS} {reason}; set {key} to null, or use a dataset with labels"

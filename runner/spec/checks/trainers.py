@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runner.base.errors import PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import changed_keys
 from runner.models.settings import ModelSettings
@@ -14,8 +13,8 @@ from runner.spec.experiment import Experiment
 from runner.spec.training_settings import TrainerSettings, TrainingSettings
 
 
-def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
-    """Yield the problems of the trained agents and of their trainers."""
+def trainer_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield the key and the message of each problem of the trained agents and of their trainers."""
     training = experiment.training
     assert training is not None
     users = {
@@ -23,105 +22,88 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
         for group in experiment.models
     }
     for group, agents in users.items():
-        yield from _untrained_problems(experiment, group, agents, at)
+        yield from _untrained_problems(experiment, group, agents)
     if all(agent.freeze for agent in experiment.agents.values()):
-        yield Problem(
-            at("training"),
-            "training",
-            "all agents are frozen, so there is nothing to train; set agents.NAME.freeze: false for one",
-        )
+        yield "training", "all agents are frozen, so there is nothing to train; set agents.NAME.freeze: false for one"
     for group, trainer in training.trainers.items():
         key = f"training.trainers.{group}"
         if group in experiment.models:
-            yield from _group_problems(experiment, users[group], group, key, at)
-            yield from _server_problems(trainer, experiment.models[group], key, at)
-            yield from _min_examples_problems(training, trainer, at)
-            yield from _required_problems(trainer, key, at)
-            yield from _unread_problems(trainer, training.method, key, at)
+            yield from _group_problems(experiment, users[group], group, key)
+            yield from _server_problems(trainer, experiment.models[group], key)
+            yield from _min_examples_problems(training, trainer)
+            yield from _required_problems(trainer, key)
+            yield from _unread_problems(trainer, training.method, key)
         else:
-            yield Problem(
-                at(key),
-                key,
-                f"no model group {group!r}{did_you_mean(group, experiment.models) or '; remove the trainer'}",
-            )
+            yield key, f"no model group {group!r}{did_you_mean(group, experiment.models) or '; remove the trainer'}"
 
 
-def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str], at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for a model group with both trained and frozen agents, and for one without a trainer."""
+def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Check that no model group has both trained and frozen agents, or trained agents and no trainer."""
     assert experiment.training is not None
     frozen = [name for name in agents if experiment.agents[name].freeze]
     trained = [name for name in agents if name not in frozen]
     if frozen and trained:
         key = f"agents.{frozen[0]}.freeze"
-        message = f"training {comma_join(trained)} would change its model too; give {frozen[0]} a separate model group"
-        yield Problem(at(key), key, message)
+        yield key, f"training {comma_join(trained)} would change its model too; give {frozen[0]} a separate model group"
     if trained and not frozen and group not in experiment.training.trainers:
         freeze = comma_join(f"agents.{name}.freeze: true" for name in trained)
-        yield Problem(
-            at("training.trainers"),
-            "training.trainers",
+        message = (
             f"no trainer for model group {group!r} (used by {comma_join(trained)}); add training.trainers.{group} "
-            f"or set {freeze}",
+            f"or set {freeze}"
         )
+        yield "training.trainers", message
 
 
-def _group_problems(
-    experiment: Experiment, agents: Sequence[str], group: str, key: str, at: PlaceOf
-) -> Iterator[Problem]:
-    """Yield a problem for a trainer of a model group that cannot be trained, or that no trained agent uses."""
+def _group_problems(experiment: Experiment, agents: Sequence[str], group: str, key: str) -> Iterator[tuple[str, str]]:
+    """Check that the model group of a trainer can be trained, and that a trained agent uses it."""
     if all(experiment.agents[name].freeze for name in agents):
-        yield Problem(at(key), key, "no trained agent uses this model group; remove the trainer")
+        yield key, "no trained agent uses this model group; remove the trainer"
     if experiment.models[group].traits.needs_run:
-        yield Problem(at(key), key, "a group that replays a run cannot be trained; remove the trainer")
+        yield key, "a group that replays a run cannot be trained; remove the trainer"
 
 
-def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for a backend that does not fit the group's provider and servers."""
+def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str) -> Iterator[tuple[str, str]]:
+    """Check that the backend fits the group's provider and servers."""
     if trainer.traits.trains_at_server and not model.traits.trains:
-        yield Problem(
-            at(key),
-            f"{key}.backend",
-            f"the group's provider {model.provider} has no fine-tuning; choose another backend",
-        )
+        yield f"{key}.backend", f"the group's provider {model.provider} has no fine-tuning; choose another backend"
     if trainer.traits.trains_at_server and len(model.addresses) > 1:
         message = "only the server that trains a model serves it; set one base_url, or choose another backend"
-        yield Problem(at(key), f"{key}.backend", message)
+        yield f"{key}.backend", message
     if trainer.load_lora and trainer.traits is TRAITS["command"]:
         key = f"{key}.load_lora"
         if not model.traits.remote or None in model.addresses:
-            yield Problem(at(key), key, "only your own server can load adapters; set base_url of the group")
+            yield key, "only your own server can load adapters; set base_url of the group"
         elif trainer.command is not None and not any("{output}" in argument for argument in trainer.command):
-            yield Problem(at(key), key, "the adapter is read from {output}; add {output} to the command")
+            yield key, "the adapter is read from {output}; add {output} to the command"
     if trainer.traits.names_only and model.traits.remote:
-        yield Problem(
-            at(key),
-            f"{key}.backend",
+        message = (
             f"`backend: {trainer.backend}` trains nothing, so no server knows its models; use it only with a provider "
-            "without a server",
+            "without a server"
         )
+        yield f"{key}.backend", message
 
 
-def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings, at: PlaceOf) -> Iterator[Problem]:
+def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings) -> Iterator[tuple[str, str]]:
     minimum, key = trainer.traits.min_examples, "training.min_examples"
     if training.min_examples < minimum:
-        yield Problem(at(key), key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise {key}")
+        yield key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise {key}"
 
 
-def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """Yield problems of keys that the backend requires."""
+def _required_problems(trainer: TrainerSettings, key: str) -> Iterator[tuple[str, str]]:
+    """Check that the keys which the backend requires are set, and that the command is complete."""
     for name in sorted(trainer.traits.requires):
         if getattr(trainer, name) is None:
-            yield Problem(at(key), f"{key}.{name}", f"required by `backend: {trainer.backend}`; add {key}.{name}")
+            yield f"{key}.{name}", f"required by `backend: {trainer.backend}`; add {key}.{name}"
     for message in command_problems(trainer.command) if trainer.command is not None else ():
-        yield Problem(at(f"{key}.command"), f"{key}.command", message)
+        yield f"{key}.command", message
 
 
-def _unread_problems(trainer: TrainerSettings, method: str, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for each key that is set but not read by the backend."""
+def _unread_problems(trainer: TrainerSettings, method: str, key: str) -> Iterator[tuple[str, str]]:
+    """Check that the backend reads each key that is set."""
     for name in changed_keys(trainer):
         full_key, message = f"{key}.{name}", _why_unread(trainer, name, method)
         if message is not None:
-            yield Problem(at(full_key), full_key, f"`backend: {trainer.backend}`: {message}")
+            yield full_key, f"`backend: {trainer.backend}`: {message}"
 
 
 def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:

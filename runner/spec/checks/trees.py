@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.base.errors import PlaceOf, Problem
 from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
 from runner.spec.experiment import Experiment
@@ -25,8 +24,8 @@ def tree_calls(protocol: Protocol, responses: int) -> int:
     return calls
 
 
-def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem if the trees need more calls than the spec allows, or have more branches than can be stored."""
+def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) -> Iterator[tuple[str, str]]:
+    """Yield a key and a message if the trees need more calls than allowed, or more branches than can be stored."""
     rollouts = experiment.rollouts
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
@@ -35,15 +34,15 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, 
     trees = (datapoints or len(dataset.datapoints)) * rollouts.per_datapoint
     calls = tree_calls(protocol, responses) * trees
     if calls > rollouts.max_calls:
-        yield Problem(
-            at(key), key,
+        message = (
             f"{trees} trees of {responses} answers per step and {protocol.max_message_rounds} rounds may take "
             f"{calls:,} calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with "
-            f"their rounds: reduce {key}, protocol.max_message_rounds or dataset.limit, or raise rollouts.max_calls",
-        )  # fmt: skip
+            f"their rounds: reduce {key}, protocol.max_message_rounds or dataset.limit, or raise rollouts.max_calls"
+        )
+        yield key, message
     elif responses**protocol.max_message_rounds * rollouts.per_datapoint > MAX_BRANCHES:
-        yield Problem(
-            at(key), key,
+        message = (
             f"a tree has more than {MAX_BRANCHES:,} branches, which the tables cannot store; reduce {key} or "
-            "protocol.max_message_rounds",
-        )  # fmt: skip
+            "protocol.max_message_rounds"
+        )
+        yield key, message

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.base.errors import PlaceOf, Problem
 from runner.spec.experiment import Experiment
 
 
-def until_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem if the section does not have exactly one rule, or if the run cannot stop early."""
+def until_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield the key and a message if the section does not have exactly one rule, or if the run cannot stop early."""
     until, key = experiment.until, "until"
     if until is None:
         return
     if (until.width is None) == (until.compare is None):
-        yield Problem(at(key), key, "set either width or compare; or set until to null to play all datapoints")
+        yield key, "set either width or compare; or set until to null to play all datapoints"
     if experiment.kind == "training":
-        yield Problem(at(key), key, "only a benchmark can stop early, since training needs all its games; remove until")
+        yield key, "only a benchmark can stop early, since training needs all its games; remove until"
     if experiment.rollouts.num_responses_per_timestep is not None:
-        yield Problem(
-            at(key), key,
+        message = (
             "a run of trees cannot stop early, since the rollouts of a tree are not independent; remove until, or "
-            "rollouts.num_responses_per_timestep",
-        )  # fmt: skip
+            "rollouts.num_responses_per_timestep"
+        )
+        yield key, message

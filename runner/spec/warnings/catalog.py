@@ -13,14 +13,13 @@ from runner.game.prompts.templates import LAST_ROUND, SUFFIX
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
-from runner.models.settings import ModelSettings
 from runner.spec.assembly import Spec
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
 from runner.spec.warnings.seeds import fixed_seeds
-from runner.spec.warnings.servers import temperatures_out_of_range, unset_keys
+from runner.spec.warnings.servers import called_groups, temperatures_out_of_range, unset_keys
 
 MAX_LISTED_ROUNDS = 6
 """Maximum number of wasted rounds that a warning lists."""
@@ -28,15 +27,8 @@ MAX_LISTED_ROUNDS = 6
 
 def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
     """Return all warnings on a spec, in the order of `WARNINGS`, then the warnings that depend on the date."""
-    retired = retirement_warnings(asked_groups(spec), today)
+    retired = retirement_warnings(called_groups(spec), today)
     return [*(line for warning in WARNINGS for line in warning(spec)), *retired]
-
-
-def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
-    """Return the model groups that a run of the spec calls: with `rejudge` only the judge's, else all agents'."""
-    experiment, judge = spec.experiment, spec.protocol.verifier_name
-    agents = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
-    return {agent.model: experiment.models[agent.model] for agent in agents.values()}
 
 
 def check_warnings_of(spec: Spec) -> list[str]:

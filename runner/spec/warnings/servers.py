@@ -21,7 +21,7 @@ MAX_TEMPERATURES: Mapping[str, float] = {
 
 def unset_keys(spec: Spec) -> Iterator[str]:
     """Warn about environment variables that the spec needs, but that are not set."""
-    for group, settings in _called_models(spec):
+    for group, settings in _called_servers(spec):
         for variable in settings.variables:
             if not os.environ.get(variable, "").strip():
                 yield f"models.{group}: {variable} is not set in this environment; set it before you run the spec"
@@ -29,7 +29,7 @@ def unset_keys(spec: Spec) -> Iterator[str]:
 
 def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
     """Warn about temperatures that are higher than the server of the model group accepts."""
-    for group, settings in _called_models(spec):
+    for group, settings in _called_servers(spec):
         for host in dict.fromkeys(map(host_of, settings.server_urls)):
             # A provider's regional servers are subdomains, such as eu.api.openai.com.
             limits = (limit for domain, limit in MAX_TEMPERATURES.items() if f".{host}".endswith(f".{domain}"))
@@ -41,14 +41,12 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
                 )
 
 
-def _called_models(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
-    """Yield the model groups on servers that a run of the spec calls.
-
-    A run that judges the debates of another run calls only the judge's group.
-    """
-    judge = spec.protocol.verifier_name
-    agents = spec.experiment.agents
+def called_groups(spec: Spec) -> dict[str, ModelSettings]:
+    """Return the model groups that a run of the spec calls: with `rejudge` only the judge's, else all agents'."""
+    judge, agents = spec.protocol.verifier_name, spec.experiment.agents
     called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}
-    for group, settings in spec.experiment.models.items():
-        if group in called and settings.traits.remote:
-            yield group, settings
+    return {group: settings for group, settings in spec.experiment.models.items() if group in called}
+
+
+def _called_servers(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
+    return ((group, settings) for group, settings in called_groups(spec).items() if settings.traits.remote)
