@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
 
 MAX_PORT = 65_535
+
+# Parts of the help texts of several commands.
 RUN = "a run id, the start of one, or last"
 RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 _TAG = "tag:yaml.org,2002:"
+"""Prefix of the tags of YAML's own types."""
 _NUMBER_STARTS = "+-.0123456789"
 """First characters of texts that OmegaConf may read as a number but YAML does not, such as 1e5."""
 _CONSTANTS: Mapping[str, Mapping[str, bool | None]] = {

@@ -28,6 +28,7 @@ MAX_INTEGER = 2**63 - 1
 """The largest whole number that a Parquet column can hold."""
 
 LONGEST_EXAMPLE = 60
+"""Maximum number of characters of an example that a message shows."""
 
 _TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
 """Quotes that YAML does not recognize; word processors and chat programs insert them."""

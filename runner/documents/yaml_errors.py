@@ -17,6 +17,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
 _QUOTED_MAX = 60
+"""Maximum number of characters of a value that a message repeats."""
 SECOND_COLON = "a second colon in one line"
 _PAIRS = {"[": "]", "{": "}"}
 

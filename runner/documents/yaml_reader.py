@@ -25,17 +25,21 @@ from runner.documents.yaml_errors import explain_error, split_lines
 from runner.documents.yaml_writer import dump_inline
 
 MAX_BYTES = 256 << 10
+"""Maximum size of a file."""
 NOT_READ = "not a document that can be read"
 """The kind of a problem whose message may quote the file; see `_add_problem`."""
 MAX_NODES = 50_000
+"""Maximum number of keys and values of a file, after its aliases are expanded."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+"""Prefix of the tags of YAML's own types."""
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 """Matches keys that OmegaConf reads as numbers, but YAML as text."""
 LABELS_KEY: KeyPath = ("dataset", "labels")
 """The mapping whose keys are labels of a dataset. Unquoted `yes` and `no` are text there, not booleans."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
+"""Matches an interpolation inside another one."""
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
 MAX_DIGITS = 80
 """The longest integer, in characters. Any 64-bit integer is shorter; Python refuses to parse thousands of digits."""

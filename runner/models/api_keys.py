@@ -30,6 +30,7 @@ OPENAI = "api.openai.com"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _COMMAND = "command:"
+"""Prefix of `KeyUse.host` if the receiver is a program."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _HOST = re.compile(r"(http://)?[^\s/]+")
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")

@@ -30,6 +30,7 @@ WEIGHTS = "weights"
 """Key in a model's file with facts about its weights, which runs do not need."""
 
 _RUN_KEYS = ("run", "from_run", "from_group")
+"""Keys of a model group that name another source of its model than `use`."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ _INHERITED_KEYS = (
 """Keys of the model's server and chat format. Their values come from the other run, unless the spec sets them."""
 
 _STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
+"""Facts about a fine-tuning step that a spec stores."""
 _MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
 
 

@@ -130,14 +130,14 @@ def _describe_key_uses(plan: AnyPlan) -> list[str]:
     ]
     lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
     lines += [f"set {key}: addresses are never published" for key in missing_addresses(plan)]
-    needed = () if plan.spec.fetched is None else required_permissions(plan)
-    if needed:
-        lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
-        for use in (use for use in uses if use.command is not None):
-            lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
-        origin = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
-        lines.append(f"The spec {origin}, so a run needs these options: {' '.join(allow_options(needed))}")
-    return lines
+    if plan.spec.fetched is None or not (needed := required_permissions(plan)):
+        return lines
+    lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
+    for use in uses:
+        if use.command is not None:
+            lines += [f"runs {in_one_line(use.command)}", *(f"  {line}" for line in use.files or ())]
+    origin = describe_origin(plan.spec.path, plan.spec.fetched)
+    return [*lines, f"The spec {origin}, so a run needs these options: {' '.join(allow_options(needed))}"]
 
 
 def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:

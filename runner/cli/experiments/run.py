@@ -208,10 +208,11 @@ class _RunCommand:
         """Print notes and warnings about the points before any is played."""
         from runner.cli.specs import show_warnings
 
-        for line in () if self.args.quiet else [line for point in self.points for line in _notes_of_point(point)]:
+        if self.args.quiet:
+            return
+        for line in [line for point in self.points for line in _notes_of_point(point)]:
             note(f"note: {line}")
-        if not self.args.quiet:
-            show_warnings(self.points)
+        show_warnings(self.points)
 
     def _show_keys(self) -> None:
         """Print which API keys are sent to which hosts, and check that the user allowed this for fetched specs."""

@@ -32,6 +32,7 @@ _OPTIONAL_COLUMNS = ("to", "own", "trained in all", "published", "marks")
 _DROPPED_IF_NARROW = ("datapoints", "own", "when")
 """Columns that a narrow terminal leaves out, in this order."""
 _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
+"""Matches a hash, of which only the beginning is printed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

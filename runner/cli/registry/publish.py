@@ -310,8 +310,8 @@ def _record_releases(
         results, parts = Results.of(folder), {folder.run_id}
         if folder.manifest().is_training_run:
             parts |= {part.run_id for part in results.parts_of(folder.run_id)}
-        for prepared, release in zip(ready_releases, published, strict=True):
-            run_id = prepared.draft.release.facts.get("run_id")
+        for ready_release, release in zip(ready_releases, published, strict=True):
+            run_id = ready_release.draft.release.facts.get("run_id")
             if run_id in parts:
                 try:
                     record_release(results.run(run_id), str(release.reference), release.sha256, where)
@@ -414,18 +414,20 @@ def _merge_notes(ready_releases: Sequence[ReadyRelease]) -> Iterator[str]:
         yield f"{releases[0]}{more}: {line}"
 
 
-def _notes_of_release(prepared: ReadyRelease) -> Iterator[str]:
+def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
     from runner.registry.publishing.versions import ALREADY_PUBLISHED
 
-    redacted = ", ".join(f"{row['rule']} ({row['count']})" for row in prepared.draft.release.facts.get("cleaned", []))
+    redacted = ", ".join(
+        f"{row['rule']} ({row['count']})" for row in ready_release.draft.release.facts.get("cleaned", [])
+    )
     if redacted:
         yield f"redacted: {redacted}"
-    for outcome in prepared.outcomes:
+    for outcome in ready_release.outcomes:
         yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
     # Drop the draft's note "not pinned", since a check reports the same.
-    yield from (line for line in prepared.draft.notes if not line.startswith("not pinned"))
-    if prepared.draft.release.facts.get("pinned") is False and prepared.draft.release.kind == Kind.RUN:
+    yield from (line for line in ready_release.draft.notes if not line.startswith("not pinned"))
+    if ready_release.draft.release.facts.get("pinned") is False and ready_release.draft.release.kind == Kind.RUN:
         yield (
             "the run is published as not pinned; once its files are in a public commit, publish another version with "
             "--as OWNER/NAME@2 --pin SPEC"

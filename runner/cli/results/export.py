@@ -11,7 +11,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,17 +31,9 @@ if TYPE_CHECKING:
 
 EXPORT_FOLDER = "exports"
 """The folder in a run's folder that receives the files of other formats than fine-tune files."""
-_FINE_TUNING_OPTIONS = {
-    "method": "--method", "chat_format": "--chat-format", "agent": "--agent", "only_correct": "--only-correct",
-    "true_labels": "--true-labels",
-}  # fmt: skip
-_RESULT_OPTIONS = {
-    "subject": "--subject", "organization": "--organization", "relationship": "--relationship",
-    "hf_dataset": "--hf-dataset", "task_id": "--task-id", "source_url": "--source-url",
-}  # fmt: skip
-_TRACKING_OPTIONS = {
-    "tracking_uri": "--tracking-uri", "experiment": "--experiment", "follow": "--follow", "journal": "--journal",
-}  # fmt: skip
+_FINE_TUNING_OPTIONS = ("method", "chat_format", "agent", "only_correct", "true_labels")
+_RESULT_OPTIONS = ("subject", "organization", "relationship", "hf_dataset", "task_id", "source_url")
+_TRACKING_OPTIONS = ("tracking_uri", "experiment", "follow", "journal")
 
 EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
 """The formats in `runner.exports.formats`, which is not imported at start-up."""
@@ -116,7 +108,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     if args.format == MLFLOW:
-        _reject_options(args, {**_FINE_TUNING_OPTIONS, **_RESULT_OPTIONS, "out": "--out"}, "files")
+        _reject_options(args, (*_FINE_TUNING_OPTIONS, *_RESULT_OPTIONS, "out"), "files")
         return export_mlflow.execute(args)
     _reject_options(args, _TRACKING_OPTIONS, "a tracking server (--format mlflow)")
     if len(args.runs) > 1:
@@ -207,14 +199,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     from runner.exports.run_source import RunSource
 
     _reject_options(args, _FINE_TUNING_OPTIONS, "fine-tune files")
-    options = ExportOptions(
-        subject=args.subject,
-        organization=args.organization,
-        relationship=args.relationship,
-        hf_dataset=args.hf_dataset,
-        task_id=args.task_id,
-        source_url=args.source_url,
-    )
+    options = ExportOptions(**{name: getattr(args, name) for name in _RESULT_OPTIONS})
     target = args.out or folder.make(EXPORT_FOLDER, args.format)
     written = EXPORTS[args.format](RunSource.load(folder), options, target)
     if args.json:
@@ -229,17 +214,17 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     return ExitCode.DONE
 
 
-def _reject_options(args: argparse.Namespace, options: Mapping[str, str], purpose: str) -> None:
-    """Raise an error if options are given that the chosen format does not use.
+def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str) -> None:
+    """Check that no options with these names in `args` are given, which the chosen format does not use.
 
     Raises:
         UsageError: such an option is given.
     """
     from runner.base.errors import UsageError
 
-    used = [option for name, option in options.items() if getattr(args, name)]
-    if used:
-        raise UsageError(f"--format {args.format} does not use {comma_join(used)} (only for {purpose}); omit this")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
+    if given:
+        raise UsageError(f"--format {args.format} does not use {comma_join(given)} (only for {purpose}); omit this")
 
 
 def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:

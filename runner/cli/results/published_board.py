@@ -14,6 +14,7 @@ from runner.registry.lineage.descriptions import legend
 from runner.registry.transports.locations import connect_to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
+"""Columns that only leaderboards of registries have."""
 MAX_MARKS = 2
 """Maximum number of marks in a row; `--json` has all marks."""
 

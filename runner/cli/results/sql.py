@@ -51,18 +51,10 @@ EXAMPLES = (
 )
 
 _TABLES = (
-    "leaderboard",
-    "comparisons",
-    "flips",
-    "runs",
-    "agents",
-    "metrics",
-    "rollouts",
-    "datapoints",
-    "messages",
-    "completions",
-    "notes",
-)
+    "leaderboard", "comparisons", "flips", "runs", "agents", "metrics", "rollouts", "datapoints", "messages",
+    "completions", "notes",
+)  # fmt: skip
+"""The tables in the order in which they are listed."""
 _COLUMNS = (
     "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
     "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"

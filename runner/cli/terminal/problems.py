@@ -16,6 +16,7 @@ MAX_EXCERPT = 100
 """Maximum number of printed characters of a source line."""
 
 EXCERPT_BEFORE = 60
+"""Maximum number of these characters before the mistake."""
 
 
 def error_lines(error: NipRunError) -> list[str]:

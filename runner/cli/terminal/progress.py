@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from runner.runs.execution.accounting import Progress
 
 LINE_INTERVAL_SECONDS = 10.0
+"""Without a terminal, a line is printed at most this often."""
 MIN_DRAW_SECONDS = 0.1
+"""On a terminal, the line is redrawn at most this often."""
 REDRAW_SECONDS = 1.0
 """The line is redrawn at least this often, since time passes and the terminal may be resized."""
 RATE_WINDOW_SECONDS = 60.0
@@ -63,7 +65,7 @@ class Display:
         self._notices = _Notices(printed)
         self._latest: dict[int, Progress] = {}
         self._finished: set[int] = set()
-        self._sums: dict[int, Progress] = {}
+        self._total: Progress | None = None
         names = dict.fromkeys(escape_controls(run.name) for run in runs)
         self._combined_view = RunProgress(", ".join(names))
         self._own_views: dict[int, RunProgress] = {}
@@ -96,7 +98,7 @@ class Display:
     def _sum_progress(self, index: int) -> Progress:
         """Return the sum of all benchmarks, without an accuracy, since the benchmarks test different systems."""
         latest = self._latest[index]
-        total = self._sums.setdefault(0, type(latest)(of=latest.of))
+        total = self._total = self._total or type(latest)(of=latest.of)
         total.total = sum(run.jobs or 0 for run in self._runs)
         started = [progress for i, progress in self._latest.items() if self._runs[i].jobs is not None]
         total.count_calls_of(started)

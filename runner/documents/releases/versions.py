@@ -12,6 +12,7 @@ _LATER = frozenset(("post", "rev", "patch", "hotfix", "r"))
 """Suffixes that sort after their version; all others sort before it: 1.0rc1, 1.0, 1.0.post1."""
 
 _BEFORE, _END, _AFTER, _NUMBER = range(-1, 3)
+"""Ranks of the next part of a version: a pre-release, no further part, a later suffix, a number."""
 
 Key = tuple[tuple[tuple[int, int, str], ...], str]
 

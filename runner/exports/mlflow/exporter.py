@@ -24,6 +24,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 
 EXPORTS, LOCK = "exports", ".mlflow.lock"
+"""The file `LOCK` in the folder `EXPORTS` of a run is locked while a process sends the run."""
 LOCK_SECONDS = 300.0
 """Seconds to wait for another process that sends the same run. Sending a large run may take minutes."""
 POLL_SECONDS = 2.0

@@ -31,6 +31,7 @@ COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
     "transport_failed", "cost_usd", "cost_usd_at_most", *LATER_CLASSES,
 )  # fmt: skip
+"""Counts in a run's manifest that are sent as metrics."""
 
 MAX_TRACES = 5_000
 """Maximum number of games with traces, because each trace takes two requests. The artifacts in `tables/` have all

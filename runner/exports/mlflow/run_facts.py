@@ -29,6 +29,7 @@ MAX_SCANNED = 64 << 20
 _FILES = ("spec.yaml", "manifest.json", "metrics.json", "state.json", "stages.jsonl", "run.log", "inputs/protocol.yaml")
 _TABLES = ("rollouts.parquet", "messages.parquet", "completions.parquet")
 _JOURNAL = ("journal.jsonl", "inputs/dataset.jsonl")
+"""Files in a run's folder that are sent: the text files, the tables, and with `--journal` further text files."""
 
 
 def common_fields(

@@ -50,6 +50,7 @@ CONTEXT = _any_of(
     r"input is too large to process", r"current length is \d+ while limit is",
     r"max_tokens must be at least 1, got -\d", r"too many tokens",
 )  # fmt: skip
+"""The prompt, or the prompt and the answer together, are longer than the model's context."""
 
 _NUMBER = r"(\d+(?:,\d{3})*)"
 _CONTEXT_LENGTH = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
@@ -67,6 +68,7 @@ POLICY = _any_of(
     r"violating our usage policy", r"content exists risk", r"data_inspection_failed", r"may contain inappropriate",
     r"your input was flagged",
 )  # fmt: skip
+"""A content policy forbids the prompt."""
 
 PARAMETER = _any_of(
     r"unsupported (?:parameter|value)", r"UnsupportedParamsError", r"unknown parameter", r"unrecognized request arg",

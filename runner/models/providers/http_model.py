@@ -33,16 +33,11 @@ from runner.models.providers.client_errors import (
 )
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_errors import cut_at_limit, refuses_n
-from runner.models.providers.openai_http import (
-    ALTERED,
-    CLOSE_SECONDS,
-    HELD_SLOT,
-    Answer,
-    NotHttpError,
-    PreparedCall,
-)
+from runner.models.providers.openai_http import ALTERED, HELD_SLOT, Answer, NotHttpError, PreparedCall
 from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS, describe_content, find_wrong_scheme
 from runner.models.settings import ModelSettings
+
+CLOSE_SECONDS = 5.0
 
 Reload = Callable[[Any, float], Awaitable[bool]]
 """Loads a model again that a server has lost, and returns whether the server has the model now.

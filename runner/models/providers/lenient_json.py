@@ -13,7 +13,7 @@ from runner.base.redaction import Redactor
 
 BYTES_ALTERED: Final = "bytes"
 SECRET_ALTERED: Final = "secret"  # noqa: S105 - a word, not a secret
-"""The values of `altered` in an answer's record, for `BYTES_ALTERED` repaired bytes and `SECRET_ALTERED` secrets."""
+"""The values of `altered` in an answer's record: bytes that were repaired, and secrets that were redacted."""
 
 
 def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:

@@ -42,6 +42,7 @@ BILLING = frozenset(
         "budget_exceeded",
     )
 )
+"""Codes of errors because the account has no money left or has reached a spending limit."""
 POLICY = frozenset(
     (
         "content_policy_violation",
@@ -53,8 +54,11 @@ POLICY = frozenset(
         "data_inspection_failed",
     )
 )
+"""Codes of errors because a content policy forbids the prompt."""
 CONTEXT = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
+"""Codes of errors because the prompt is longer than the model's context."""
 NO_MODEL = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
+"""Codes of errors because the server does not have the model."""
 TOO_LONG = "string_above_max_length"
 """The code for a text that is too long: the prompt if the parameter is a message, and otherwise a value of the spec."""
 

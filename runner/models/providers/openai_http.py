@@ -34,8 +34,8 @@ from runner.models.providers.body_limits import (
 )
 
 CONNECT_SECONDS = 10.0
-CLOSE_SECONDS = 5.0
 MAX_ANSWER_BYTES = 32 << 20
+"""Maximum size of the body of an answer."""
 MAX_ERROR_BYTES = 64 << 10
 """Maximum number of bytes to read from the body of an error."""
 MAX_FILE_BYTES = 4 << 30
@@ -43,6 +43,7 @@ MAX_FILE_BYTES = 4 << 30
 USUAL_FILE_BYTES = 256 << 20
 """Assumed size of a file of batch results, for its time limit."""
 PIECE = 64 << 10
+"""Number of bytes of a body that the client buffers before it pauses the connection."""
 MAX_LINE_BYTES: Final = 16 << 10
 """Maximum length of a header line of an answer."""
 MAX_DROPPED_CONNECTIONS: Final = 8

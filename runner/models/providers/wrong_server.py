@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 from runner.models.providers.lenient_json import parse_json
 
 PROBE_SECONDS = 3.0
+"""Time limit of one connection that finds out which protocol a port speaks."""
 MAX_WRONG_ANSWERS = 3
 """The run stops if the first answers are this many web pages or the like. (A proxy may send one while it starts.)"""
 _API_FIELDS = frozenset(("choices", "content", "error", "id", "model", "object", "type", "usage"))
 """A model API sends at least one of these fields, even in a damaged answer."""
 _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
-
+"""Error statuses that a proxy does not send because its server is down."""
 
 _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTALL)
 """Matches what may precede a page: a byte order mark, an XML declaration, comments."""

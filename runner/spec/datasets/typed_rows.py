@@ -17,6 +17,7 @@ JSON = (".jsonl", ".ndjson", ".json")
 CSV = (".csv", ".tsv")
 PARQUET = (".parquet", ".pq")
 _AS_TEXT = ("DATE", "TIME", "TIMESTAMP", "UUID", "INTERVAL", "ENUM", "BIT")
+"""Detected types whose values remain text, as they are written in the file."""
 
 
 def create_typed_table(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
