@@ -216,9 +216,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         """
         headers["accept-encoding"] = "identity"
         session = self._session or self._open()
-        redactor = self._redactor
-        if redactor is None:
-            redactor = self._redactor = current_redactor()  # all keys of a spec have been read before the first call
+        # All keys of a spec have been read before the first call, so the redactor knows them.
+        redactor = self._redactor = self._redactor or current_redactor()
         try:
             try:
                 answer = await session.request(
@@ -228,28 +227,20 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 raise
             except ValueError as error:
                 raise UnsendableError(str(error)) from error
-            try:
-                return await self._read(answer, redactor, to_disk=to_disk)
-            finally:
-                # The connection can be reused only if the body was read to its end.
-                answer.release() if answer.content.at_eof() else answer.close()
+            return await self._read(answer, redactor, to_disk=to_disk)
         except aiohttp.ServerDisconnectedError:
             failure: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
         except aiohttp.ClientConnectionError as error:  # no answer, for any reason, including a time-out
             is_unconnected = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
             raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
         except _DATA_ERRORS as error:
-            is_truncated = isinstance(error.__cause__, ContentLengthError)  # its message does not quote the server
-            cause = _root_cause(error)
-            failure = (NotHttpError if cause == BadStatusLine.__name__ else httpx2.ReadError)(
-                str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({cause})"
-            )
+            failure = _read_error(error)
         # Raise the error here, outside of `except`, so that it does not refer to the library's error, whose message
         # may contain half a key.
         raise failure
 
     async def _read(self, answer: aiohttp.ClientResponse, redactor: Redactor, *, to_disk: bool) -> Answer:
-        """Read an answer up to its limit. Files go to the disk; errors are truncated."""
+        """Read an answer up to its limit, and release its connection. Files go to the disk; errors are truncated."""
         pieces = answer.content.iter_any()
         encoding = ",".join(answer.headers.getall("content-encoding", ()))
         extensions: dict[str, Any] = {}
@@ -278,12 +269,24 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise TooLargeError(f"the answer {error}") from None
         except BodyError as error:
             raise UnreadableError(f"the answer {error}") from None
+        finally:
+            # The connection can be reused only if the body was read to its end.
+            answer.release() if answer.content.at_eof() else answer.close()
         return Answer(answer.status, _redacted_headers(answer.headers, redactor), content, extensions)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _read_error(error: BaseException) -> httpx2.TransportError:
+    """Return the error for an answer that is damaged or not HTTP."""
+    is_truncated = isinstance(error.__cause__, ContentLengthError)  # its message does not quote the server
+    cause = _root_cause(error)
+    return (NotHttpError if cause == BadStatusLine.__name__ else httpx2.ReadError)(
+        str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({cause})"
+    )
 
 
 def _root_cause(error: BaseException) -> str:
