@@ -43,13 +43,13 @@ if TYPE_CHECKING:
         LeaderboardError,
         MergeError,
         NipRunError,
-        Problem,
         ProviderRefusal,
         RunError,
         SpecError,
         UsageError,
         Waiting,
     )
+    from runner.base.problems import Problem
     from runner.results.comparison.comparison import Comparison
     from runner.results.leaderboard.sweep_table import SweepRow, SweepValue
     from runner.rollouts.agents.agent import AgentRuntime
@@ -118,6 +118,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
     _HOMES = {
+        "runner.base.problems": ("Problem",),
         "runner.rollouts.agents.agent": ("AgentRuntime",),
         "runner.rollouts.agents.environment": ("Environment", "first_turn"),
         "runner.rollouts.agents.nested_arrays": ("NestedArrayDict",),

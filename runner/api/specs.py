@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.api.arguments import ensure_loaded, open_results
-from runner.base.errors import Place, Problem, SpecError, UsageError
+from runner.base.errors import SpecError, UsageError
+from runner.base.problems import Place, Problem
 from runner.base.text import dollar_range
 from runner.documents.plain_values import KeyPath, to_plain_values
 from runner.game.protocols import loader as protocols

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.results.default_folder import folder_problem
 
@@ -40,7 +41,6 @@ def port(text: str) -> int:
 
 def parse_kind(text: str | None) -> Kind | None:
     """Return the kind of component that `--kind` names."""
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
 
     if text is not None and text not in set(Kind):

@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import NoReturn
 
+from runner.base.errors import Interrupted, NipRunError, SpecError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import did_you_mean, escape_controls
 from runner.cli.arguments import folder
@@ -189,8 +190,6 @@ def _run_command(name: str, parsed: argparse.Namespace) -> int:
 
 def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
     """Return the error for a Ctrl-C outside of the games of a run, where the run does not handle it."""
-    from runner.base.errors import Interrupted
-
     if name != "run":
         return Interrupted("interrupted")
     error = Interrupted("interrupted; everything paid for is saved")
@@ -199,7 +198,6 @@ def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.base.errors import NipRunError, SpecError
     from runner.cli.terminal.problems import error_lines, error_object, error_objects
 
     if parsed.verbose > 1:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.base.errors import Problem, SpecError, UsageError
+from runner.base.errors import SpecError, UsageError
 from runner.base.package_data import is_file
+from runner.base.problems import Problem
 from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrap_for_stderr
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows

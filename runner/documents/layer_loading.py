@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import NipRunError, Place, Problem
+from runner.base.errors import NipRunError
+from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean, did_you_mean_file
 from runner.documents.fetched_files import path_refusal
 from runner.documents.interpolation import resolve

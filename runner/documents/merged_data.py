@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import Place, Problem
+from runner.base.problems import Place, Problem
 from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.source_tree import ProjectTree
 from runner.documents.yaml_reader import place_in

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from runner.base.errors import Place, Problem
+from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean, encoding_problem
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values

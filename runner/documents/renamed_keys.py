@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.documents.interpolation import REFERENCE, referenced_key
 from runner.documents.merged_data import RenamedKey
 from runner.documents.plain_values import KeyPath, dotted

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import yaml
 
-from runner.base.errors import Place, Problem
+from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import encoding_problem
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values

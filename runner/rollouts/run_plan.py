@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
-from runner.base.errors import Place, Problem
+from runner.base.problems import Place, Problem
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec
 

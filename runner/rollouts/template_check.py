@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from runner.base.errors import Problem, SpecError, TemplateFailedError
+from runner.base.errors import SpecError, TemplateFailedError
+from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.plan import Plan

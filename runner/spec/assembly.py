@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import Place, PlaceOf, Problem, ReleaseError, RunError, SpecError
+from runner.base.errors import ReleaseError, RunError, SpecError
 from runner.base.hashing import file_hash, tagged_hash
+from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.log_lines import JOURNAL
 from runner.base.text import did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain

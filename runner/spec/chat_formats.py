@@ -13,7 +13,7 @@ from typing import Any, Self, get_args
 from urllib.parse import urlsplit
 
 from runner.base import package_data
-from runner.base.errors import PlaceOf, Problem
+from runner.base.problems import PlaceOf, Problem
 from runner.documents.layer_loading import load_layers
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings, SystemRole

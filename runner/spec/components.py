@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import NipRunError, Problem, UsageError
+from runner.base.errors import NipRunError, UsageError
+from runner.base.problems import Problem
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData

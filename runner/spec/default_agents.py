@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath, dotted

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import Place, Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean_file, list_some
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData

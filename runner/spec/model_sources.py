@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import JournalError, Problem, RunError, UsageError
+from runner.base.errors import JournalError, RunError, UsageError
+from runner.base.problems import Problem
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import read_journal
 from runner.base.text import comma_join, did_you_mean

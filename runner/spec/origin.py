@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.base.storage.fetched_markers import DATA
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import Problem, RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.package_data import is_file, is_folder
+from runner.base.problems import Problem
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import open_to_read

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from runner.base.errors import Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Problem
 from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.plain_values import KeyPath

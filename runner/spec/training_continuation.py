@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from runner.base import package_data
-from runner.base.errors import NipRunError, Problem, UsageError
+from runner.base.errors import NipRunError, UsageError
+from runner.base.problems import Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.merged_data import LayeredData

@@ -9,15 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from runner.base import errors
-from runner.base.errors import (
-    GenerationError,
-    InvalidDecisionError,
-    NipRunError,
-    Place,
-    Problem,
-    SpecError,
-)
+from runner.base.errors import GenerationError, InvalidDecisionError, NipRunError, SpecError
 from runner.base.exit_codes import ExitCode
+from runner.base.problems import Place, Problem
 from runner.cli.main import main
 from runner.rollouts import agents
 

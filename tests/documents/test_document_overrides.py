@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import Place
+from runner.base.problems import Place
 from tests.support.document_layers import layers, refused
 
 BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import Place
+from runner.base.problems import Place
 from runner.documents.fetched_files import MARKER, describe_origin, marker_bytes
 from runner.documents.yaml_reader import read
 from runner.documents.yaml_writer import dump

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from jsonschema import Draft202012Validator
 
-from runner.base.errors import Place
+from runner.base.problems import Place
 from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
 from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from runner.base import package_data
-from runner.base.errors import Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Problem
 from runner.cli.terminal.problems import error_lines
 from runner.documents.layer_loading import load_layers
 from runner.documents.source_tree import ProjectTree

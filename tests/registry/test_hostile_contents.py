@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import JournalError, Place, RunError, SpecError
+from runner.base.errors import JournalError, RunError, SpecError
+from runner.base.problems import Place
 from runner.base.storage.log_lines import read_journal
 from runner.game.prompts.templates import load_prompts
 from runner.game.protocols.loader import load_protocol

@@ -9,7 +9,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.base.errors import Place, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place
 from runner.spec.datasets.loader import Dataset, load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
@@ -51,8 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
-
     files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     folder: Path = args.folder
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
@@ -122,8 +121,6 @@ def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _read(path: Path) -> bytes:
-    from runner.base.errors import RunError
-
     try:
         return read_bounded(path, MAX_FILE)
     except OSError as error:
@@ -132,8 +129,6 @@ def _read(path: Path) -> bytes:
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write new files. An existing file is an error."""
-    from runner.base.errors import RunError
-
     try:
         make_folders(folder)
         for name, content in files.items():

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import MergeError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json
 
 if TYPE_CHECKING:
-    from runner.base.errors import MergeError
     from runner.results.folder import RunFolder
     from runner.results.leaderboard.results_folder import Results
 
@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import MergeError
     from runner.cli.terminal.run_result import as_json, show_result
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.shards.merge import merge
@@ -75,7 +74,6 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
     Raises:
         UsageError: an argument names neither a run nor a shard.
     """
-    from runner.base.errors import UsageError
     from runner.results.folder import SHARDS, RunFolder
 
     runs: dict[str, list[RunFolder]] = {}
@@ -109,7 +107,6 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
 
 def _run_id_of_shard(shard: RunFolder) -> str:
     """Return the run id in a shard's manifest; an empty string if the manifest is damaged, which the merge reports."""
-    from runner.base.errors import RunError
     from runner.results.folder import split_part
     from runner.spec.experiment import RUN_ID_PATTERN
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import add_specs
@@ -55,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.cli.specs import keep_chat_formats, load_points
     from runner.results.leaderboard.results_folder import Results
     from runner.training.plan import TrainingPlan

@@ -12,13 +12,14 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runner.base.errors import SpecError
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import RUN, add_trust
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
 
 if TYPE_CHECKING:
-    from runner.base.errors import Problem
+    from runner.base.problems import Problem
     from runner.cli.specs import SpecPoint
     from runner.results.folder import RunFolder
 
@@ -66,7 +67,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
-    from runner.base.errors import SpecError
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import finder
     from runner.results.leaderboard.results_folder import Results

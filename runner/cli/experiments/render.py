@@ -12,6 +12,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, did_you_mean, in_one_line
 from runner.cli.terminal.output import note, print_json, say
@@ -73,7 +74,6 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     Raises:
         UsageError: the arguments are not one spec and one of its agents.
     """
-    from runner.base.errors import UsageError
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import finder_of
     from runner.results.leaderboard.results_folder import Results
@@ -110,7 +110,6 @@ def _print_body(body: dict[str, Any]) -> None:
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
     """Return the first game of the datapoint with the requested stance, and with or without swapped players."""
-    from runner.base.errors import UsageError
     from runner.game.protocols.protocol import ACCEPT
 
     if stance is not None and plan.spec.experiment.stances is None:
@@ -128,7 +127,6 @@ def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped:
 
 def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job) -> int:
     """Return the requested round, or the last round in which the judge of recorded debates is called."""
-    from runner.base.errors import UsageError
     from runner.rollouts.judging import judged_rounds
 
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)
@@ -145,8 +143,6 @@ def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job
 
 
 def _choose_round(spec: Spec, agent: str, requested: int | None, job: Job) -> int:
-    from runner.base.errors import UsageError
-
     protocol = spec.protocol
     rounds = [i for i in range(protocol.max_message_rounds) if agent in protocol.speakers(i, job.seed)]
     if not rounds:

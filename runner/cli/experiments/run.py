@@ -17,6 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runner.base.errors import (
+    BudgetExhausted,
+    DamagedRunError,
+    FolderGoneError,
+    Interrupted,
+    LeaderboardError,
+    NipRunError,
+    ProviderRefusal,
+    RunDirectoryError,
+    RunError,
+    UsageError,
+    Waiting,
+)
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
@@ -25,7 +38,6 @@ from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
 
 if TYPE_CHECKING:
-    from runner.base.errors import NipRunError, Waiting
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display, WatchedRun
     from runner.runs.execution.accounting import Watch
@@ -118,7 +130,6 @@ class _RunCommand:
 
     def execute(self) -> int:
         """Run every point and return the exit code."""
-        from runner.base.errors import BudgetExhausted, Interrupted, ProviderRefusal, RunError, Waiting
         from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
         from runner.cli.terminal.progress import show_progress
         from runner.training.dispatch import run_all
@@ -183,7 +194,6 @@ class _RunCommand:
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""
-        from runner.base.errors import Waiting
         from runner.cli.terminal.run_result import show_result
 
         point, args = self.points[index], self.args
@@ -273,7 +283,6 @@ def _notes_of_point(point: SpecPoint) -> list[str]:
 
 
 def check_usage(args: argparse.Namespace, size: int) -> None:
-    from runner.base.errors import UsageError
     from runner.runs.execution.shard_consistency import parse_shard
 
     if args.run_id and size > 1:
@@ -320,15 +329,6 @@ def _next_step_after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
-    from runner.base.errors import (
-        BudgetExhausted,
-        DamagedRunError,
-        FolderGoneError,
-        LeaderboardError,
-        ProviderRefusal,
-        RunDirectoryError,
-    )
-
     if isinstance(error, FolderGoneError) and error.now is not None:
         error.add_note(f"Resume with{_resume_after_move(error.now, args)}")
     elif isinstance(error, ProviderRefusal) and error.changes:
@@ -351,8 +351,6 @@ def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
 
 def _parse_model_names(assignments: list[str]) -> dict[str, str]:
     """Parse `--set-model GROUP=NAME` options into a mapping."""
-    from runner.base.errors import UsageError
-
     names = {}
     for assignment in assignments:
         group, equals, name = assignment.partition("=")

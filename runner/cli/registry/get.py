@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
 from runner.cli.arguments import REF, add_registry, folder
@@ -153,7 +154,6 @@ def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tup
 
 def _describe_relations(fetched: FetchedRelease) -> list[str]:
     """Return the relations of the run to others, such as `child of`. Empty if the facts are invalid."""
-    from runner.base.errors import ReleaseError
     from runner.registry.lineage.relations import describe_relations
     from runner.registry.lineage.sessions import session_from_release
     from runner.registry.transports.registry import ReleaseEntry
@@ -174,7 +174,6 @@ def _describe_play(fetched: FetchedRelease, needs: PlayRequirements) -> str:
 
 def _describe_result(fetched: FetchedRelease) -> str:
     """Return the published accuracy with its interval; for a training run, the accuracy of each test."""
-    from runner.base.errors import ReleaseError
     from runner.base.storage.strict_json import parse_strict_json
     from runner.registry.fetched_release import read_small
     from runner.spec.origin import DATA

@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import REF, add_registry
@@ -26,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.registry.components.install import Installer
     from runner.registry.components.lockfile import LOCK, Lock
     from runner.registry.components.store import Store

@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, in_one_line
@@ -28,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.registry.transports.http.tokens import REGISTRY, TOKEN, normalize_address, store_token, tokens_file
 
     where = args.where or os.environ.get(REGISTRY, "")
@@ -68,8 +68,6 @@ def _read_token(base: str) -> str:
     Raises:
         UsageError: no token was given, or the text cannot be a token.
     """
-    from runner.base.errors import UsageError
-
     token = (_prompt_for_token(base) if sys.stdin.isatty() else sys.stdin.readline(MAX_TOKEN_LENGTH)).strip()
     if not token:
         raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
@@ -80,8 +78,6 @@ def _read_token(base: str) -> str:
 
 
 def _prompt_for_token(base: str) -> str:
-    from runner.base.errors import UsageError
-
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
@@ -97,7 +93,6 @@ def _find_account(base: str, token: str) -> tuple[str, list[str]]:
         UsageError: the server does not know the token.
         ReleaseError: the server does not answer.
     """
-    from runner.base.errors import UsageError
     from runner.registry.transports.http.api import RegistryApi, parse_account
     from runner.registry.transports.timeouts import Timeouts
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import REF, RUN, WHERE, parse_kind
@@ -100,7 +101,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import Interrupted, UsageError
     from runner.registry.publishing.publish import Options, prepare_releases, send
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
@@ -150,7 +150,6 @@ def _collect_drafts(
     args: argparse.Namespace, kind: Kind | None, registry: Registry | None, locks: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
     """Return the drafts of each run or component on the command line, and the folders of the runs."""
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
 
     if kind is not None and kind != Kind.RUN:
@@ -172,7 +171,6 @@ def _collect_run_drafts(
     """Return the drafts of each run on the command line, and the folders of the runs, which stay locked in `locks`."""
     from dataclasses import replace
 
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.runs import build_run_drafts
     from runner.registry.lineage.links import run_reference
@@ -213,7 +211,6 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
         RunDirectoryError: a run is being played.
         UsageError: the folder is one shard of a run.
     """
-    from runner.base.errors import RunDirectoryError, UsageError
     from runner.results.folder import split_part
     from runner.results.leaderboard.results_folder import Results
 
@@ -236,7 +233,6 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
 
 @contextmanager
 def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
-    from runner.base.errors import RunDirectoryError, RunError
     from runner.base.storage.locks import locked
 
     with ExitStack() as lock:
@@ -251,7 +247,6 @@ def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
 
 def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
     """Build the release's name and terms from `--as` or `NIP_RUN_OWNER` and the other options."""
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
     from runner.registry.bundles.runs import NO_ROWS
     from runner.registry.draft import Naming
@@ -302,7 +297,6 @@ def _record_releases(
     folders: Sequence[RunFolder], published: Sequence[Published], ready_releases: Sequence[ReadyRelease], where: str
 ) -> None:
     """Record in the results folder of each local run which releases were published from it."""
-    from runner.base.errors import RunError
     from runner.registry.sent_releases import record_release
     from runner.results.leaderboard.results_folder import Results
 
@@ -462,7 +456,6 @@ def _sign_releases(registry: Registry, published: Sequence[Published], args: arg
 
 
 def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, Reference, parse
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.locations import connect

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import REF, add_registry, add_trust, results_option
@@ -72,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.registry.bundles.missing_rows import OPTION, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
@@ -105,7 +105,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRelease:
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, parse
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
@@ -126,8 +125,6 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
 
 def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
     """Suggest `nip-run verify` if the reference names a local run instead of a release."""
-    from runner.base.errors import RunError, UsageError
-
     try:
         run = results.find(args.reference)
     except (RunError, UsageError):
@@ -184,7 +181,6 @@ def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease
     Raises:
         UsageError: the user named no registry.
     """
-    from runner.base.errors import UsageError
     from runner.registry.transports.locations import connect_to_read
 
     try:

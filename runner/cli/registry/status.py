@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base import package_data
+from runner.base.errors import SpecError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.terminal.output import note, print_json, print_table, say
 
@@ -35,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
@@ -157,7 +157,6 @@ def _show_checks(ready_release: ReadyRelease, *, several: bool) -> None:
 
 def _show_spec(args: argparse.Namespace, results: Results) -> int:
     """Print which components of a spec are pinned, so that others can get them, and why the others are not."""
-    from runner.base.errors import SpecError
     from runner.registry.components.freeze import list_pins
     from runner.registry.components.lookup import finder_of
     from runner.spec.loader import load_specs

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import REF
@@ -64,7 +65,6 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
         NotFoundError: no installed release has this name.
         UsageError: several versions are installed.
     """
-    from runner.base.errors import NotFoundError, UsageError
     from runner.documents.releases.reference import Digest, Reference, parse
     from runner.registry.components.installed import suggest_release
 
@@ -87,7 +87,6 @@ def _find_dependents(
     store: Store, remaining: Sequence[Reference], removed: Sequence[Reference]
 ) -> dict[str, list[str]]:
     """Return the installed releases that depend on removed ones, each with the removed releases that it needs."""
-    from runner.base.errors import ReleaseError
     from runner.registry.components.install import find_dependencies
 
     dependents = {}

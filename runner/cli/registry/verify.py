@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import REF, RUN, add_registry
@@ -64,7 +65,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
     """Return the files of a downloaded folder that were edited, and the reason why some checks are impossible."""
-    from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.verification.verify import find_edited_files
@@ -138,8 +138,6 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
 
 
 def _check_no_signer_key(args: argparse.Namespace) -> None:
-    from runner.base.errors import UsageError
-
     if args.signer_key is not None:
         raise UsageError(
             "--signer-key needs a release in a registry, which stores the signatures; give REF and --from WHERE"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, decimal, in_one_line, list_some, p_statement, p_value, with_interval
 from runner.cli.arguments import RUN, results_option
@@ -96,7 +97,6 @@ def _add_further_questions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
 
@@ -140,7 +140,6 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
         UsageError: the runs cannot be compared, or no assertion can be judged.
         RunError: a file of a run is missing or damaged.
     """
-    from runner.base.errors import RunError, UsageError
     from runner.results.comparison.comparison import compare_systems
 
     systems = [_split_system(argument) for argument in args.runs]
@@ -161,7 +160,6 @@ def _split_system(argument: str) -> list[str]:
 
 
 def _find_worst(args: argparse.Namespace, results: Results) -> WorstCase:
-    from runner.base.errors import UsageError
     from runner.runs.finished.result import FinishedRun
 
     pooled = [argument for argument in args.runs if len(_split_system(argument)) > 1]

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import is_file
 from runner.base.text import shortened
@@ -78,8 +79,6 @@ def _cache_file(path: Path | None) -> Path:
     Raises:
         UsageError: the file does not exist, or the run used no cache.
     """
-    from runner.base.errors import UsageError
-
     if path is None or not is_file(path):
         raise UsageError(
             f"no cache file{f' {str(path)!r}' if path else ', since the run used no cache'}; name one with --cache FILE"

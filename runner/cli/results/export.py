@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import RUN, folder
@@ -103,7 +104,6 @@ def _add_tracking_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.cli.results import export_mlflow
     from runner.results.leaderboard.results_folder import Results
 
@@ -147,8 +147,6 @@ def _check_exportable(args: argparse.Namespace, folder: RunFolder, plan: Plan, m
     Raises:
         UsageError: the run or an option does not fit.
     """
-    from runner.base.errors import UsageError
-
     if plan.debates is not None:
         raise UsageError(
             f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export the "
@@ -173,7 +171,6 @@ def _fine_tune_settings(args: argparse.Namespace, folder: RunFolder, plan: Plan)
     """
     from dataclasses import replace
 
-    from runner.base.errors import UsageError
     from runner.spec.experiment import FineTune
 
     settings = replace(
@@ -220,8 +217,6 @@ def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str
     Raises:
         UsageError: such an option is given.
     """
-    from runner.base.errors import UsageError
-
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
     if given:
         raise UsageError(f"--format {args.format} does not use {comma_join(given)} (only for {purpose}); omit this")
@@ -233,7 +228,6 @@ def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
     Raises:
         UsageError: always.
     """
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
 
     parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
@@ -250,7 +244,6 @@ def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
     Raises:
         UsageError: the tool does not support the method.
     """
-    from runner.base.errors import UsageError
     from runner.results.finetune.formats import FORMATS
     from runner.results.finetune.game_lines import find_format
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.terminal.output import note, print_json, say
 
@@ -33,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.cli.terminal.board_lists import show_lists
     from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
     from runner.results.leaderboard.results_folder import Results

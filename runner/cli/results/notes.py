@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, csv_text, in_one_line
@@ -59,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
     from runner.results.notes import Notes
 
@@ -112,7 +112,6 @@ def _print_done(args: argparse.Namespace, result: object, message: str) -> int:
 
 
 def _read_file(path: Path) -> bytes:
-    from runner.base.errors import UsageError
     from runner.results.notes import MAX_FILE
 
     try:
@@ -128,7 +127,6 @@ def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
         UsageError: the extension is neither .csv nor .jsonl.
         RunError: the file cannot be written.
     """
-    from runner.base.errors import UsageError
     from runner.base.hashing import canonical
     from runner.base.storage.atomic_files import atomic_write
 

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
 from runner.cli.arguments import RUNS
@@ -53,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import RunError, UsageError
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.figures.catalog import figure
     from runner.results.leaderboard.results_folder import Results

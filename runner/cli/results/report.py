@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
 from runner.base.text import in_one_line
@@ -36,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import RunError
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.site import as_one_file
     from runner.pages.site_folder import site_folder
@@ -63,8 +63,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     """Raise an error if the arguments name nothing to show, or contradict each other."""
-    from runner.base.errors import UsageError
-
     if not args.runs and not args.board:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
     if args.where is not None and not args.board:

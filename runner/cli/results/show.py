@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, list_some
 from runner.cli.arguments import RUN, add_shard, results_option
@@ -53,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.rollout_rows import RowFilter
 
@@ -186,7 +186,6 @@ def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
 
 
 def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.cli.terminal.learning_curve import show_training
     from runner.results.leaderboard.results_folder import Results
@@ -258,7 +257,6 @@ class _RolloutMatch(NamedTuple):
 
 def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     """Print two transcripts, one after the other, each below the id of its run."""
-    from runner.base.errors import UsageError
     from runner.cli.terminal.transcript import print_transcript
     from runner.results.leaderboard.results_folder import Results
 
@@ -283,7 +281,6 @@ def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
 
 
 def _show_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.cli.terminal.sent_prompts import print_prompts
     from runner.cli.terminal.transcript import print_transcript
 
@@ -316,7 +313,6 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
     Raises:
         UsageError: no rollout matches.
     """
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
 
     if not folder.manifest().is_training_run:
@@ -346,7 +342,6 @@ def _list_others(jobs: Sequence[Job], displayed: Job) -> str:
 
 def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace) -> _RolloutMatch | str:
     """Return the first rollout whose id or datapoint matches `args.rollout`, or a message that none matches."""
-    from runner.base.errors import RunError
     from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
     from runner.runs.finished.rollout_rows import RowFilter
     from runner.runs.finished.sent_prompts import sent_prompts

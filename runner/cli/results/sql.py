@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import create, read_bounded
 from runner.base.text import counted
@@ -128,7 +129,6 @@ def _read_query(args: argparse.Namespace) -> str | None:
     Raises:
         UsageError: the query is given twice, or cannot be read.
     """
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if args.file is not None and args.sql is not None:
@@ -150,8 +150,6 @@ def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
     Raises:
         UsageError: an argument is not NAME=VALUE.
     """
-    from runner.base.errors import UsageError
-
     invalid = [argument for argument in args.parameters if "=" not in argument]
     if invalid:
         raise UsageError(f"{invalid[0]!r} is not a parameter; write NAME=VALUE, and put the query in quotes")
@@ -159,7 +157,6 @@ def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 def _read_standard_input() -> bytes:
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if sys.stdin is None or sys.stdin.closed:
@@ -176,8 +173,6 @@ def _choose_format(args: argparse.Namespace) -> str:
     Raises:
         UsageError: the options contradict each other, or the format does not fit the output.
     """
-    from runner.base.errors import UsageError
-
     extension_format = FORMAT_OF_EXTENSION.get(args.out.suffix.lower()) if args.out else None
     format_ = args.format or ("json" if args.json else extension_format or "table")
     if args.json and format_ != "json":
@@ -198,8 +193,6 @@ def _resolve_target(path: Path | None) -> Path | None:
     Raises:
         UsageError: the path is not a regular file.
     """
-    from runner.base.errors import RunError, UsageError
-
     if path is None:
         return None
     try:
@@ -247,7 +240,6 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
     Raises:
         RunError: the file cannot be written.
     """
-    from runner.base.errors import RunError
     from runner.base.storage.atomic_files import replacing
 
     try:

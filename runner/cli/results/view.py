@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.arguments import RUNS, add_board, add_shard, port
 from runner.cli.terminal.output import note, print_json, say
@@ -40,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
 
     if args.where is not None and not args.board:

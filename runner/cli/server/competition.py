@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.cli.terminal.output import note, print_json, say
@@ -34,8 +35,6 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     try:
         name = create_competition(settings, database, viewer, request, time.time())
     except PermissionError as error:
-        from runner.base.errors import UsageError
-
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
@@ -56,8 +55,6 @@ def _read(file: Path) -> bytes:
     try:
         return read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
-        from runner.base.errors import UsageError
-
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
@@ -93,7 +90,6 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
     """End a competition and delete all its labels and scores."""
-    from runner.base.errors import UsageError
     from runner.server.competitions import editing
 
     if not args.why:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import port
@@ -109,8 +110,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
-
     _check_limits(args)
     try:
         from runner.server.settings import Settings
@@ -139,8 +138,6 @@ def _check_limits(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a limit is out of its range.
     """
-    from runner.base.errors import UsageError
-
     if not args.rate >= 0:
         raise UsageError(f"--rate {args.rate}: requests per second must be 0 or more; 0 means no limit")
     if not 0 <= args.quota < MAX_QUOTA:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
 from runner.cli.server.serve import BLOBS, DATABASE, MISSING_PACKAGES
@@ -89,8 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.base.errors import UsageError
-
     try:
         from runner.server.settings import Settings
         from runner.server.store.database import Database
@@ -177,7 +176,6 @@ def _set_disabled(connection: Any, database: Database, args: argparse.Namespace)
 
 
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
-    from runner.base.errors import UsageError
     from runner.server.accounts.accounts import Scope, create_token
 
     if args.days < 0 or len(args.names) != 1:
@@ -206,7 +204,6 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
 
 
 def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> None:
-    from runner.base.errors import UsageError
     from runner.documents.releases.reference import Reference, parse
     from runner.server.accounts.administration import set_hidden
 

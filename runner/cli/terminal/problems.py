@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from runner.base.errors import NipRunError, Place, Problem, QueryError, SpecError, split_message
+from runner.base.errors import NipRunError, QueryError, SpecError
+from runner.base.problems import Place, Problem, split_message
 from runner.base.text import in_one_line
 from runner.cli.terminal.wrapping import display_width
 

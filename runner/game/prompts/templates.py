@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from runner.base.errors import Place, Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import Place, PlaceOf, Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.editor_schemas import derive_editor_schema

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import orjson
 
-from runner.base.errors import NipRunError, Place, ReleaseError, SpecError, UsageError
+from runner.base.errors import NipRunError, ReleaseError, SpecError, UsageError
+from runner.base.problems import Place
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import in_one_line, shortened
 from runner.documents.dataclass_schema import from_plain

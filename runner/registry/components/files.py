@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import Place, Problem, ReleaseError, SpecError, UsageError
+from runner.base.errors import ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
+from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain

@@ -8,8 +8,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import Problem, ReleaseError, SpecError, UsageError
+from runner.base.errors import ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
+from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import changed_keys, from_plain, schema, to_plain
 from runner.documents.layer_loading import load_layers

@@ -20,7 +20,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
-from runner.base.errors import NotFoundError, Place, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.problems import Place
 from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
 from runner.registry.components.installed import DATASETS

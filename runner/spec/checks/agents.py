@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.merged_data import LayeredData
 from runner.game.protocols.protocol import Protocol

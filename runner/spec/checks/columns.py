@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.base.errors import Place, Problem
+from runner.base.problems import Place, Problem
 from runner.base.text import list_some
 from runner.game.prompts.templates import PromptSet
 from runner.spec.datasets.loader import Dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from os.path import commonprefix
 
-from runner.base.errors import Problem
+from runner.base.problems import Problem
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from runner.base.errors import Place, Problem
 from runner.base.hashing import tagged_hash
+from runner.base.problems import Place, Problem
 from runner.base.text import list_some
 from runner.documents.dataclass_schema import changed_keys
 from runner.game.protocols.protocol import Protocol

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import PlaceOf, Problem, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean, list_some
 from runner.spec.datasets.limits import Meter
 from runner.spec.datasets.settings import Explode

@@ -16,8 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import Place, PlaceOf, Problem, SpecError
+from runner.base.errors import SpecError
 from runner.base.hashing import canonical, tagged_hash
+from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.duckdb_connections import borrow_connection
 from runner.base.storage.safe_files import create
 from runner.base.text import comma_join, did_you_mean, list_some

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from runner.base.errors import Place, Problem, SpecError
+from runner.base.errors import SpecError
 from runner.base.hashing import file_hash, tagged_hash
 from runner.base.package_data import is_file
+from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join, did_you_mean

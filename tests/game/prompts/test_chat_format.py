@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.base.errors import Place, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place
 from runner.game.prompts.chat import ChatMessage, chat_messages
 from runner.game.prompts.chat_format import INSTRUCTIONS, NOTHING_NEW, format_chat, with_alternating_roles
 from runner.game.protocols.loader import builtin_names, load_protocol, unplayable_parameters

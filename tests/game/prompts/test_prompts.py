@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import NipRunError, Place, RunError, SpecError
+from runner.base.errors import NipRunError, RunError, SpecError
+from runner.base.problems import Place
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import (
     VARIABLES,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runner.base.errors import Place
+from runner.base.problems import Place
 from runner.game.prompts.templates import (
     CONFIDENCE,
     LAST_ROUND,

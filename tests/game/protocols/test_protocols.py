@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import Place, SpecError
+from runner.base.errors import SpecError
+from runner.base.problems import Place
 from runner.game.prompts.chat import chat_messages
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
 from runner.game.protocols.rounds import PendingTurn, episode_rewards
