@@ -235,8 +235,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
         except _DATA_ERRORS as error:
             failure = _read_error(error)
-        # Raise the error here, outside of `except`, so that it does not refer to the library's error, whose message
-        # may contain half a key.
+        # Raised outside of `except`, so that it does not refer to the library's error, which may quote half a key.
         raise failure
 
     async def _read(self, answer: aiohttp.ClientResponse, redactor: Redactor, *, to_disk: bool) -> Answer:
