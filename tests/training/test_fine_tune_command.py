@@ -321,7 +321,7 @@ def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_pat
 def test_a_trainer_cut_off_with_the_machine_is_started_again_aloud(tmp_path: Path) -> None:
     job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(trainer(WAITS))
     handle = backend.submit(job, known, known.append)
-    until((tmp_path / "starts").exists)
+    until(lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text() == "x")
     pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]
     attending = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(attending, signal.SIGKILL)
