@@ -40,11 +40,11 @@ class ServerTree:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
-        while page := self.page(prefix, after, PAGE):
+        while page := self.page_of_files(prefix, after, PAGE):
             yield from page
             after = page[-1].path
 
-    def page(self, prefix: str, after: str, limit: int) -> list[StoredFile]:
+    def page_of_files(self, prefix: str, after: str, limit: int) -> list[StoredFile]:
         """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
             return []  # PostgreSQL raises an error for NUL
@@ -72,11 +72,11 @@ class ServerTree:
 
     def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         after = ""
-        while page := self.index_page(prefix, after, PAGE):
+        while page := self.page_of_releases(prefix, after, PAGE):
             yield from page
             after = page[-1].folder
 
-    def index_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
+    def page_of_releases(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
         `after` is a folder and not a row id, because row ids would reveal the number of private releases.

@@ -56,6 +56,7 @@ class Viewer:
     """The id of the request's token."""
 
     def publishes_as(self, owner: str) -> bool:
+        """Return whether the viewer may publish under this name. A token that may only read never may."""
         return owner in self.owners and self.scope.allows(Scope.PUBLISH)
 
 

@@ -34,7 +34,10 @@ from runner.server.store.upgrades import check_version, upgrade
 _WRITE_OPTION = "nip_run_writes"
 """Key of the connection option that marks a write transaction for `_begin_sqlite`."""
 _WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
-"""Keys of PostgreSQL's advisory locks: one for the current writer, one for the only server of a database."""
+"""Keys of two advisory locks in PostgreSQL.
+
+The first lets one write transaction run at a time. The second lets one `nip-run serve` use the database.
+"""
 BUSY_SECONDS = 30.0
 """Maximum time that a SQLite transaction waits while another one has the lock of the database."""
 
@@ -54,7 +57,7 @@ class Database:
         """
         self._engine = _create_engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
-        self._owner_connection: Connection | None = None
+        self._server_lock_connection: Connection | None = None
         try:
             self._prepare(before_upgrade)
         except DBAPIError as error:
@@ -116,8 +119,8 @@ class Database:
         """
         if self.is_sqlite:
             return True
-        self._owner_connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        return bool(self._owner_connection.execute(select(func.pg_try_advisory_lock(_SERVER_LOCK))).scalar_one())
+        self._server_lock_connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return bool(self._server_lock_connection.execute(select(func.pg_try_advisory_lock(_SERVER_LOCK))).scalar_one())
 
     def answers(self) -> bool:
         """Return whether the database answers a query."""
@@ -128,23 +131,23 @@ class Database:
             return False
 
     def revision(self, connection: Connection) -> int:
-        """Return the revision, which grows with every change of visible data."""
+        """Return the revision: a counter of the changes to data that readers can see, so that caches notice them."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "revision")).scalar_one())
 
     def increment_revision(self, connection: Connection) -> None:
-        """Increment the revision. Call it in each transaction that changes visible data."""
+        """Increment the revision. Call it in each transaction that changes data that readers can see."""
         next_revision = cast(cast(meta.c.value, Integer) + 1, String)
         connection.execute(update(meta).where(meta.c.key == "revision").values(value=next_revision))
 
     def close(self) -> None:
-        if self._owner_connection is not None:
-            self._owner_connection.close()
-            self._owner_connection = None
+        if self._server_lock_connection is not None:
+            self._server_lock_connection.close()
+            self._server_lock_connection = None
         self._engine.dispose()
 
 
 def _create_engine(url: str) -> Engine:
-    """Create an engine. Errors and logs do not show values (`hide_parameters`), because they may be labels."""
+    """Create an engine. `hide_parameters` keeps values, such as secret labels of a dataset, out of errors and logs."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
@@ -189,5 +192,7 @@ def is_disk_full(error: DBAPIError) -> bool:
 def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
-    hint = "; free disk space, or make the database's folder writable (SQLite writes there even when it only reads)"
+    hint = (
+        "; make room on the disk, or make the database's folder writable (SQLite creates files there even for a query)"
+    )
     return message + hint if is_disk_full(error) else message

@@ -67,7 +67,7 @@ class ObjectBlobStore:
 
 @contextmanager
 def _store_errors(problem: str) -> Iterator[None]:
-    """Raise BlobStoreError with this problem if the block cannot use the object store, or cannot read a file."""
+    """Convert errors of the object store and of local files in a `with` block to a BlobStoreError about `problem`."""
     try:
         yield
     except (BaseError, OSError) as error:

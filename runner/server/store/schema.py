@@ -39,7 +39,7 @@ meta = Table(
     metadata,
     Column("key", String(60), primary_key=True),
     Column("value", Text, nullable=False),
-)  # keys: `schema` (the version), `revision` (grows with every change of visible data)
+)  # keys: `schema` (the version), `revision` (see `Database.revision`)
 
 accounts = Table(
     "accounts",

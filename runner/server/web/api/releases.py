@@ -24,7 +24,7 @@ from runner.server.web.authentication import AnyViewer, server_of
 from runner.server.web.request_bodies import json_body
 from runner.version import __version__
 
-_OPEN_RANGE = re.compile(r"bytes=([0-9]{1,15})-")
+_OPEN_ENDED_RANGE = re.compile(r"bytes=([0-9]{1,15})-")
 
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
@@ -81,7 +81,7 @@ def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
 @router.get("/tree")
 def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List the files whose path starts with `prefix` and that the token may see."""
-    page = _visible_tree(request, viewer).page(query.prefix, query.after, query.limit)
+    page = _visible_tree(request, viewer).page_of_files(query.prefix, query.after, query.limit)
     next_after = page[-1].path if len(page) == query.limit else None
     return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=next_after)
 
@@ -111,9 +111,9 @@ class ReleaseListResponse(ResponseBody):
 
 @router.get("/releases")
 def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
-    """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
-    after = "" if query.after == "0" else query.after  # earlier clients start with 0
-    page = _visible_tree(request, viewer).index_page(query.prefix, after, query.limit)
+    """List the releases, oldest first, whose path `KIND/OWNER/NAME/VERSION/` starts with `prefix`."""
+    after = "" if query.after == "0" else query.after  # clients of earlier versions send 0 for the first page
+    page = _visible_tree(request, viewer).page_of_releases(query.prefix, after, query.limit)
     next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
@@ -127,7 +127,7 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
 
 
 def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
-    """Return the verification tier of each run that is on the newest board, by the run's folder."""
+    """Map the folder of each of these runs that the newest board has to the run's verification tier."""
     board = request.app.state.site.boards.newest
     if board is None:
         return {}
@@ -183,14 +183,14 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
     response_class=Response,
     responses={
         200: FILE_RESPONSE,
-        206: {**FILE_RESPONSE, "description": "The file from the start of `Range`."},
+        206: {**FILE_RESPONSE, "description": "The bytes of the file from position N of `Range: bytes=N-`."},
         304: {"description": "The file has the hash in `If-None-Match`."},
-        416: {"model": ApiError, "description": "The file is shorter than the start of `Range`."},
+        416: {"model": ApiError, "description": "N of `Range: bytes=N-` is at or after the end of the file."},
         **errors(404),
     },
 )
 def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
-    """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
+    """Download a file of a release. With the header `Range: bytes=N-`, download it from byte N."""
     entry = _visible_tree(request, viewer).find(path)
     if entry is None:
         raise NotFoundError("no such file; check the path, or use a token that may see the release")
@@ -202,7 +202,7 @@ def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers={"etag": headers["etag"]})
     start = _range_start(request, headers["etag"], size)
-    if start >= size > 0:
+    if start >= size > 0:  # an empty file is sent even with a `Range`
         message = f"`Range` starts after the end of the file, which has {size:,} bytes; download the file from byte 0"
         return error_response(416, "range", message, headers={"content-range": f"bytes */{size}"})
     source = server_of(request).blobs.open(sha256)
@@ -218,7 +218,7 @@ def _range_start(request: Request, etag: str, size: int) -> int:
 
     A `Range` with an end is ignored, because nip-run's clients only resume downloads, which continue to the end.
     """
-    match = _OPEN_RANGE.fullmatch(request.headers.get("range", ""))
+    match = _OPEN_ENDED_RANGE.fullmatch(request.headers.get("range", ""))
     if match is None or request.headers.get("if-range", etag) != etag:
         return 0
     return min(int(match[1]), size)
