@@ -20,7 +20,11 @@ import numpy as np
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
 from runner.statistics.intervals import CONFIDENCE, t_quantile
 
-PRIOR = 1.5
+PRIOR = 1.4
+"""The debates that the prior stands for: with fewer, intervals of 40 to 100 groups cover too rarely; with more, of 10.
+
+With 10 debates, intervals cover 90 % if 1 % of verdicts are unequal, and 88 % if 2 % are and both judges accept 90 %.
+"""
 EXTRA_CLUSTERS = 2.5
 """The groups added to the table to compute its design effect, spread evenly over its cells.
 
