@@ -217,9 +217,11 @@ def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str
     Raises:
         UsageError: such an option is given.
     """
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
-    if given:
-        raise UsageError(f"--format {args.format} does not use {comma_join(given)} (only for {purpose}); omit this")
+    unused_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
+    if unused_options:
+        raise UsageError(
+            f"--format {args.format} does not use {comma_join(unused_options)} (only for {purpose}); omit this"
+        )
 
 
 def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
