@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.results.comparison.comparison": (STORED, frozenset({"held"})),
     "runner.results.stopping_rule": ("the arms that are ahead in a race", frozenset({"ahead"})),
     "runner.rollouts.recorded_debates": (STORED, frozenset({"beside", "left_out"})),
-    "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.training.stages": (STORED, frozenset({"left_out"})),
