@@ -190,6 +190,26 @@ def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
     table(title, columns, rows)
 
 
+def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
+    """CPU time of one more rollout, answered at once: what a run costs once is in neither path's figure."""
+    from tests.support.servers.chat_client import serving
+
+    found: dict[str, list[float]] = {path: [] for path in paths}
+    with serving(latency=0.0, decide=0.0) as server:
+        for _ in range(repeat):
+            for path in paths:
+                low, high = (
+                    child(__file__, path, server.base_url, size, concurrency)["cpu"] for size in (small, large)
+                )
+                found[path].append((high - low) * 1000 / (large - small))
+    ratios = {
+        path: [ours / row for ours, row in zip(found["nip-run"], rows, strict=True)] for path, rows in found.items()
+    }
+    rows = [(path, median(found[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
+    columns = ("path", "CPU ms/rollout", "nip-run's CPU over it", "lowest", "highest")
+    table(f"slopes between {small} and {large} rollouts, {repeat} times", columns, rows)
+
+
 def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tuple[object, ...]:
     """Wall time beside that of a client which costs nothing."""
     ideal = math.ceil(rollouts / concurrency) * ROUNDS * latency
@@ -202,11 +222,18 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=256)
     parser.add_argument("--latency", type=float, default=0.2)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--slopes", type=int, nargs=2, metavar=("SMALL", "LARGE"), help="only the CPU of one more rollout"
+    )
     parser.add_argument("--child", nargs=4, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY"))
     args = parser.parse_args()
     if args.child:
         path, url, rollouts, concurrency = args.child
         run_child(path, url, int(rollouts), int(concurrency))
+        return
+    if args.slopes:
+        slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+        footer(__file__)
         return
     about = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"
     at_once = measure(0.0, args.rollouts, args.concurrency, PATHS, args.repeat)
