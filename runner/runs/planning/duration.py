@@ -354,7 +354,7 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
         latency = earlier.games.latency or 0.0
         yield (
             f"games as in run {earlier.run_id}: {earlier.games.calls:.1f} calls each, {latency:.2f} s a call{in_flight}"
-            "; servers with more calls in flight may take longer"
+            "; with more calls in flight, a call may take longer"
         )
     elif is_live:
         yield (
@@ -364,7 +364,7 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
     single = measured.one_process
     yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.call:.2f} ms a call"
     if measured.server is not None:
-        yield f"{1e3 * measured.server.seconds:.2f} ms more for an answer from a server, by a server on this machine"
+        yield f"{1e3 * measured.server.seconds:.2f} ms of additional CPU time a call over HTTP, with a test server on this machine"
     if measured.workers is not None:
         yield (
             f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
