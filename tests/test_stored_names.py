@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import inspect
 import json
 import typing
 from collections.abc import Iterator
@@ -65,13 +66,21 @@ def _writes_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node) in ("asdict(self)", "vars(self)")
 
 
+def types_for_checking(module: str) -> dict[str, Any]:
+    """Return what a module imports only for the type checker."""
+    names: dict[str, Any] = {}
+    for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for part in node.body:
+                if isinstance(part, ast.ImportFrom) and part.module is not None:
+                    imported = importlib.import_module(part.module)
+                    names |= {alias.asname or alias.name: getattr(imported, alias.name) for alias in part.names}
+    return names
+
+
 def nested(cls: type[Any]) -> Iterator[type[Any]]:
     """Yield the dataclasses in the types of a dataclass's fields."""
-    try:
-        hints = typing.get_type_hints(cls)
-    except NameError:  # a type that is imported for type checking only
-        return
-    for hint in hints.values():
+    for hint in typing.get_type_hints(cls, localns=types_for_checking(cls.__module__)).values():
         stack = [hint]
         while stack:
             current = stack.pop()
