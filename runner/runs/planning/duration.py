@@ -364,7 +364,8 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
     single = measured.one_process
     yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.call:.2f} ms a call"
     if measured.server is not None:
-        yield f"{1e3 * measured.server.seconds:.2f} ms of additional CPU time a call over HTTP, with a test server on this machine"
+        milliseconds = 1e3 * measured.server.seconds
+        yield f"{milliseconds:.2f} ms of additional CPU time a call over HTTP, with a test server on this machine"
     if measured.workers is not None:
         yield (
             f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
