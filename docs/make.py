@@ -171,9 +171,9 @@ def type_of(schema: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 def commands_page() -> str:
     """Return the page of all commands with their arguments and examples."""
     from runner.base.exit_codes import ExitCode
+    from runner.cli.command_line import build_parser
     from runner.cli.commands import COMMANDS as ALL
     from runner.cli.commands import GROUPS
-    from runner.cli.main import build_parser
 
     lines = [
         "# Commands", "", GENERATED, "",
@@ -229,8 +229,7 @@ def tables_page() -> str:
     import duckdb
 
     from runner.results.leaderboard.schema import COMMENTS, COMPARISON_COLUMNS, RECORD_COMMENTS, comments, definitions
-    from runner.results.notes import NOTE_COLUMNS
-    from runner.results.tables import COLUMNS
+    from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 
     about = {
         "leaderboard": "A view with a row for each run without training: accuracy, and rank or why it has none.",

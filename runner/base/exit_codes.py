@@ -24,3 +24,7 @@ class ExitCode(IntEnum):
     REFUSED = 4, "the provider refused: key, money, model or parameter"
     UNDECIDED = 5, "the data cannot tell whether an assertion holds"
     INTERRUPTED = 130, "interrupted"
+
+
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
+"""A list of the exit codes for help."""

@@ -6,7 +6,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from pathlib import PurePath
 
 HIDDEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Unicode categories of characters that are invisible or change the direction of text."""
@@ -65,6 +64,7 @@ def did_you_mean(misspelled: str, candidates: Iterable[str]) -> str:
 def did_you_mean_file(name: str, candidates: Iterable[str]) -> str:
     """Return a hint as `did_you_mean` does, ignoring suffixes, because all candidates have the same."""
     import difflib
+    from pathlib import PurePath
 
     stems = {PurePath(file).stem: file for file in candidates}
     matches = difflib.get_close_matches(PurePath(name).stem, stems, n=1, cutoff=0.65)

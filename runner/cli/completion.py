@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import shtab
 
-    from runner.cli.main import build_parser
+    from runner.cli.command_line import build_parser
     from runner.results.metric_definitions import option_names
 
     specs = shtab.glob("*.yaml", "*.yml")

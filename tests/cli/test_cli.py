@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS as REGISTRY
 from runner.cli.commands import GROUPS
-from runner.cli.main import load_command, main
+from runner.cli.main import main
 from runner.exports.formats import EXPORTS
 from runner.results.finetune.formats import FORMATS
 from runner.results.manifest import Status

@@ -7,18 +7,18 @@ control and invisible characters, and ignores markup.
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.base.text import NOT_ESTIMABLE, escape_controls
-from runner.cli.terminal.layout import GAP, Column, fit_columns, measure_column
-from runner.cli.terminal.wrapping import wrap_lines
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from runner.cli.terminal.layout import Column
 
 DEFAULT_TERMINAL_WIDTH = 160
 """Width of a terminal that cannot be measured."""
@@ -44,6 +44,8 @@ def say(text: str = "", style: str = "") -> None:
 
 def say_wrapped(text: str, indent: str = "", style: str = "") -> None:
     """Print a text on stdout like `say`, wrapped to the width of the terminal, with `indent` before each line."""
+    from runner.cli.terminal.wrapping import wrap_lines
+
     for line in wrap_lines(text, columns_of_output(), indent):
         say(line, style)
 
@@ -52,6 +54,8 @@ def columns_of_output() -> int | None:
     """Return the width at which text is wrapped: COLUMNS, or the terminal's width. None means no wrapping."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
         return None
+    import shutil
+
     return max(shutil.get_terminal_size().columns, MIN_WRAP_WIDTH)
 
 
@@ -120,6 +124,8 @@ def print_block(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print JSON in ASCII on stdout. Lone surrogates become escapes; NaN and infinity become null."""
+    import json
+
     print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
 
 
@@ -147,6 +153,8 @@ def print_table(
     If a terminal is too narrow, long texts are wrapped; if that is not enough, columns are left out in the order of
     `drop`. In a pipe, nothing is wrapped or left out. `styles` has a Rich style for each row.
     """
+    from runner.cli.terminal.layout import fit_columns
+
     terminal = sys.stdout.isatty()
     headers = [escape_controls(name) for name in columns]
     cells = [
@@ -176,21 +184,30 @@ def print_table(
 
 def _measure(header: str, texts: Sequence[str]) -> Column:
     """Return the widths that a column with these texts, which may have several lines, can have."""
-    from rich.cells import cell_len
+    from runner.cli.terminal.layout import measure_column
 
     lines = [line for text in texts for line in text.split("\n")]
-    longest_header_word = max(map(cell_len, header.split()), default=0)
-    return measure_column(cell_len(header), lines, list(map(cell_len, lines)), longest_header_word)
+    longest_header_word = max(map(_cell_len, header.split()), default=0)
+    return measure_column(_cell_len(header), lines, list(map(_cell_len, lines)), longest_header_word)
+
+
+def _cell_len(text: str) -> int:
+    """Return the width of a text in a terminal."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
     """Print columns like `_print_columns`, but each row on one line of any length."""
-    from rich.cells import cell_len
+    from runner.cli.terminal.layout import GAP
 
     for row in ([header for header, _, _ in columns], *rows):
         line = ""
         for text, (_, width, numeric) in zip(row, columns, strict=True):
-            padding = " " * (width - cell_len(text))
+            padding = " " * (width - _cell_len(text))
             line += f"{padding}{text}" if numeric else f"{text}{padding}"
             line += " " * GAP
         say(line.rstrip())
@@ -206,6 +223,8 @@ def _print_columns(
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from runner.cli.terminal.layout import GAP
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
@@ -229,6 +248,8 @@ def _print_columns(
 
 def terminal_width() -> int:
     """Return the width of the terminal, or COLUMNS."""
+    import shutil
+
     return shutil.get_terminal_size((DEFAULT_TERMINAL_WIDTH, 24)).columns
 
 
@@ -251,6 +272,8 @@ def format_time(iso_time: str | None, now: datetime | None = None) -> str:
     """
     if not iso_time:
         return "-"
+    from datetime import datetime
+
     now = now or datetime.now().astimezone()
     try:
         time = datetime.fromisoformat(iso_time).astimezone(now.tzinfo)

@@ -1,0 +1,180 @@
+"""Parse the command line, run the command, and turn errors into exit codes.
+
+Only the standard library is imported until a command runs, so that help and usage errors are fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Collection, Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from runner.base.errors import Interrupted, NipRunError, SpecError
+from runner.base.exit_codes import EXIT_CODES, ExitCode
+from runner.base.text import did_you_mean, escape_controls
+from runner.cli.arguments import folder
+from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
+from runner.cli.terminal.output import note, print_json
+from runner.results.default_folder import RESULTS, default_results
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of every command")
+    group.add_argument(
+        "--results",
+        type=folder,
+        default=default_results(),
+        metavar="DIR",
+        help=f"the results folder; default: ${RESULTS}, else results",
+    )
+    group.add_argument("--json", action="store_true", help="print the result as JSON")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="print more details; -v -v: tracebacks too")
+
+
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
+"""Matches argparse's message about a value that is not among an argument's choices."""
+
+
+class _Parser(argparse.ArgumentParser):
+    arguments: Sequence[str] = ()
+    """The complete command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage error, with a hint, and exit. The message may contain raw words of the command line."""
+        if message.startswith("the following arguments are required"):
+            message = self._report_unknown_options() or message
+        hint = _suggest_fix(message, self._option_string_actions)
+        if "--json" in self.arguments:
+            from runner.cli.terminal.problems import error_object
+
+            error = error_object(message, hint or f"`{self.prog} --help` lists the options")
+            print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
+        super().error(escape_controls(message + (f"; {hint}" if hint else "")))
+
+    def _report_unknown_options(self) -> str | None:
+        """Return a message about unknown options, which argparse leaves out if a required argument is missing."""
+        before = list(self.arguments)[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+        names = [argument for argument in before if argument.startswith("--")]
+        unknown = [argument for argument in names if argument.partition("=")[0] not in self._option_string_actions]
+        return f"unrecognized arguments: {' '.join(unknown)}" if unknown else None
+
+
+def _suggest_fix(message: str, options: Collection[str]) -> str | None:
+    """Return a suggestion for an unknown word, such as the override `seed=3` for `--seed=3`; None if there is none."""
+    if (choice := _CHOICE.search(message)) is not None:
+        return did_you_mean(choice[1], (value.strip("' ") for value in choice[2].split(","))).removeprefix("; ") or None
+    arguments = message.split()
+    index = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), None)
+    if index is None or not message.startswith("unrecognized"):
+        return None
+    name, _, value = arguments[index].partition("=")
+    # Compare names without dashes, which would make `--seed` similar to `--shard`.
+    suggestion = did_you_mean(name.lstrip("-"), (option.lstrip("-") for option in options))
+    if suggestion:
+        return suggestion.removeprefix("; ").replace("'", "'--", 1)
+    following = arguments[index + 1] if len(arguments) > index + 1 else "VALUE"
+    return f"an override has no dashes: {name.lstrip('-')}={value or following}"
+
+
+def load_command(name: str) -> ModuleType:
+    """Import the module of a command."""
+    return importlib.import_module(f"runner.cli.{COMMANDS[name].module}")
+
+
+def build_parser(name: str) -> _Parser:
+    """Build the parser of a command; its help is the docstring of the command's module."""
+    command = load_command(name)
+    description, _, examples = (command.__doc__ or "").partition("\n\nExamples:\n")
+    parser = _Parser(
+        prog=f"nip-run {name}",
+        description=description,
+        epilog=f"examples:\n{examples}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    _add_common_options(parser)
+    return parser
+
+
+def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
+    common = _Parser(add_help=False, allow_abbrev=False)
+    common.arguments = arguments
+    _add_common_options(common)
+    _, positionals = common.parse_known_args(arguments)
+    first = next((argument for argument in positionals if not argument.startswith("-")), "")
+    renamed = RENAMED_COMMANDS.get(first, first)
+    name, rest = "run", list(arguments)
+    if renamed in COMMANDS:
+        name = renamed
+        rest.remove(first)
+    parser = build_parser(name)
+    parser.arguments = arguments
+    parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
+    parsed = parser.parse_intermixed_args(rest)
+    for old, new in () if parsed.quiet else parsed.renamed:
+        note(f"note: {old!r} is now called {new!r}")
+    return name, parsed
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Run the command in `arguments`, and return its exit code."""
+    try:
+        name, parsed = _parse_arguments(arguments)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else ExitCode.USAGE
+    try:
+        return _run_command(name, parsed)
+    except KeyboardInterrupt:
+        return _report_error(_interrupt_error(name, arguments), parsed)
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the last resort: users see a traceback only with -v -v
+        return _report_error(error, parsed)
+
+
+def _run_command(name: str, parsed: argparse.Namespace) -> int:
+    from runner.base.storage.duckdb_connections import interruptible_queries
+
+    with interruptible_queries():
+        code: int = load_command(name).execute(parsed)
+        return code
+
+
+def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
+    """Return the error for a Ctrl-C outside of the games of a run, where the run does not handle it."""
+    import shlex
+
+    if name != "run":
+        return Interrupted("interrupted")
+    error = Interrupted("interrupted; everything paid for is saved")
+    error.add_note(f"Resume with: {shlex.join(['nip-run', *arguments])}")
+    return error
+
+
+def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
+    from runner.cli.terminal.problems import error_lines, error_object, error_objects
+
+    if parsed.verbose > 1:
+        import traceback
+
+        note("".join(traceback.format_exception(error)))
+    if isinstance(error, NipRunError):
+        code, lines, objects = error.exit_code, error_lines(error), error_objects(error)
+    else:
+        code = ExitCode.FAILED
+        lines = [f"{type(error).__name__}: {error}", "This is a bug in nip-run; add -v -v to see where."]
+        objects = [error_object(*lines)]
+    if parsed.json:
+        print_json({"ok": False, "exit_code": code, "errors": objects})
+    printed_lines = error.seen_lines if isinstance(error, NipRunError) else ()
+    for line in lines:
+        if line not in printed_lines:
+            note(line)
+    if isinstance(error, SpecError) and len(error.problems) > 1:
+        note(f"{len(error.problems)} problems; no model was called and nothing was written")
+    return code
