@@ -15,16 +15,14 @@ from runner.base.package_data import is_file
 from runner.base.problems import Problem
 from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrap_for_stderr
-from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.components.lookup import finder_of
-from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, WhichRun
 from runner.runs.session.chat_format_lock import with_original_formats
-from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
+from runner.spec.run_names import SAVED_SPEC
 from runner.spec.warnings.catalog import warnings_of
 from runner.training.plan import AnyPlan, plan_of
 
@@ -110,7 +108,12 @@ def _raise_if_rows_missing(path: str, error: SpecError) -> None:
     Raises:
         UsageError: the rows are missing.
     """
-    if any(problem.key == "dataset.path" for problem in error.problems) and is_fetched(Path(path)):
+    if not any(problem.key == "dataset.path" for problem in error.problems):
+        return
+    from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
+    from runner.registry.fetched_release import is_fetched, open_fetched
+
+    if is_fetched(Path(path)):
         release = open_fetched(Path(path))
         if lacks_rows(release):
             raise UsageError(f"{path}: {describe_missing_rows(release)}") from error

@@ -63,7 +63,7 @@ def _construct(node: yaml.Node) -> Any:
 
 def _is_text(node: yaml.ScalarNode) -> bool:
     """Return whether OmegaConf also reads the node as plain text."""
-    is_number = not node.style and node.value.startswith(tuple(_NUMBER_STARTS))
+    is_number = not node.style and node.value.startswith(tuple(_NUMBER_STARTS)) and "/" not in node.value
     return bool(node.tag == f"{_TAG}str" and "${" not in node.value and not is_number)
 
 

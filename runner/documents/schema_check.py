@@ -7,8 +7,9 @@ newline at the end.
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -70,14 +71,74 @@ def _validator() -> Any:
 
 def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     """Return a problem for each violation of the schema, and for each value that a run's files cannot store."""
-    validator = _validator()(schema)
     unwritable = list(_find_unwritable(layered.data, (), layered))
+    if _is_valid(layered.data, schema, schema.get("$defs", {})):
+        return unwritable
+    validator = _validator()(schema)
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))
     enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # these imply the type
     relevant = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
     problems = [p for error in relevant for p in _problems_of_error(error, layered, validator)]
     return [*(problem for problem in problems if problem.key not in keys), *unwritable]
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_integer(None, value),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("number", operator.ge),
+    "maximum": ("number", operator.le),
+    "exclusiveMinimum": ("number", operator.gt),
+    "exclusiveMaximum": ("number", operator.lt),
+    "minLength": ("string", lambda value, length: len(value) >= length),
+    "minItems": ("array", lambda value, length: len(value) >= length),
+    "minProperties": ("object", lambda value, length: len(value) >= length),
+    "pattern": ("string", lambda value, pattern: _compile_pattern(pattern).search(value) is not None),
+    "required": ("object", lambda value, names: value.keys() >= set(names)),
+}
+"""The type of values that each keyword limits, and the check of such a value."""
+_ANNOTATIONS = frozenset(
+    ("$schema", "$defs", "title", "description", "default", "examples", "writeOnly", "patternErrorMessage")
+)
+
+
+def _is_valid(value: Any, rule: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+    """Return whether a value is certainly valid. If so, jsonschema need not be imported, which takes long."""
+
+    def fits(keyword: str, argument: Any) -> bool:
+        if keyword in _LIMITS:
+            kind, check_limit = _LIMITS[keyword]
+            return not _TYPES[kind](value) or check_limit(value, argument)
+        match keyword:
+            case "type":
+                return any(_TYPES[kind](value) for kind in ([argument] if isinstance(argument, str) else argument))
+            case "$ref":
+                return _is_valid(value, definitions[argument.removeprefix("#/$defs/")], definitions)
+            case "enum":
+                return any(type(item) is type(value) and item == value for item in argument)
+            case "anyOf":
+                return any(_is_valid(value, arm, definitions) for arm in argument)
+            case "properties" if isinstance(value, dict):
+                return all(_is_valid(value[name], argument[name], definitions) for name in argument.keys() & value)
+            case "additionalProperties" if isinstance(value, dict):
+                other_items = [item for name, item in value.items() if name not in rule.get("properties", ())]
+                return not other_items or (
+                    argument is not False and all(_is_valid(item, argument, definitions) for item in other_items)
+                )
+            case "propertyNames" if isinstance(value, dict):
+                return all(_is_valid(name, argument, definitions) for name in value)
+            case "items" if isinstance(value, list):
+                return all(_is_valid(item, argument, definitions) for item in value)
+        return keyword in _ANNOTATIONS or keyword in ("properties", "additionalProperties", "propertyNames", "items")
+
+    return all(fits(keyword, argument) for keyword, argument in rule.items())
 
 
 def _find_unwritable(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ import orjson
 from runner.base.errors import CallError, ContextExceededError, MalformedError, RefusedError, TransientError
 from runner.base.hashing import canonical
 from runner.base.storage.format_versions import KEY, LOG_FORMAT
-from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, read_journal
+from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, SHARD, read_journal
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import choices_of, model_of, split_choices, usage_of
 from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
@@ -28,9 +28,6 @@ from runner.models.usage_totals import UsageTotals
 
 ANSWER_TEXT: Final = "answer_text"
 """The key of an answer that is stored as a string, because it is nested too deeply to be a part of a record's JSON."""
-
-SHARD: Final = "shard"
-"""The key in the first record of a shard's journal for the number of the shard and the number of all shards."""
 
 ORIGIN: Final = "from"
 """The key of an answer's `Completion.origin`."""

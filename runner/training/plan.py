@@ -18,11 +18,10 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
-from runner.runs.finished.debates import build_games_plan
 from runner.spec.backend_traits import HYPERPARAMETERS
 from runner.spec.datasets.datapoint import Datapoint, group_datapoints
-from runner.spec.experiment import MAX_RUN_ID_LENGTH
 from runner.spec.loader import Spec
+from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from runner.spec.training_settings import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.interface import Method
 
@@ -63,7 +62,13 @@ def check_run_id(run_id: str) -> None:
 
 def plan_of(spec: Spec) -> AnyPlan:
     """Return the plan of a spec: of a training run or of a benchmark."""
-    return TrainingPlan(spec) if spec.experiment.kind == "training" else build_games_plan(spec)
+    if spec.experiment.kind == "training":
+        return TrainingPlan(spec)
+    if spec.rejudged is None:
+        return Plan(spec)
+    from runner.runs.finished.debates import build_games_plan
+
+    return build_games_plan(spec)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from runner.base.problems import Place
 from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
 from runner.documents.merged_data import LayeredData
-from runner.documents.schema_check import check
+from runner.documents.schema_check import _is_valid, _validator, check
 from runner.game.protocols.loader import protocol_editor_schema, protocol_schema
 from runner.game.protocols.schema import Parameters
 from runner.spec.experiment import Experiment
@@ -44,6 +44,24 @@ KEYS = [
 def test_every_schema_is_valid_draft_2020_12(title: str) -> None:
     assert ALL[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(ALL[title])
+
+
+VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 1.0, 0.5, -0.5, 2.5, 1e30, 2**70, "", "x", "a b", "dummy", "x\n", "-" * 300, [], [1],
+    ["x"], ["x", "x"], ["x", 1, None], {}, {"x": 1}, {"x": {}}, {"use": "nip"}, {"model": "m"},
+)  # fmt: skip
+
+
+def test_a_value_that_needs_no_jsonschema_is_valid() -> None:
+    accepted = 0
+    for document in CHECKED.values():
+        for _, _, node, _ in keys_of(document):
+            validator = _validator()({**node, "$defs": document["$defs"]})
+            for value in (*VALUES, *node["examples"]):
+                is_valid = _is_valid(value, node, document["$defs"])
+                accepted += is_valid
+                assert validator.is_valid(value) or not is_valid, (node, value)
+    assert accepted > 1_000
 
 
 @pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)

@@ -39,6 +39,9 @@ BOUND = 2
 RUN, RUN_ID = "run", "run_id"
 """Keys of the first record of a bound log: the hash that identifies the run, and the run's id, for people."""
 
+SHARD = "shard"
+"""Key of the first record of a shard's journal for the number of the shard and the number of all shards."""
+
 NOT_BOUND = "not bound to the run: in the journal's old format, lines from other journals are not detected"
 """Message about a journal that is not bound to its run."""
 

@@ -37,7 +37,6 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
     from runner.results.leaderboard.results_folder import Results
-    from runner.runs.execution.baseline_run import load_baseline
     from runner.spec.warnings.catalog import check_warnings_of
 
     results = Results(args.results)
@@ -46,7 +45,10 @@ def execute(args: argparse.Namespace) -> int:
     points = keep_chat_formats(points, results)
     check_shard(points, args.shard)
     for point in points:
-        load_baseline(point.plan.games, results, point.plan.run_id)
+        if point.plan.games.spec.experiment.until is not None:
+            from runner.runs.execution.baseline_run import load_baseline
+
+            load_baseline(point.plan.games, results, point.plan.run_id)
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE

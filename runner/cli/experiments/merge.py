@@ -108,7 +108,7 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
 def _run_id_of_shard(shard: RunFolder) -> str:
     """Return the run id in a shard's manifest; an empty string if the manifest is damaged, which the merge reports."""
     from runner.results.folder import split_part
-    from runner.spec.experiment import RUN_ID_PATTERN
+    from runner.spec.run_names import RUN_ID_PATTERN
 
     try:
         run_id = split_part(shard.manifest().run_id)[0]

@@ -304,7 +304,7 @@ def _report_unfinished(
     """Print which runs failed, are incomplete or wait for models, and return the exit code."""
     from runner.cli.terminal.run_result import as_json
     from runner.results.manifest import Status
-    from runner.runs.finished.problems import load_problems
+    from runner.runs.finished.stored_problems import load_problems
 
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])

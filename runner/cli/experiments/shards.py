@@ -20,11 +20,11 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
 from runner.rollouts.plan import Plan
 from runner.runs.execution.shard_consistency import describe_shards, in_shard, parse_shard, shares_of
-from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.shards import Shard
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
+    from runner.runs.finished.result import FinishedRun
 
 MERGE_WAIT_SECONDS = 30.0
 """Seconds that the last shard waits for another process that reads or merges the run."""

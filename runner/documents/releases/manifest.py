@@ -15,6 +15,7 @@ from typing import Any, Self
 import orjson
 
 from runner.base.errors import NewerFormatError, ReleaseError
+from runner.base.storage.fetched_markers import RELEASE_MANIFEST
 from runner.base.text import shortened
 from runner.documents.releases.checked_values import (
     MAX_DEPTH,
@@ -30,7 +31,7 @@ from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Kind, Reference, identifier_problem
 
-MANIFEST = "release.json"
+MANIFEST = RELEASE_MANIFEST
 CHECKSUM = "release.sha256"
 """The file with the manifest's hash in the format of `sha256sum -c`, because a manifest cannot contain its own hash."""
 

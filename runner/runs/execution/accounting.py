@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runner.base.errors import CallError, TooManyUnusable
+from runner.base.token_classes import LATER_CLASSES
 from runner.models.costs import CallCosts
-from runner.models.interface import LATER_CLASSES, Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.usage_totals import UsageTotals
 from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan

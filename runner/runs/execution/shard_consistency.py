@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from runner.base.errors import RunDirectoryError, RunError, UsageError
 from runner.base.storage.atomic_files import read_json
-from runner.base.storage.log_lines import first_record
-from runner.models.journal_records import SHARD
+from runner.base.storage.log_lines import SHARD, first_record
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED

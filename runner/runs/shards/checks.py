@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.errors import JournalError, MergeError, NipRunError, RunError
-from runner.base.storage.log_lines import RUN, first_record, is_bound, scan
+from runner.base.storage.log_lines import RUN, SHARD, first_record, is_bound, scan
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
-from runner.models.journal_records import SHARD
 from runner.results.folder import split_part
 from runner.results.manifest import PLAYED, Status, is_allowed_loss
 from runner.results.spec_changes import changed_keys

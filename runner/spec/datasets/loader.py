@@ -1,4 +1,4 @@
-"""Read a dataset file into datapoints with DuckDB's readers, or report every problem it has.
+"""Read a dataset file into datapoints, or report every problem it has.
 
 `runner.spec.assembly` calls it.
 """
@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.base.errors import SpecError
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.problems import Place, PlaceOf, Problem
-from runner.base.storage.duckdb_connections import borrow_connection
 from runner.base.storage.safe_files import create
 from runner.base.text import comma_join, did_you_mean, list_some
 from runner.spec.datasets.datapoint import Datapoint
@@ -27,6 +26,7 @@ from runner.spec.datasets.explode import ROW_NUMBER, added_column_types, columns
 from runner.spec.datasets.labels import contradictory_words, label_problems, parse_label
 from runner.spec.datasets.limits import Meter, TooLarge
 from runner.spec.datasets.reader import (
+    HUB,
     Table,
     Unreadable,
     canonical_problem,
@@ -39,12 +39,8 @@ from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.subprocess import TaskEnded, TaskFailed, run_in_subprocess
 
-if TYPE_CHECKING:
-    import duckdb
-
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
-HUB = "hf://"
 _MAX_LISTED = 5
 _UNKNOWN_COLUMN = re.compile('Referenced column "(.+?)" not found')
 _HINT_IF_MISSING = {
@@ -83,17 +79,10 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     Raises:
         SpecError: the file or its rows are invalid; lists every problem.
     """
-    import duckdb
-
     try:
-        with (
-            borrow_connection(f"{settings.limits.memory >> 20}MiB") as connection,
-            _open_file(connection, settings, path, where) as (file, sha256),
-        ):
-            table, notes = _read_rows(connection, file, settings, where)
+        with _open_file(settings, path, where) as (file, sha256):
+            table, notes = _read_rows(file, settings, where)
             rows = _select_rows(file, table, settings, where)
-    except duckdb.Error as error:
-        raise _error(where, str(error).splitlines()[0], "dataset.path") from error
     except (Unreadable, TooLarge, TaskEnded) as error:
         raise _error(where, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
@@ -120,12 +109,10 @@ def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | N
 
 
 @contextmanager
-def _open_file(
-    connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf
-) -> Iterator[tuple[Path, str | None]]:
+def _open_file(settings: DatasetSettings, path: Path | None, where: PlaceOf) -> Iterator[tuple[Path, str | None]]:
     """Yield the dataset's file, and for a dataset on the Hub the hash of its content, else None."""
     if settings.path.startswith(HUB):
-        with hub_file(connection, settings.path.removeprefix(HUB), settings.split, settings.revision) as hub_data:
+        with hub_file(settings) as hub_data:
             yield hub_data
     elif path is None:
         message = f"no file {settings.path!r} next to the spec or among the built-in files"
@@ -138,12 +125,10 @@ def _error(where: PlaceOf, message: str, key: str) -> SpecError:
     return SpecError([Problem(where(key), key, message)])
 
 
-def _read_rows(
-    connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf
-) -> tuple[Table, list[str]]:
+def _read_rows(path: Path, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
     """Return a table with renamed columns and a row for each datapoint, and notes on skipped parts of the file."""
     try:
-        table = read_table(connection, path, settings.limits)
+        table = read_table(path, settings.limits)
     except TaskFailed as error:
         raise _error(where, str(error).splitlines()[0], "dataset.path") from error
     needed = _required_columns(settings)

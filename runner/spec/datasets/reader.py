@@ -20,12 +20,12 @@ from runner.base.errors import SpecError
 from runner.base.hashing import file_hash, tagged_hash
 from runner.base.package_data import is_file
 from runner.base.problems import Place, Problem
-from runner.base.storage.duckdb_connections import duckdb_literal, duckdb_pattern
+from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join, did_you_mean
 from runner.spec.datasets.csv_errors import ragged_line, skipped_line, unclosed_quote
 from runner.spec.datasets.limits import CELL_BYTES, Meter
-from runner.spec.datasets.settings import DatasetLimits
+from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
 from runner.spec.datasets.subprocess import run_in_subprocess
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET, csv_options, json_format, parquet_query
 
@@ -48,20 +48,22 @@ class Unreadable(Exception):
     """Raised if a dataset cannot be read; the message is the reason."""
 
 
+HUB = "hf://"
+MAX_LINE = 16 << 20
+"""DuckDB's maximum for a line, in bytes."""
 BATCH_ROWS = 1000
 """Number of rows that are fetched from DuckDB at once."""
 MAX_FIRST_LINE = 4096
 """Number of bytes of the first line that show the encoding of a file."""
 
 
-def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: DatasetLimits) -> Table:
+def read_table(path: Path, limits: DatasetLimits) -> Table:
     """Read a file in the format of its extension.
 
     Raises:
         SpecError: the file has an invalid line, which the message names, or an unknown extension.
         TooLarge: the file exceeds a limit.
-        Unreadable: reading took too much time or memory.
-        duckdb.Error: DuckDB cannot read it.
+        Unreadable: reading took too much time or memory, or DuckDB cannot read it.
     """
     meter = Meter(limits)
     suffix = path.suffix.lower()
@@ -70,30 +72,32 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: Datase
             [Problem(Place(str(path)), "dataset.path", f"not a regular file: {path}; set dataset.path to a file")]
         )
     if suffix in JSON:
-        return _read_json(connection, path, meter)
+        return _read_json(path, meter)
     if suffix in CSV:
-        return _read_csv(connection, path, meter)
+        return _read_csv(path, meter)
     if suffix in PARQUET:
-        return _read_parquet(connection, path, meter)
+        return _read_parquet(path, meter)
     message = f"unknown extension; use one of {comma_join((*JSON, *CSV, *PARQUET))}{did_you_mean(suffix, JSON)}"
     raise SpecError([Problem(Place(str(path)), "dataset.path", message)])
 
 
-def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
+@contextmanager
+def _connection(limits: DatasetLimits) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection with the memory limit. An error of DuckDB becomes `Unreadable`."""
     import duckdb
 
-    meter.check_file(path)
-    rows: list[Any] = []
     try:
-        cursor = connection.execute(
-            "SELECT json FROM read_json_objects(?, format=?, compression='none')",
-            [duckdb_pattern(path), json_format(path)],
-        )
-        while texts := cursor.fetchmany(BATCH_ROWS):
-            rows.extend(orjson.loads(text) for (text,) in texts)
-            meter.check_shape(len(rows), 1)
-    except (duckdb.Error, orjson.JSONDecodeError) as error:
-        raise SpecError([_find_broken_line(path, error)]) from error
+        with borrow_connection(f"{limits.memory >> 20}MiB") as connection:
+            yield connection
+    except duckdb.Error as error:
+        raise Unreadable(str(error).splitlines()[0]) from error
+
+
+def _read_json(path: Path, meter: Meter) -> Table:
+    meter.check_file(path)
+    rows = _read_json_lines(path, meter)
+    if rows is None:
+        rows = _read_json_with_duckdb(path, meter)
     if len(rows) == 1 and isinstance(rows[0], list):
         rows = rows[0]
     columns: dict[str, None] = {}
@@ -106,6 +110,42 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
         meter.check_shape(number, len(columns))
     meter.check_shape(len(rows), len(columns))
     return Table([{name: row.get(name) for name in columns} for row in rows], tuple(columns), file_hash(path))
+
+
+def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
+    """Return the value in each line of a file, without the import of DuckDB; None if DuckDB has to read the file."""
+    rows: list[Any] = []
+    if json_format(path) != "newline_delimited":
+        return None
+    with open_to_read(path) as file:
+        for line in file:
+            if len(line) > MAX_LINE:
+                return None
+            if line.strip(b" \t\r\n"):
+                try:
+                    rows.append(orjson.loads(line))
+                except orjson.JSONDecodeError:
+                    return None
+                meter.check_shape(len(rows), 1)
+    return rows
+
+
+def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
+    import duckdb
+
+    rows: list[Any] = []
+    try:
+        with borrow_connection(f"{meter.limits.memory >> 20}MiB") as connection:
+            cursor = connection.execute(
+                "SELECT json FROM read_json_objects(?, format=?, compression='none')",
+                [duckdb_pattern(path), json_format(path)],
+            )
+            while texts := cursor.fetchmany(BATCH_ROWS):
+                rows.extend(orjson.loads(text) for (text,) in texts)
+                meter.check_shape(len(rows), 1)
+    except (duckdb.Error, orjson.JSONDecodeError) as error:
+        raise SpecError([_find_broken_line(path, error)]) from error
+    return rows
 
 
 def _find_broken_line(path: Path, error: Exception) -> Problem:
@@ -179,7 +219,7 @@ def _lines(path: Path) -> list[bytes]:
         return file.read().splitlines()
 
 
-def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
+def _read_csv(path: Path, meter: Meter) -> Table:
     import duckdb
 
     meter.check_file(path)
@@ -192,11 +232,12 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     query = f"SELECT * FROM read_csv({options})"
     unclosed = unclosed_quote(path)
     try:
-        if unclosed is not None:  # an error only if DuckDB does not detect another quote character
-            quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
-            if quote == ("(empty)",):
-                raise _line_error(path, *unclosed)
-        columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
+        with borrow_connection(f"{meter.limits.memory >> 20}MiB") as connection:
+            if unclosed is not None:  # an error only if DuckDB does not detect another quote character
+                quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
+                if quote == ("(empty)",):
+                    raise _line_error(path, *unclosed)
+            columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
     except duckdb.Error as error:
         if (encoding_error := _find_encoding_error(path)) is not None:
             raise SpecError([encoding_error]) from error
@@ -229,12 +270,13 @@ def _line_error(path: Path, line: int, message: str) -> SpecError:
     return SpecError([Problem(Place(str(path), line), "dataset.path", message)])
 
 
-def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
+def _read_parquet(path: Path, meter: Meter) -> Table:
     size = run_in_subprocess("measure", path, meter.limits, rows=meter.limits.rows, columns=meter.limits.columns)
     meter.check_shape(size["rows"], size["columns"])
     meter.check_bytes(size["bytes"] + size["rows"] * size["columns"] * CELL_BYTES)
-    cursor = connection.execute(parquet_query(connection, path), [duckdb_pattern(path)])
-    columns, rows = _all_rows(cursor, meter)
+    with _connection(meter.limits) as connection:
+        cursor = connection.execute(parquet_query(connection, path), [duckdb_pattern(path)])
+        columns, rows = _all_rows(cursor, meter)
     return Table(rows, columns, file_hash(path))
 
 
@@ -249,14 +291,13 @@ def _all_rows(cursor: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[st
 
 
 @contextmanager
-def hub_file(
-    connection: duckdb.DuckDBPyConnection, name: str, split: str | None, revision: str | None
-) -> Iterator[tuple[Path, str]]:
+def hub_file(settings: DatasetSettings) -> Iterator[tuple[Path, str]]:
     """Yield a dataset of the Hugging Face Hub as a temporary Parquet file, and the hash of its content.
 
     Raises:
         Unreadable: the package is not installed, or cannot load the dataset.
     """
+    name, split, revision = settings.path.removeprefix(HUB), settings.split, settings.revision
     try:
         import datasets
     except ImportError as error:
@@ -267,15 +308,16 @@ def hub_file(
         raise Unreadable(
             f"cannot load {name!r} from the Hub; check the dataset's path, split and revision: {error}"
         ) from error
-    connection.register("hub_rows", loaded.data.table)
-    connection.execute("CREATE TABLE raw AS SELECT * FROM hub_rows")
-    connection.unregister("hub_rows")
-    rows = "SELECT sha256(string_agg(sha256(CAST(raw AS VARCHAR)), '' ORDER BY rowid)) FROM raw"
-    (content,) = connection.execute(rows).fetchone() or (None,)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "hub.parquet"
-        connection.execute(f"COPY raw TO {duckdb_literal(path)} (FORMAT parquet)")
-        connection.execute("DROP TABLE raw")
+        with _connection(settings.limits) as connection:
+            connection.register("hub_rows", loaded.data.table)
+            connection.execute("CREATE TABLE raw AS SELECT * FROM hub_rows")
+            connection.unregister("hub_rows")
+            rows = "SELECT sha256(string_agg(sha256(CAST(raw AS VARCHAR)), '' ORDER BY rowid)) FROM raw"
+            (content,) = connection.execute(rows).fetchone() or (None,)
+            connection.execute(f"COPY raw TO {duckdb_literal(path)} (FORMAT parquet)")
+            connection.execute("DROP TABLE raw")
         yield path, tagged_hash("hub", [name, split, revision, content])
 
 

@@ -7,13 +7,13 @@ shards, differ in size by at most one group, and keep their datapoints if a long
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from runner.spec.datasets.datapoint import Datapoint, group_datapoints
+if TYPE_CHECKING:
+    from runner.spec.datasets.datapoint import Datapoint
 
 MAX_SHARDS = 10_000
 
@@ -93,6 +93,10 @@ class Shard:
 
 def _assign_groups(points: Sequence[Datapoint], shards: int) -> dict[str, int]:
     """Return the number of each group's shard."""
+    import heapq
+
+    from runner.spec.datasets.datapoint import group_datapoints
+
     heap = [(0, number) for number in range(1, shards + 1)]
     shard_of_group = {}
     for group in group_datapoints(points):

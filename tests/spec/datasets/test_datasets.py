@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import SpecError
+from runner.spec.datasets import reader
 from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 
 # Formats
@@ -22,6 +23,45 @@ def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> N
     assert load(tmp_path, json.dumps([A, B]), "d.json").datapoints == wanted
     parquet(tmp_path, "SELECT 'a' id, 0 \"label\", 'first' text UNION ALL SELECT 'b', 1, 'second'")
     assert load(tmp_path, name="d.parquet").datapoints == wanted
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        jsonl(A, B),
+        jsonl(A, B).rstrip("\n"),
+        jsonl(A, B).replace("\n", "\r\n"),
+        f"\n{jsonl(A)}  \n\t\r\n{jsonl(B)}\n",
+        f"\ufeff{jsonl(A, B)}",
+        jsonl(A) + jsonl(B).rstrip("\n").replace('"', "'"),
+        jsonl(A) * 2,
+        "1\n",
+        "",
+        "\n",
+        jsonl(A).rstrip("\n") + jsonl(B),
+        jsonl(A).rstrip("\n") + "\x0b\n\x0b\n" + jsonl(B),
+        '{"id": "a"\n, "label": 1}\n',
+        jsonl({**A, "n": 2**60 + 1, "f": 1.5, "list": [1, {"k": None}], "b": True}),
+        '{"id": "a", "label": 0, "x": 1e999}\n',
+        '{"id": "a", "label": 0, "x": "\\ud800"}\n',
+        '{"id": "a", "id": "b", "label": 0}\n',
+        '{"id": "a", "label": NaN}\n',
+        jsonl({**A, "text": "é\u2028\x85"}),
+        '{"id": "a", "label": 0, "n": 123456789012345678901234567890}\n',
+    ],
+)
+def test_json_lines_read_without_duckdb_are_what_duckdb_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    def read() -> object:
+        try:
+            return load(tmp_path, content).datapoints
+        except SpecError as error:
+            return str(error)
+
+    fast = read()
+    monkeypatch.setattr(reader, "_read_json_lines", lambda path, meter: None)
+    assert fast == read()
 
 
 def test_the_id_and_the_label_are_no_columns(tmp_path: Path) -> None:
