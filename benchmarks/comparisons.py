@@ -26,7 +26,8 @@ from common import sample_arguments
 from runner.statistics.differences import paired_difference
 from runner.statistics.paired_groups import Pairs, least_share
 from runner.statistics.rank_sets import rank_sets
-from runner.statistics.sign_flip import ALPHA, holm, sign_flip
+from runner.statistics.sign_flip import sign_flip
+from runner.statistics.significance import ALPHA, holm
 from tests.support.claims import Claims
 
 LOW, HIGH, LOW_WHERE_RARE = 0.925, 0.975, 0.92

@@ -26,8 +26,9 @@ from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.gap_recovered import gap_recovered
 from runner.statistics.paired_groups import Pairs
 from runner.statistics.rank_sets import MAX_PAIRWISE, PAIR_LEVEL, rank_sets
-from runner.statistics.sign_flip import ALPHA, sign_flip
+from runner.statistics.sign_flip import sign_flip
 from runner.statistics.signal_detection import sensitivity_difference
+from runner.statistics.significance import ALPHA
 from runner.statistics.verdicts import Verdicts
 from tests.support.claims import Claims
 

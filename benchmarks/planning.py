@@ -17,7 +17,8 @@ from itertools import product
 import numpy as np
 from common import sample_arguments
 
-from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, sign_flip
+from runner.statistics.sign_flip import FEWEST_GROUPS, sign_flip
+from runner.statistics.significance import ALPHA
 from runner.statistics.variance_components import groups_needed
 from tests.support.claims import Claims
 

@@ -20,13 +20,12 @@ import pytest
 import yaml
 
 from runner.base.exit_codes import ExitCode
+from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS
-from runner.cli.main import load_command
 from runner.game.prompts.templates import VARIABLES
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
 from runner.results.metric_definitions import METRICS
-from runner.results.notes import NOTE_COLUMNS
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 from runner.spec.schemas import experiment_schema
 from tests.support.documentation import (
     GENERATED,

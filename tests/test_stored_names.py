@@ -24,7 +24,7 @@ from runner.results.leaderboard.schema import (
     NEW_ROLLOUT_COLUMNS,
     NEW_RUN_COLUMNS,
 )
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 
 ROOT = Path(__file__).parents[1]
 FROZEN = Path(__file__).parent / "fixtures" / "stored_names.json"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from runner.game.prompts.chat import ChatMessage
+if TYPE_CHECKING:
+    from runner.game.prompts.chat import ChatMessage
 
 
 class SampleKey(NamedTuple):
@@ -74,16 +75,6 @@ class Choice:
     refusal: str | None = None
     reasoning: str | None = None
     """The model's reasoning, if the server returns it."""
-
-
-TOKEN_CLASSES = (
-    "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens",
-    "audio_input_tokens", "audio_output_tokens",
-)  # fmt: skip
-"""The names of token counts in usages, records, tables and manifests."""
-
-LATER_CLASSES = TOKEN_CLASSES[3:]
-"""The names of token counts that earlier versions did not record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import add, attrgetter, sub
 
-from runner.models.interface import TOKEN_CLASSES, Usage
+from runner.base.token_classes import TOKEN_CLASSES
+from runner.models.interface import Usage
 from runner.models.prices import Pricing
 
 

@@ -19,7 +19,7 @@ from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.stopping_rule import StoppingDecision
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.sinks import RolloutSinks

@@ -19,7 +19,7 @@ from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import create, open_to_read
 from runner.base.storage.strict_json import parse_strict_json
 from runner.results.folder import RunFolder
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 
 TABLE = "rollouts"
 

@@ -24,7 +24,7 @@ from runner.results.folder import RunFolder
 from runner.results.metric_computation import Metrics
 from runner.results.metric_definitions import METRICS
 from runner.results.stopping_rule import StoppingDecision
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout

@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
 from runner.base.errors import DamagedRunError, NewerFormatError, ReleaseError, RunError
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
-from runner.base.storage.fetched_markers import MARKER
+from runner.base.storage.fetched_markers import MARKER, RELEASE_MANIFEST
 from runner.base.storage.format_versions import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
 from runner.base.storage.locks import is_locked
 from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import make_folder, make_folders, read_bounded
-from runner.documents.releases.limits import MAX_MANIFEST
-from runner.documents.releases.manifest import MANIFEST, Release
-from runner.results.manifest import Manifest, Status
 from runner.spec.datasets.shards import Shard
-from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
+from runner.spec.run_names import RUN_ID_PATTERN, SAVED_SPEC
+
+if TYPE_CHECKING:
+    from runner.results.manifest import Manifest
 
 FINE_TUNE = "fine_tune"
 
@@ -62,6 +62,9 @@ def _recorded_sums(path: Path) -> dict[str, str]:
 
 def _published_sums(manifest: Path, folder: str) -> dict[str, str]:
     """Read the hashes of the files in one folder of a fetched release by file name."""
+    from runner.documents.releases.limits import MAX_MANIFEST
+    from runner.documents.releases.manifest import Release
+
     try:
         files = Release.from_bytes(read_bounded(manifest, MAX_MANIFEST)).files
     except (OSError, ReleaseError, NewerFormatError) as error:
@@ -226,7 +229,7 @@ class RunFolder:
         """
         release = self.release
         is_sealed = release is None or self.sums.is_file()
-        sums = self.sums if release is None or is_sealed else release / MANIFEST
+        sums = self.sums if release is None or is_sealed else release / RELEASE_MANIFEST
         try:
             sealed = sums.stat().st_mtime_ns
             current = path.stat()
@@ -257,6 +260,8 @@ class RunFolder:
             RunError: the manifest is missing or damaged, or is not a manifest of nip-run.
             NewerFormatError: a newer nip-run wrote the manifest.
         """
+        from runner.results.manifest import Manifest, Status
+
         data = read_json(self.manifest_path)
         try:
             refuse_newer(self.manifest_path, data.get(KEY, 0), RUN_FOLDER)

@@ -7,13 +7,15 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack
 
 from runner.base.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
 from runner.base.redaction import redacted
-from runner.models.prices import PriceBasis
 from runner.results.answer_origins import AnswerOrigins
 from runner.spec.datasets.shards import Shard
+
+if TYPE_CHECKING:
+    from runner.models.prices import PriceBasis
 
 
 class Status(StrEnum):
@@ -212,6 +214,8 @@ class Manifest:
     @property
     def price_basis(self) -> PriceBasis:
         """The basis of the prices of the run's calls. An invalid date, as in somebody else's manifest, is ignored."""
+        from runner.models.prices import PriceBasis
+
         with suppress(ValueError):
             return PriceBasis(date.fromisoformat(self.started_at[:10]), text_only="prices" not in self.recorded)
         return PriceBasis()

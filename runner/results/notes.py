@@ -30,12 +30,6 @@ MAX_TEXT, MAX_TAGS, MAX_TAG, MAX_BY = 20_000, 20, 60, 100
 """Maximum numbers: characters of a text, tags of a note, characters of a tag, and characters of a writer's name."""
 MAX_FILE = 64 << 20
 
-NOTE_COLUMNS = {
-    "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
-    "tags": "VARCHAR[]", "text": "VARCHAR",
-}  # fmt: skip
-"""The columns of a table of notes with their SQL types. `at` and `by` have other names, since they are SQL keywords."""
-
 LOCK_SECONDS = 5.0
 _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 

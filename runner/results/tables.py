@@ -7,7 +7,7 @@ the length of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -18,33 +18,9 @@ from runner.base.errors import RunError
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.parquet import TEMPORARY_NAME, check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folder, remove_folder
-from runner.models.interface import LATER_CLASSES
+from runner.base.token_classes import LATER_CLASSES
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.rollout import Call, Rollout
-
-COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "rollouts": {
-        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "repeat": "INTEGER",
-        "seed": "BIGINT", "y": "TINYINT", "stance": "TINYINT", "decision": "TINYINT", "correct": "BOOLEAN",
-        "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
-        "swapped": "BOOLEAN",
-        "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
-    },
-    "messages": {
-        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
-        "content": "VARCHAR",
-    },
-    "completions": {
-        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
-        "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
-        "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
-        "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
-        "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
-        "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
-    },
-}  # fmt: skip
-"""The columns of each table with their SQL types. This is a stable format."""
-
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 

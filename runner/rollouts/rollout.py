@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from runner.base.token_classes import TOKEN_CLASSES
 from runner.game.protocols.rounds import Round
-from runner.models.interface import TOKEN_CLASSES, Usage
+from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
 
 if TYPE_CHECKING:

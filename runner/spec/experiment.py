@@ -23,14 +23,7 @@ from runner.spec.training_settings import TrainingSettings
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """Pattern of a spec's name."""
 
-SAVED_SPEC = "spec.yaml"
-"""File name of the resolved spec in a run's folder."""
-
 MAX_SWEEP_POINTS = 1000
-
-MAX_RUN_ID_LENGTH = 120
-RUN_ID_PATTERN = f"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_RUN_ID_LENGTH - 1}}}$"
-"""Pattern of a run's id, which is a folder name and may be longer than the name it starts with."""
 
 
 _SWEEP_AXES: dict[str, Any] = {

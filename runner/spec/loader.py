@@ -25,10 +25,11 @@ from runner.spec.assembly import Readers, Spec, assemble
 from runner.spec.components import Components, FindComponent, drop_consequences, reject_references
 from runner.spec.datasets.loader import Dataset
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET
-from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
+from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.model_sources import FindRun, reject_run_ids, resolve_model_sources
 from runner.spec.origin import path_problems
 from runner.spec.rejudged_run import resolve_rejudged_run
+from runner.spec.run_names import SAVED_SPEC
 from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
 from runner.spec.source_files import SpecSources, as_arguments
 from runner.spec.sweep import Sweep

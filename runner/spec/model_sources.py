@@ -24,8 +24,9 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep
-from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
+from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.origin import DATA, fetched_folder, read_marker
+from runner.spec.run_names import SAVED_SPEC
 
 FROM_RUN, FROM_GROUP = "from_run", "from_group"
 _INHERITED_KEYS = (

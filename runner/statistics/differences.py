@@ -22,7 +22,8 @@ import numpy as np
 
 from runner.statistics.intervals import CONFIDENCE, mean_interval, t_quantile
 from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectable_share
-from runner.statistics.sign_flip import ALPHA, nonzero_differences
+from runner.statistics.sign_flip import nonzero_differences
+from runner.statistics.significance import ALPHA
 from runner.statistics.variance_components import smallest_difference
 
 FEW = 4.0

@@ -17,7 +17,7 @@ import numpy as np
 
 from runner.statistics.differences import paired_difference
 from runner.statistics.intervals import t_quantile
-from runner.statistics.sign_flip import ALPHA
+from runner.statistics.significance import ALPHA
 
 _HALVINGS = 40
 

@@ -16,7 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.sign_flip import ALPHA, MID_P_GROUPS, MOST_REJECTED
+from runner.statistics.sign_flip import MID_P_GROUPS, MOST_REJECTED
+from runner.statistics.significance import ALPHA
 
 POWER = 0.8
 FEWEST = 6

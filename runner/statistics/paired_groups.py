@@ -20,7 +20,8 @@ from runner.statistics.confidence_sequences import DifferenceSequence
 from runner.statistics.differences import Difference, agree_with_test, paired_difference
 from runner.statistics.equivalence import Equivalence, equivalence_test
 from runner.statistics.intervals import CONFIDENCE
-from runner.statistics.sign_flip import ALPHA, SignFlip, nonzero_differences, sign_flip
+from runner.statistics.sign_flip import SignFlip, nonzero_differences, sign_flip
+from runner.statistics.significance import ALPHA
 
 
 @dataclass(frozen=True)

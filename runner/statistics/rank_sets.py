@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from runner.statistics.sign_flip import ALPHA, holm
+from runner.statistics.significance import ALPHA, holm
 
 Name = TypeVar("Name", bound=Hashable)
 Pair = tuple[Name, Name]

@@ -1,7 +1,7 @@
 """Tests of paired differences between systems with the same datapoints.
 
 A difference is that of two systems on one group of datapoints. Groups are independent; datapoints of one group are not.
-Sources: the sign-flip permutation (Fisher 1935), mid-p McNemar (Fagerland 2013), Holm 1979.
+Sources: the sign-flip permutation (Fisher 1935), mid-p McNemar (Fagerland 2013).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+
+from runner.statistics.significance import ALPHA
 
 EXACT_GROUPS = 20
 """The largest number of differing groups whose 2^n sign flips are all enumerated."""
@@ -30,7 +32,6 @@ FLIPS = 20_000
 """The fewest random flips if there are too many to enumerate."""
 CLEAR_COUNT = 20
 """The number of flips as extreme as the differences that shows that p is above a level that needs more flips."""
-ALPHA = 0.05
 FEWEST_GROUPS = 6
 """The fewest differing groups that the test can reject: five in one direction have p = 2 / 2^5 = 0.06."""
 _BATCH_ELEMENTS = 1 << 22
@@ -147,14 +148,3 @@ def mid_p_mcnemar(only_first: int, only_second: int) -> float:
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
-    """Return Holm's adjusted p-values, in the given order; `family` is the number of all tests, if there are more."""
-    family = len(p_values) if family is None else family
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (family - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, variance
 from typing import NamedTuple
 
-from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, MID_P_GROUPS
+from runner.statistics.sign_flip import FEWEST_GROUPS, MID_P_GROUPS
+from runner.statistics.significance import ALPHA
 
 POWER = 0.8
 _LEVEL_Z, _POWER_Z = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(POWER)

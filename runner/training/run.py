@@ -36,9 +36,9 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress, Watch
 from runner.runs.execution.process import interruptible, interruption, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.execution.spending import spending
-from runner.runs.finished.problems import load_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
+from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.run import (
     RunOptions,
     has_outputs,

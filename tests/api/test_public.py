@@ -16,7 +16,7 @@ import pytest
 
 import runner
 from runner import NestedArrayDict, RunResult, SpecError, UsageError
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from tests.api import user_script
 from tests.compatibility.old import opened
 from tests.support.paths import ROOT

@@ -20,7 +20,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMMENTS
 from runner.results.notes import Notes
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from tests.support.asking import asked, told
 from tests.support.runs import only_run, played
 from tests.support.specs import spec_file

@@ -17,7 +17,7 @@ import yaml
 from runner.cli.main import main
 from runner.exports.mlflow.games import MlflowGames
 from runner.results.folder import RunFolder
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT

@@ -33,7 +33,7 @@ from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
-from runner.runs.finished.problems import load_problems
+from runner.runs.finished.stored_problems import load_problems
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table

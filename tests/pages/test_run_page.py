@@ -20,7 +20,7 @@ from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_rows import metric_rows
-from runner.runs.finished.problems import load_problems
+from runner.runs.finished.stored_problems import load_problems
 from tests.support.files import parquet_rows
 from tests.support.got import publish
 from tests.support.runs import only_run, played

@@ -21,7 +21,7 @@ from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from tests.support.files import parquet_rows
 
 EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 900, "completion_tokens": 90}

@@ -16,8 +16,8 @@ from runner.registry.board.board import PublishedRow, registry_board, separate_t
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.model import Unranked
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.unranked import Unranked
 from tests.registry.planted import Watched, by_release, publish, release_of
 from tests.support.boards import board_row
 from tests.support.processes import nip_run_here

@@ -26,7 +26,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.notes import Notes
 from runner.results.provenance.input_files import write_inputs
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.spec.loader import load_spec, load_specs
 from runner.training.plan import plan_of
 from tests.compatibility.old import FIXTURES

@@ -20,8 +20,9 @@ from runner.base.storage.locks import locked
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import FILE, LOCK
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.schema import VIEWS, used_views
 from runner.results.manifest import Status
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from tests.support.processes import ended, environment, nip_run_here
 from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
@@ -314,6 +315,18 @@ def test_the_name_of_a_folder_is_no_column(tmp_path: Path) -> None:
         assert names == list(COLUMNS[name])
         assert found
     assert len(Results(results).board.query("SELECT * FROM rollouts")[1]) == 4
+
+
+def test_a_view_that_a_query_does_not_name_is_empty_and_its_name_is_suggested(results: Path) -> None:
+    board = Results(results).board
+    board.rebuild()
+    with pytest.raises(UsageError, match='Did you mean "leaderboard"'):
+        board.query("FROM leaderbord")
+    for name, sql in VIEWS.items():
+        assert sql in used_views(f"from {name}")
+        assert f"CREATE VIEW {name} AS SELECT 0 LIMIT 0;" in used_views("from runs")
+        (definition,) = board.query(f"SELECT sql FROM duckdb_views() WHERE view_name = '{name}'")[1][0]
+        assert len(definition) > 300
 
 
 def test_a_finished_run_without_rows_gets_them_when_it_is_run_again(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from runner.base.storage.format_versions import LEADERBOARD
 from runner.base.storage.parquet import TEMPORARY_NAME
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Message, Round
-from runner.results.tables import COLUMNS, PartFiles, encode_rows
+from runner.results.table_columns import COLUMNS
+from runner.results.tables import PartFiles, encode_rows
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint

@@ -10,14 +10,8 @@ import pytest
 from runner.statistics.differences import Sample, paired_difference, unpaired_difference
 from runner.statistics.intervals import mean_interval
 from runner.statistics.paired_groups import Pairs
-from runner.statistics.sign_flip import (
-    ALPHA,
-    MID_P_GROUPS,
-    MOST_REJECTED,
-    holm,
-    mid_p_mcnemar,
-    sign_flip,
-)
+from runner.statistics.sign_flip import MID_P_GROUPS, MOST_REJECTED, mid_p_mcnemar, sign_flip
+from runner.statistics.significance import ALPHA, holm
 
 TABLES = range(50)
 EXACTLY = 1e-12

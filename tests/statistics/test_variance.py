@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from runner.statistics.intervals import variance_factors
-from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, sign_flip
+from runner.statistics.sign_flip import FEWEST_GROUPS, sign_flip
+from runner.statistics.significance import ALPHA
 from runner.statistics.variance_components import (
     Scores,
     Split,

@@ -8,6 +8,9 @@ from pathlib import Path
 MARKER = ".nip-run-fetched"
 """Name of the marker file, which nip-run writes to such a folder before all other files."""
 
+RELEASE_MANIFEST = "release.json"
+"""Name of the manifest in the folder of a release."""
+
 DATA = "data"
 """Name of the run's folder within the folder of a downloaded release."""
 

@@ -186,7 +186,7 @@ def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
 
 
 def _print_slices(comparison: Comparison) -> None:
-    from runner.statistics.sign_flip import ALPHA
+    from runner.statistics.significance import ALPHA
 
     columns = (
         "value", "system", "base", "difference [95%]", "p", "p (Holm)", "datapoints", "groups", "detectable",

@@ -85,8 +85,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace) -> int:
     from runner.cli.terminal.rollout_table import print_rollouts
-    from runner.runs.finished.problems import load_problems
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
+    from runner.runs.finished.stored_problems import load_problems
 
     manifest, metrics = folder.manifest(), folder.read_metrics() if folder.metrics.is_file() else None
     limit = None if args.all else DEFAULT_LIMIT if args.limit is None else args.limit
@@ -158,7 +158,7 @@ def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) ->
 
 def _print_problems(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
     from runner.cli.terminal.run_problems import print_problem
-    from runner.runs.finished.problems import collect_problems
+    from runner.runs.finished.stored_problems import collect_problems
 
     folders = {run.run_id: run for run in (folder, *parts)}
     for run_id, problem in collect_problems(folder, parts):

@@ -8,8 +8,7 @@ from typing import Any
 
 from runner.base.text import in_one_line
 from runner.cli.terminal.output import print_table, say
-from runner.game.protocols.protocol import label_word, stance_word
-from runner.runs.finished.rollout_details import correct_word, verdict_word
+from runner.game.protocols.protocol import correct_word, label_word, stance_word, verdict_word
 from runner.runs.finished.rollout_rows import RolloutList, RolloutRow
 
 STYLES = {"wrong": "red", "-": "yellow"}

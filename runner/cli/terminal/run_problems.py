@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.cli.terminal.output import note, say, say_wrapped, warn, wrap_for_stderr
-from runner.runs.finished.problems import GameProblem
+from runner.runs.finished.stored_problems import GameProblem
 
 
 def print_problem_warning(problem: GameProblem, show: str) -> None:

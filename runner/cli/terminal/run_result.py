@@ -26,8 +26,8 @@ from runner.results.metric_rows import (
     signal_rows,
 )
 from runner.results.sweep_points import format_point
-from runner.runs.finished.problems import collect_problems, load_problems
 from runner.runs.finished.result import FinishedRun
+from runner.runs.finished.stored_problems import collect_problems, load_problems
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
 _JSON_METRICS = ("outcomes", "metrics", "iterations", "tests", "until", "variance")

@@ -7,12 +7,12 @@ import json
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import columns_of_output, say
 from runner.cli.terminal.wrapping import wrap_lines
-from runner.game.protocols.protocol import Decision, label_word
+from runner.game.protocols.protocol import Decision, correct_word, label_word, verdict_word
 from runner.game.protocols.rounds import Round
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.rollout import RoundVerdict
 from runner.rollouts.transcript import describe_confidence, describe_variant
-from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails, correct_word, verdict_word
+from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 
 AGENT_COLORS = ("36", "33", "35", "32", "34", "31")
 """SGR parameters of the agents' colors, in the protocol's order."""

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from runner.base.hashing import tagged_hash
+from runner.base.token_classes import LATER_CLASSES
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import (
@@ -20,7 +21,6 @@ from runner.exports.mlflow.record import (
 )
 from runner.exports.mlflow.run_facts import TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.exports.run_source import RunSource
-from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC

@@ -41,6 +41,18 @@ def label_word(label: int | None) -> str:
     return "not known" if label is None else stance_word(label)
 
 
+def verdict_word(decision: int) -> str:
+    """Return a word for a decision; `none` if there is no verdict."""
+    return "none" if decision == Decision.NONE else stance_word(decision)
+
+
+def correct_word(correct: bool | None, decision: int) -> str:
+    """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
+    if decision == Decision.NONE or correct is None:
+        return "-"
+    return "right" if correct else "wrong"
+
+
 @dataclass(frozen=True)
 class Protocol:
     """A protocol with its parameters. Its methods return who speaks, who hears and who may decide in a round."""

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
+from runner.game.protocols.protocol import verdict_word
 from runner.pages.html import render_template
 from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
-from runner.runs.finished.rollout_details import verdict_word
 
 MAX_PIECE_BYTES = 64 << 20
 """Maximum bytes of an unpacked piece. Most pieces have a few MiB, but a game can have any length."""

@@ -35,9 +35,9 @@ from runner.pages.site import Section, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
-from runner.runs.finished.problems import FILE
-from runner.runs.finished.problems import load_problems as problems_of_run
 from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.finished.stored_problems import FILE
+from runner.runs.finished.stored_problems import load_problems as problems_of_run
 
 
 @dataclass(frozen=True)

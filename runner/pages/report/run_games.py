@@ -14,7 +14,7 @@ from runner.pages.report.run_trees import TreesView, trees_view
 from runner.pages.report.trees import TreesData
 from runner.pages.site import StorePiece
 from runner.rollouts.plan import Plan
-from runner.runs.finished.problems import GameProblem
+from runner.runs.finished.stored_problems import GameProblem
 
 MAX_PLAIN_GAMES = 100
 """Maximum number of games in the page for browsers without JavaScript."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.game.protocols.protocol import Decision, label_word, stance_word
+from runner.game.protocols.protocol import Decision, label_word, stance_word, verdict_word
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
@@ -16,7 +16,6 @@ from runner.results.manifest import Manifest
 from runner.results.metric_definitions import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
 from runner.rollouts.rollout import Outcome
-from runner.runs.finished.rollout_details import verdict_word
 
 LABELS = (1, 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from runner.runs.finished.problems import GameProblem
+from runner.runs.finished.stored_problems import GameProblem
 
 
 class Link(NamedTuple):

@@ -12,8 +12,9 @@ from runner.models.prices import Pricing
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.runs.execution.spending import run_costs
-from runner.runs.finished.problems import GameProblem, GameProblems
+from runner.runs.finished.problems import GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
+from runner.runs.finished.stored_problems import GameProblem
 
 if TYPE_CHECKING:
     from runner.results.metric_computation import Metrics

@@ -24,8 +24,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.finished.problems import collect_problems
 from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.finished.stored_problems import collect_problems
 from runner.training.stage_log import read_stages
 from runner.training.stages import ModelState, Stages, Switched
 from runner.training.summary import describe_left_out, describe_outcome, read_summary, test_name

@@ -29,7 +29,8 @@ from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.leaderboard.database import Leaderboard
-from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
+from runner.results.leaderboard.model import LeaderboardRow, rows_of_view
+from runner.results.leaderboard.unranked import OTHER_TASK
 
 DEFAULT_TIER = "self-reported"
 """The tier (level of verification) of a row if the registry states none. It does not show that the games were played,
@@ -255,7 +256,7 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
             list_counts[row.benchmark] += 1
             list_numbers[key] = list_counts[row.benchmark]
         # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
-        has_other_task = any(reason.is_reason_of(row) for reason in OTHER_TASK)
+        has_other_task = any(reason.matches(row.reason) for reason in OTHER_TASK)
         own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
         separated.append(replace(row, list=list_numbers[key], **own_rank))
     return sorted(separated, key=lambda row: (str(row.benchmark), row.list))

@@ -26,7 +26,8 @@ from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
+from runner.results.table_columns import COLUMNS
+from runner.results.tables import PART_BYTES, PART_ROWS
 from runner.runs.finished.reconstruction import played_plan
 from runner.spec.datasets.loader import Dataset
 from runner.spec.origin import DATA

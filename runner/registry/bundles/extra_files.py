@@ -20,9 +20,9 @@ from runner.registry.check_notes import limit_differences
 from runner.registry.fetched_release import FetchedRelease, read_small
 from runner.registry.metric_differences import MAX_SHOWN, is_from_other_version
 from runner.results.folder import RunFolder
-from runner.spec.experiment import SAVED_SPEC
 from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
 
 
 def find_extra_file_problems(

@@ -18,7 +18,7 @@ from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.lineage.relations import describe_parents
 from runner.registry.lineage.session_facts import parse_groups
 from runner.registry.markdown import cell, code, plain, prose
-from runner.results.leaderboard.model import Unranked
+from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.origin import DATA

@@ -41,10 +41,10 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.provenance.sources_snapshot import ENVIRONMENT, WRITTEN
 from runner.results.tasks import PlayedDatapoint
-from runner.spec.experiment import SAVED_SPEC
 from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
+from runner.spec.run_names import SAVED_SPEC
 from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.training.trainer_files import missing_lines
 

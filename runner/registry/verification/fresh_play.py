@@ -26,7 +26,7 @@ from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference
-from runner.statistics.sign_flip import ALPHA
+from runner.statistics.significance import ALPHA
 from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
 

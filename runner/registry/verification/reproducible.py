@@ -15,8 +15,8 @@ from runner.registry.verification.verify import find_changed_files
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
-from runner.spec.experiment import MAX_RUN_ID_LENGTH
 from runner.spec.origin import DATA
+from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from runner.training.plan import MAX_PART_SUFFIX
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.strict_json import is_same, parse_strict_json
 from runner.base.text import in_one_line, shortened
-from runner.models.interface import LATER_CLASSES
+from runner.base.token_classes import LATER_CLASSES
 from runner.registry.records import ROLLOUTS_FILE, read_published_rows
 from runner.registry.verification.row_matching import Key, Row, TooFar, match_rows
 from runner.results.folder import RunFolder
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 
 MAX_SHOWN = 80
 """Maximum number of characters of a name or value in a message."""

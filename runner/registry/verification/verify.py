@@ -48,7 +48,7 @@ from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.provenance.input_files import spec_hash
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import saved_plan

@@ -48,8 +48,8 @@ from runner.results.tasks import describe_task_difference
 from runner.statistics.differences import Difference, agree_with_test
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.gap_recovered import GapRecovered
-from runner.statistics.sign_flip import ALPHA, holm
 from runner.statistics.signal_detection import SensitivityDifference
+from runner.statistics.significance import ALPHA, holm
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
-from runner.models.interface import TOKEN_CLASSES, Usage
+from runner.base.token_classes import TOKEN_CLASSES
+from runner.models.interface import Usage
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import CALLS, COST, Metric, Source
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.rollout import Outcome
 from runner.spec.loader import load_saved
 

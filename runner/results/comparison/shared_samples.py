@@ -14,7 +14,7 @@ from runner.results.comparison.systems import System
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.results.tasks import played_datapoints
 from runner.rollouts.rollout import Outcome
 from runner.statistics.agreement import agreement

@@ -9,7 +9,7 @@ from runner.base.text import decimal, p_statement, p_value
 from runner.results.metric_definitions import Metric
 from runner.statistics.differences import Difference
 from runner.statistics.equivalence import Equivalence
-from runner.statistics.sign_flip import ALPHA
+from runner.statistics.significance import ALPHA
 
 DETECTABLE_TARGET = 0.1
 """The difference of shares that a comparison should be able to detect."""

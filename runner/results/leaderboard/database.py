@@ -26,16 +26,13 @@ from runner.base.storage.duckdb_connections import (
     interruptible_queries,
     temporary_database_path,
 )
-from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
+from runner.base.storage.format_versions import LEADERBOARD
 from runner.base.storage.locks import locked
 from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.queries import BoardSources, spill_folder, table_names
-from runner.results.leaderboard.ranks import rank_rows
-from runner.results.leaderboard.rows import MEMORY, add_facts, insert_run, remove_run
+from runner.results.leaderboard.queries import BoardSources, refuse_newer_board, spill_folder
 from runner.results.leaderboard.schema import definitions
-from runner.results.manifest import Status
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
@@ -71,6 +68,9 @@ class Leaderboard:
             LeaderboardError: the board remained locked. Nothing is lost, since the rows are in the run folder, and the
                 message says how to append them later.
         """
+        from runner.results.leaderboard.ranks import rank_rows
+        from runner.results.leaderboard.rows import insert_run
+
         later = f"The run itself is complete. Append its rows later with: {self.rebuild_command}"
         with self._open_for_writing(wait_seconds, later) as connection:
             insert_run(connection, folder)
@@ -92,6 +92,8 @@ class Leaderboard:
 
     def has_finished(self, run_id: str) -> bool:
         """Return whether the board has this run as finished; False if the board cannot be read."""
+        from runner.results.manifest import Status
+
         if not self.path.is_file():
             return False
         with suppress(duckdb.Error, OSError), _open_read_only(self.path) as connection:
@@ -109,6 +111,9 @@ class Leaderboard:
         Raises:
             LeaderboardError: the board remained locked.
         """
+        from runner.results.leaderboard.ranks import rank_rows
+        from runner.results.leaderboard.rows import insert_run, remove_run
+
         errors: dict[str, str] = {}
         with self._open_for_writing(WAIT_SECONDS, "Try again later.") as connection:
             for run_id in gone:
@@ -140,6 +145,9 @@ class Leaderboard:
             LeaderboardError: the board remained locked.
             DamagedRunError: a run is damaged.
         """
+        from runner.results.leaderboard.ranks import rank_rows
+        from runner.results.leaderboard.rows import insert_run
+
         with self._open_for_writing(wait_seconds, "Try again later.", fresh=True) as connection:
             runs = []
             for folder in self.runs():
@@ -154,23 +162,22 @@ class Leaderboard:
             rank_rows(connection)
             return runs
 
-    def query(self, sql: str, parameters: Parameters = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+    def query(
+        self, sql: str, parameters: Parameters = (), *, is_own: bool = False
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a read-only query of the board and of all runs' records. Return the names of the columns, and all rows.
+
+        A query of nip-run's own (`is_own`) is not checked, which saves the time to plan it twice.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
-            LeaderboardError: the board is damaged.
+            LeaderboardError: the board is damaged, or a newer nip-run wrote it.
         """
-        with self.sources().answer(sql, parameters) as answer:
+        with self.sources().answer(sql, parameters, is_own=is_own) as answer:
             return list(answer.columns), [row for rows in answer.batches() for row in rows]
 
     def sources(self) -> BoardSources:
-        """Return the files that queries read.
-
-        Raises:
-            LeaderboardError: a newer nip-run wrote the board.
-        """
-        _check_format(self.path)
+        """Return the files that queries read."""
         return BoardSources(self.path, self.runs, self._upgrade_rows, self.rebuild_command)
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
@@ -187,6 +194,9 @@ class Leaderboard:
         ((version,),) = connection.execute("SELECT max(version) FROM format").fetchall()
         if version == LEADERBOARD:
             return
+        from runner.results.leaderboard.ranks import rank_rows
+        from runner.results.leaderboard.rows import add_facts
+
         run_ids = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
         for folder in self.runs() if run_ids else ():
             if folder.run_id in run_ids:
@@ -211,6 +221,8 @@ class Leaderboard:
 
         `later` is the end of an error message: the next step if the board cannot be written now.
         """
+        from runner.results.leaderboard.rows import MEMORY
+
         path = self.path
         try:
             with (
@@ -227,7 +239,7 @@ class Leaderboard:
                     # Rows wait in memory until their group is full; by default, groups have 122,880 rows.
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
-                    _refuse_newer(connection, path)
+                    refuse_newer_board(connection, path)
                     # In one transaction, since separate statements would each be written to disk.
                     connection.execute(f"BEGIN; {definitions()} COMMIT;")
                     self._upgrade_rows(connection)
@@ -253,15 +265,7 @@ def _check_format(path: Path) -> None:
     if not path.is_file():
         return
     with suppress(duckdb.Error), _open_read_only(path) as connection:
-        _refuse_newer(connection, path)
-
-
-def _refuse_newer(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Raise an error if a newer nip-run wrote the attached board; `path` is the board's file."""
-    if "format" in table_names(connection, "board"):
-        ((version,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
-        hint = ", or remove the file and rebuild it from the run folders: nip-run leaderboard --rebuild"
-        refuse_newer(path, version, LEADERBOARD, error=LeaderboardError, hint=hint)
+        refuse_newer_board(connection, path)
 
 
 @contextmanager

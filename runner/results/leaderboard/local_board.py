@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from runner.base.errors import NipRunError, UsageError
 from runner.base.text import comma_join, counted, did_you_mean
-from runner.results.leaderboard.model import LeaderboardRow, Unranked, rows_of_view
+from runner.results.leaderboard.model import LeaderboardRow, rows_of_view
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Status
+from runner.results.leaderboard.schema import LEADERBOARD_SQL
+from runner.results.leaderboard.unranked import Unranked
 
 
 def local_rows(results: Results, benchmark: str | None = None) -> list[LeaderboardRow]:
@@ -23,7 +24,7 @@ def local_rows(results: Results, benchmark: str | None = None) -> list[Leaderboa
     if benchmark is not None:
         _check_benchmark(results, benchmark)
     where, values = ("WHERE benchmark = ?", [benchmark]) if benchmark else ("", [])
-    return rows_of_view(*results.board.query(f"SELECT * FROM leaderboard {where}", values))
+    return rows_of_view(*results.board.query(f"SELECT * FROM ({LEADERBOARD_SQL}) {where}", values, is_own=True))
 
 
 def _check_benchmark(results: Results, name: str) -> None:
@@ -45,6 +46,8 @@ def missing_board_hint(results: Results) -> str:
 
 def with_stop_reasons(rows: Sequence[LeaderboardRow], results: Results) -> list[LeaderboardRow]:
     """Return the rows with the reason why interrupted runs stopped, such as the budget."""
+    from runner.results.manifest import Status
+
     return [row if row.status != Status.INTERRUPTED else _with_stop_reason(row, results) for row in rows]
 
 

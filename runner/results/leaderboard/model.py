@@ -1,4 +1,4 @@
-"""The rows of all leaderboards, their ranks, and the reasons why a row is unranked.
+"""The rows of all leaderboards, and their ranks.
 
 The boards of a results folder, a registry and a competition, and the table of a sweep, use this module. They differ in
 where rows come from, and in the test of the difference between two rows.
@@ -6,13 +6,12 @@ where rows come from, and in the test of the difference between two rows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, TypeVar
 
+from runner.results.leaderboard.unranked import Unranked
 from runner.statistics.rank_sets import MAX_PAIRWISE, PairTests, rank_sets
 
 Name = TypeVar("Name", bound=Hashable)
@@ -34,53 +33,6 @@ def describe_ranks(count: int) -> str:
     """Return one line that says how the ranks of a list with `count` ranked rows were determined."""
     tests = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
     return f"rank: 95 % confidence set of ranks, from tests of {tests}"
-
-
-class Unranked(StrEnum):
-    """The reasons why a row is unranked. Each is a text about the row, with placeholders."""
-
-    FAILED = "unfinished: it failed"
-    UNFINISHED = "unfinished: {status}"
-    LOST_ROLLOUTS = "incomplete: {lost} of {rollouts} rollouts lost in transport"
-    REPLAY = "replay of {run}"
-    REJUDGED = "judges the debates of {run}"
-    TREE = "tree: its samples are not independent games"
-    UNKNOWN_TASK = "unknown task: its saved inputs cannot be read"
-    NO_LABELS = "no labels: the owner of its dataset hides them"
-    NO_METRICS = "damaged: its metrics or tables are missing; verify it"
-    NO_VERDICT = "no rollout has a verdict to count"
-    SHARED_ANSWERS = (
-        "not a sample of its own: {shared} of its {verdicts} verdicts come from answers that it shares with {other}"
-    )
-    OTHER_SELECTION = "another selection: {differences}"
-    OTHER_COLUMNS = "its templates use other columns: {columns} (this list: {others})"
-    OTHER_DATAPOINTS = (
-        "other datapoints, such as {datapoint}: ids, groups, labels or contents differ; `nip-run compare` says how"
-    )
-    TRAINING_RUN = "a training run"
-    SEVERAL_TASKS = "its seeds play different datapoints"
-    ALONE = "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
-    MISSING_RUNS = "{runs}: {status}"
-    REPLAYED_ANSWERS = "its answers are a replay of another run"
-
-    def sql(self, **placeholders: str) -> str:
-        """Return a SQL expression for the reason, given a SQL expression for each placeholder."""
-        parts = re.split(r"\{(\w+)\}", self.value)
-        expressions = (placeholders[part] if index % 2 else f"'{part}'" for index, part in enumerate(parts) if part)
-        return " || ".join(expressions)
-
-    def is_reason_of(self, row: RankedRow) -> bool:
-        """Return whether a row is unranked for this reason."""
-        return row.reason is not None and re.fullmatch(self._pattern, row.reason, re.DOTALL) is not None
-
-    @property
-    def _pattern(self) -> str:
-        parts = re.split(r"\{\w+\}", self.value)
-        return ".+".join(map(re.escape, parts))
-
-
-OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
-"""The reasons of rows that are shown below the list of another task."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +120,7 @@ class LeaderboardRow(RankedRow):
     @property
     def shared_note(self) -> str | None:
         """A note on verdicts from answers of another run; None if there are none, or if `reason` says the same."""
-        if not self.shared or Unranked.SHARED_ANSWERS.is_reason_of(self) or Unranked.REPLAY.is_reason_of(self):
+        if not self.shared or Unranked.SHARED_ANSWERS.matches(self.reason) or Unranked.REPLAY.matches(self.reason):
             return None
         return f"{self.shared} of {self.n} verdicts come from answers that it shares with {self.shared_with}"
 

@@ -6,7 +6,8 @@ it needs, and its memory does not grow with the files. It cannot open other file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from runner.base.errors import LeaderboardError, RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.duckdb_connections import connect, database_at, duckdb_pattern, process_spill, run_query
 from runner.base.storage.duckdb_values import LINES_BEFORE, cast_to_text, portable_columns
-from runner.base.storage.format_versions import LEADERBOARD
+from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
 from runner.base.storage.read_only_sql import Parameters, bindable, check_read_only, query_error
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import (
@@ -28,18 +29,23 @@ from runner.results.leaderboard.schema import (
     COMMENTS,
     COMPARISON_COLUMNS,
     COMPARISONS,
+    NEW_COLUMNS,
     RECORD_COMMENTS,
     TESTED,
+    VIEWS,
     comments,
     definitions,
+    used_views,
 )
-from runner.results.notes import NOTE_COLUMNS, note_rows
+from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 
 MEMORY = "512MB"
 """The memory limit of a query; more data is spilled to a temporary folder that is removed afterwards."""
 THREADS = 2
 """The number of threads of a query; each has a row group in memory."""
 BATCH_ROWS = 2_048
+_CATALOG = re.compile("duckdb_|information_schema|pg_|sqlite_|comment|show|describe|pragma|query")
+"""Matches queries that may read the definitions of views or the comments on columns, without naming the view."""
 IN_PARQUET = ("messages", "completions")
 
 
@@ -80,16 +86,20 @@ class BoardSources:
     """The command that rebuilds the board."""
 
     @contextmanager
-    def answer(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
+    def answer(self, sql: str, parameters: Parameters = (), *, is_own: bool = False) -> Iterator[QueryResult]:
         """Yield the result of a query. Values without an equivalent type in Python become DuckDB's text for them.
+
+        A query of nip-run's own (`is_own`) reads only the tables of the board, and is not checked.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
             LeaderboardError: the board is damaged.
         """
-        with self._connect(sql) as connection:
+        with self._connect(sql, is_own=is_own) as connection:
             try:
-                statement = run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                statement = (
+                    sql if is_own else run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                )
                 cursor = run_query(connection, lambda: connection.execute(statement, bindable(parameters)))
                 columns = cursor.description or []
                 lines_before = 0
@@ -143,13 +153,13 @@ class BoardSources:
             raise query_error(error) from error
 
     @contextmanager
-    def _connect(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
+    def _connect(self, sql: str, *files: str, is_own: bool = False) -> Iterator[DuckDBPyConnection]:
         """Open a connection with all tables, for one query. The query may write to `files`."""
         with spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
-            self._create_views(connection, sql, *files)
+            self._create_views(connection, sql, *files, is_own=is_own)
             yield connection
 
-    def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str) -> None:
+    def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str, is_own: bool = False) -> None:
         """Create all tables, and prevent the connection from opening other files and changing settings.
 
         Tables from Parquet files have rows only if the query names them. The query may write to `files`.
@@ -159,12 +169,16 @@ class BoardSources:
             if self.board.is_file():
                 with database_at(self.board) as board:
                     connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
-                self._create_board_views(connection)
+                self._create_board_views(connection, sql.lower())
             else:
                 connection.execute(_in_transaction(definitions()))
+            if is_own:
+                return
+            connection.begin()  # since each commit takes time
             allowed = [*self._create_parquet_views(connection, sql.lower()), *files]
             _create_comparisons_view(connection, sql.lower())
             self._create_notes_view(connection, sql.lower())
+            connection.commit()
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
         except (duckdb.Error, OSError) as error:
@@ -172,23 +186,32 @@ class BoardSources:
                 f"cannot read {self.board}: {str(error).splitlines()[0]}. Rebuild it with: {self.rebuild_command}"
             ) from error
 
-    def _create_board_views(self, connection: DuckDBPyConnection) -> None:
+    def _create_board_views(self, connection: DuckDBPyConnection, query: str) -> None:
         """Create the board's tables: as views of its file, or as updated copies if an earlier version wrote the file.
 
         The longest table, `rollouts`, is always a view, since a copy would take much memory.
+
+        Raises:
+            LeaderboardError: a newer nip-run wrote the board.
         """
-        tables = table_names(connection, "board")
-        is_current = "format" in tables and connection.execute(
-            "SELECT max(version) = ? FROM board.format", [LEADERBOARD]
-        ).fetchall() == [(True,)]
-        view_names = [name for name in BOARD_TABLES if name in tables and (is_current or name == "rollouts")]
+        is_current = refuse_newer_board(connection, self.board) == LEADERBOARD
+        if is_current and _has_all_columns(connection):
+            views = "".join(f"CREATE VIEW {name} AS FROM board.{name};" for name in BOARD_TABLES)
+            if _CATALOG.search(query):
+                views += "".join(VIEWS.values()) + comments(COMMENTS)
+            else:
+                views += used_views(query + COMPARISONS * ("comparisons" in query))
+            connection.execute(_in_transaction(views))
+            return
+        board_columns = _column_types(connection, "board")
+        view_names = [name for name in BOARD_TABLES if name in board_columns and (is_current or name == "rollouts")]
         for name in (*BOARD_TABLES, "format"):
-            if name in tables and name not in view_names:
+            if name in board_columns and name not in view_names:
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM board.{name}")
         connection.execute(_in_transaction(definitions()))
         if not is_current:
             self.update(connection)
-        board_columns, current_columns = _column_types(connection, "board"), _column_types(connection, "memory")
+        current_columns = _column_types(connection, "memory")
         views = "DROP TABLE IF EXISTS format;"
         for name in view_names:
             columns = ", ".join(
@@ -200,8 +223,6 @@ class BoardSources:
 
     def _create_parquet_views(self, connection: DuckDBPyConnection, query: str) -> Iterator[str]:
         """Create the tables from the runs' Parquet files, and yield these files. A table not in the query is empty."""
-        from runner.results.tables import COLUMNS
-
         for name in IN_PARQUET:
             columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
@@ -217,7 +238,7 @@ class BoardSources:
                 source += "hive_partitioning=false)"
                 yield from files
             connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
-            connection.execute(comments({name: RECORD_COMMENTS[name]}))
+            connection.execute(_comments({name: RECORD_COMMENTS[name]}, query))
 
     def _create_notes_view(self, connection: DuckDBPyConnection, query: str) -> None:
         """Create the table of notes. It has rows only if the query names it, since this reads files of all runs.
@@ -227,8 +248,12 @@ class BoardSources:
         """
         columns = ", ".join(f'"{name}" {kind}' for name, kind in NOTE_COLUMNS.items())
         connection.execute(f"CREATE TABLE empty.notes ({columns}); CREATE VIEW notes AS FROM empty.notes")
-        connection.execute(comments({"notes": RECORD_COMMENTS["notes"]}))
-        for run in self.runs() if "notes" in query else ():
+        connection.execute(_comments({"notes": RECORD_COMMENTS["notes"]}, query))
+        if "notes" not in query:
+            return
+        from runner.results.notes import note_rows
+
+        for run in self.runs():
             if rows := note_rows(run):
                 lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(NOTE_COLUMNS.values(), 1))
                 connection.execute(f"INSERT INTO empty.notes SELECT {lists}", list(map(list, zip(*rows, strict=True))))
@@ -246,13 +271,38 @@ def _create_comparisons_view(connection: DuckDBPyConnection, query: str) -> None
         columns = ", ".join(f"{name} {kind}" for name, kind in COMPARISON_COLUMNS.items())
         connection.execute(f"CREATE TABLE empty.comparisons ({columns})")
         connection.execute("CREATE VIEW comparisons AS SELECT * FROM empty.comparisons")
-    connection.execute(comments({"comparisons": RECORD_COMMENTS["comparisons"]}))
+    connection.execute(_comments({"comparisons": RECORD_COMMENTS["comparisons"]}, query))
 
 
-def table_names(connection: DuckDBPyConnection, database: str) -> set[str]:
-    """Return the names of a database's tables."""
-    cursor = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = ?", [database])
-    return {name for (name,) in cursor.fetchall()}
+def _comments(columns: Mapping[str, Mapping[str, str]], query: str) -> str:
+    """Return the SQL that adds comments to columns; nothing unless the query may read comments, since this is slow."""
+    return comments(columns) if _CATALOG.search(query) else ""
+
+
+def refuse_newer_board(connection: DuckDBPyConnection, path: Path) -> int | None:
+    """Return the format of the attached board, None for version 0.1.0; `path` is the board's file.
+
+    Raises:
+        LeaderboardError: a newer nip-run wrote the board.
+    """
+    try:
+        ((version,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
+    except duckdb.CatalogException:
+        return None
+    hint = ", or remove the file and rebuild it from the run folders: nip-run leaderboard --rebuild"
+    refuse_newer(path, version, LEADERBOARD, error=LeaderboardError, hint=hint)
+    return int(version)
+
+
+def _has_all_columns(connection: DuckDBPyConnection) -> bool:
+    """Return whether the tables of the attached board have all columns of this version."""
+    try:
+        for table, columns in NEW_COLUMNS.items():
+            names = '", "'.join(columns)
+            connection.execute(f'SELECT "{names}" FROM board.{table} LIMIT 0')
+    except duckdb.BinderException:
+        return False
+    return True
 
 
 def _column_types(connection: DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:

@@ -18,12 +18,12 @@ from runner.base.storage.log_lines import check_log_format
 from runner.base.storage.safe_files import make_folders
 from runner.base.text import did_you_mean
 from runner.results.folder import RunFolder, part_id, split_part
-from runner.results.manifest import Manifest, Status
 from runner.spec.datasets.shards import Shard
-from runner.spec.experiment import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
+from runner.spec.run_names import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
 
 if TYPE_CHECKING:
     from runner.results.leaderboard.database import Leaderboard
+    from runner.results.manifest import Manifest
     from runner.rollouts.run_plan import RunPlan
 
 RUNS = "runs"
@@ -178,6 +178,8 @@ class Results:
 
         The id of an unfinished run counts as free, so that the run is resumed, unless the id is in `reserved`.
         """
+        from runner.results.manifest import Status
+
         existing = {folder.run_id: folder for folder in self.runs()}
 
         def is_free(name: str) -> bool:

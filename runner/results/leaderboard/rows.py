@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.duckdb_connections import duckdb_pattern
 from runner.base.storage.safe_files import read_bounded
+from runner.base.token_classes import LATER_CLASSES
 from runner.documents.plain_values import MAX_DEPTH
-from runner.models.interface import LATER_CLASSES
 from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import BOARD_TABLES

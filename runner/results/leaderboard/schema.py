@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.models.interface import LATER_CLASSES
-from runner.results.leaderboard.model import Unranked
+from runner.base.token_classes import LATER_CLASSES
+from runner.results.leaderboard.unranked import Unranked
 
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
 
@@ -31,6 +31,8 @@ NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
 
 NEW_METRIC_COLUMNS: Mapping[str, str] = {"reason": "VARCHAR"}
 """The columns of `metrics` added after 0.1.0."""
+
+NEW_COLUMNS = {"runs": NEW_RUN_COLUMNS, "rollouts": NEW_ROLLOUT_COLUMNS, "metrics": NEW_METRIC_COLUMNS}
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -146,8 +148,7 @@ Of two such runs, the one that was published first takes precedence, if a server
 the larger share of its own answers; otherwise the one that started first.
 """
 
-_LEADERBOARD = f"""
-CREATE OR REPLACE VIEW leaderboard AS
+LEADERBOARD_SQL = f"""
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
         coalesce({UNRANKED_SQL}, c.reason) AS unranked_reason,
@@ -209,8 +210,9 @@ SELECT
     CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank_last END AS rank_last,
     o.shared_with, o.shared, earlier_task
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id LEFT JOIN examples e ON e.run = o.run_id
-ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
+ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id
 """
+"""SQL for the rows of the view `leaderboard`, for queries of nip-run's own: creating the view takes long."""
 
 _SHARES_SQL = """
     SELECT
@@ -242,6 +244,12 @@ SELECT
 FROM {_JOIN}
 WHERE (a.accuracy - 0.5) * (b.accuracy - 0.5) < 0;
 """
+
+VIEWS = {
+    "shared_answers": _SHARED_ANSWERS, "copies": _COPIES,
+    "leaderboard": f"CREATE OR REPLACE VIEW leaderboard AS {LEADERBOARD_SQL};", "flips": _FLIPS,
+}  # fmt: skip
+"""The SQL that creates each view, after the views that it reads."""
 
 COMPARISON_COLUMNS: Mapping[str, str] = {
     "run_a": "VARCHAR", "run_b": "VARCHAR", "task": "VARCHAR", "accuracy_a": "DOUBLE", "accuracy_b": "DOUBLE",
@@ -484,14 +492,23 @@ def definitions() -> str:
     """Return the SQL that creates missing parts of the board: tables, columns, views, comments."""
     added_columns = "".join(
         f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS "{name}" {kind};\n'
-        for table, columns in (
-            ("runs", NEW_RUN_COLUMNS),
-            ("rollouts", NEW_ROLLOUT_COLUMNS),
-            ("metrics", NEW_METRIC_COLUMNS),
-        )
+        for table, columns in NEW_COLUMNS.items()
         for name, kind in columns.items()
     )
-    return _TABLES + added_columns + _SHARED_ANSWERS + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
+    return _TABLES + added_columns + "".join(VIEWS.values()) + comments(COMMENTS)
+
+
+def used_views(query: str) -> str:
+    """Return the SQL that creates the views that a query names. Each other view becomes an empty one.
+
+    DuckDB checks the definition of a view, which takes long. An empty view suffices to suggest similar names.
+    """
+    sql = ""
+    for name, definition in reversed(VIEWS.items()):  # a view reads only earlier views
+        is_used = name in query
+        query += definition * is_used
+        sql = (definition if is_used else f"CREATE VIEW {name} AS SELECT 0 LIMIT 0;") + sql
+    return sql
 
 
 def comments(columns: Mapping[str, Mapping[str, str]]) -> str:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runner.results.leaderboard.model import RankRange, Unranked, rank
+from runner.results.leaderboard.model import RankRange, rank
 from runner.results.leaderboard.ranks import RankedSystem, pair_p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import UNRANKED_SQL
+from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds

@@ -25,7 +25,7 @@ from runner.results.metric_definitions import (
     SENSITIVITY,
     SOUNDNESS_ERROR,
 )
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import RolloutTranscript

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runner.game.protocols.protocol import Decision, Protocol, stance_word
+from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
 
@@ -163,15 +163,3 @@ class RolloutDetails:
                 if (failures := self.failed(number, name))
             },
         }
-
-
-def verdict_word(decision: int) -> str:
-    """Return a word for a decision; `none` if there is no verdict."""
-    return "none" if decision == Decision.NONE else stance_word(decision)
-
-
-def correct_word(correct: bool | None, decision: int) -> str:
-    """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
-    if decision == Decision.NONE or correct is None:
-        return "-"
-    return "right" if correct else "wrong"

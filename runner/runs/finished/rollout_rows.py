@@ -100,7 +100,7 @@ WITH all_rollouts AS (
 )
 SELECT
     selected.* EXCLUDE (place, stance, swapped, stances_exchanged), coalesce(retries, 0), coalesce(failed, 0), stance,
-    swapped, stances_exchanged
+    swapped, stances_exchanged, (SELECT count(*) FROM all_rollouts WHERE {condition})
 FROM selected LEFT JOIN calls USING (rollout_id) ORDER BY place
 """
 """The query for a list of rollouts from the tables.
@@ -137,14 +137,14 @@ class RolloutList:
         tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
         condition, parameters = self.row_filter.sql_condition()
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
-        count = 0
+        count = total = 0
         for row in read_tables(_ROWS.format(condition=condition, limit=limit), tables, parameters):
-            yield RolloutRow(*row)
-            count += 1
-        if count == self.limit:
+            yield RolloutRow(*row[:-1])
+            count, total = count + 1, row[-1]
+        if self.limit == 0:
             count_query = f"SELECT count(*) FROM rollouts WHERE {condition}"
             ((total,),) = read_tables(count_query, {"rollouts": tables["rollouts"]}, parameters)
-            self.more = total - count
+        self.more = total - count
 
 
 def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[RolloutRow]:

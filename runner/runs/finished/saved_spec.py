@@ -30,9 +30,9 @@ from runner.rollouts.run_plan import RunPlan
 from runner.runs.finished.selection import WhichRun
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.datasets.settings import DatasetSettings
-from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Spec, load_spec
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
 
 P = TypeVar("P", bound=RunPlan)
 

@@ -13,9 +13,9 @@ from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
 from runner.runs.finished.debates import check_has_games
 from runner.spec.components import FindComponent
-from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Overrides, Spec, load_saved, load_specs
 from runner.spec.model_sources import FindRun
+from runner.spec.run_names import SAVED_SPEC
 
 SUFFIX = "-rejudged"
 MAX_NAME_LENGTH = 80

@@ -29,7 +29,7 @@ from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import compare_sizes, is_unchanged
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.execution.accounting import Watch
@@ -39,11 +39,11 @@ from runner.runs.execution.shard_consistency import check_shards
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import spending
 from runner.runs.finished.debates import check_debates
-from runner.runs.finished.problems import load_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.saved_spec import recorded_plan
 from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.session import Session
 from runner.spec.loader import Spec
 

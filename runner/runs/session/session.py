@@ -21,7 +21,7 @@ from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.stopping_rule import StoppingDecision
-from runner.results.tables import COLUMNS
+from runner.results.table_columns import COLUMNS
 from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, LEAD_FACTOR, MIN_LEAD, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
@@ -36,9 +36,9 @@ from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
 from runner.runs.execution.wiring import ModelLayers, Wiring
-from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
+from runner.runs.finished.stored_problems import store_problems
 from runner.runs.session.disk_space import check_disk_space
 
 _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)

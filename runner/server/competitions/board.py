@@ -16,7 +16,8 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 from runner.base.errors import NotFoundError
 from runner.documents.releases.reference import Reference
 from runner.results.answer_origins import AnswerOrigins
-from runner.results.leaderboard.model import RankedRow, Unranked, rank
+from runner.results.leaderboard.model import RankedRow, rank
+from runner.results.leaderboard.unranked import Unranked
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import find_original_dataset

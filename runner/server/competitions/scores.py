@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from runner.registry.fetched_release import get
-from runner.results.leaderboard.model import Unranked
+from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metric_computation import Metrics
 from runner.results.metric_definitions import RANKING_METRIC, Show, metrics_shown

@@ -1,0 +1,35 @@
+"""The columns of a run's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rollouts": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "repeat": "INTEGER",
+        "seed": "BIGINT", "y": "TINYINT", "stance": "TINYINT", "decision": "TINYINT", "correct": "BOOLEAN",
+        "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
+        "swapped": "BOOLEAN",
+        "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
+        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+    },
+    "messages": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
+        "content": "VARCHAR",
+    },
+    "completions": {
+        "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
+        "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
+        "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
+        "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
+        "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
+        "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
+    },
+}  # fmt: skip
+"""The columns of each table with their SQL types. This is a stable format."""
+
+NOTE_COLUMNS = {
+    "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
+    "tags": "VARCHAR[]", "text": "VARCHAR",
+}  # fmt: skip
+"""The columns of a table of notes with their SQL types. `at` and `by` have other names, since they are SQL keywords."""
