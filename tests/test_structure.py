@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import inspect
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS
-from runner.cli.main import load_command
 from runner.models.provider_traits import PROVIDERS
 from tests.support.modules import FILES, tree, walk
 from tests.support.processes import python
+from tests.support.runs import played
+from tests.support.specs import spec_file
 
 ORDER = (
     "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
@@ -32,7 +36,6 @@ HOMES = {
     "datasets": {"runner.spec.datasets.reader"},
     "duckdb": {
         "runner.api.queries",
-        "runner.spec.datasets.loader",
         "runner.spec.datasets.reader",
         "runner.spec.datasets.subprocess_tasks",
         "runner.spec.datasets.typed_rows",
@@ -520,6 +523,36 @@ def _loaded(code: str) -> set[str]:
 
 def test_help_loads_nothing_heavy() -> None:
     assert _loaded("from runner.cli.main import main; assert main(['--help']) == 0") == set()
+
+
+LOADED: Mapping[str, frozenset[str]] = {
+    "--help": frozenset(),
+    "check specs/quickstart.yaml": frozenset({"jinja2", "markupsafe", "orjson", "yaml"}),
+    "sql 'select 1'": frozenset({"_duckdb", "duckdb", "orjson"}),
+    "sql": frozenset({"_duckdb", "duckdb", "orjson"}),
+    "show last": frozenset({"_duckdb", "duckdb", "orjson"}),
+    "leaderboard": frozenset({"_duckdb", "duckdb", "orjson"}),
+}
+"""The packages of others that each command may load."""
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("loaded")
+    played(spec_file(folder), folder / "results")
+    return folder
+
+
+@pytest.mark.parametrize("command", LOADED)
+def test_a_command_loads_only_the_packages_that_it_uses(command: str, folder_with_a_run: Path) -> None:
+    code = (
+        "import sys\nbefore = set(sys.modules)\nfrom runner.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "print('|', *(set(sys.modules) - before))\nsys.exit(code)"
+    )
+    done = python(code, *shlex.split(command), cwd=folder_with_a_run)
+    assert done.returncode == 0, done.stderr
+    packages = {name.split(".")[0] for name in done.stdout.rsplit("|", 1)[1].split() if "cython_" not in name}
+    assert packages - {"runner", *sys.stdlib_module_names} <= LOADED[command]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
