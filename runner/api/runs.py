@@ -194,7 +194,7 @@ def _run_points(
                 point.name,
                 RunOptions(
                     budget=budgets.by_key.get(point.key),
-                    locked=point.name in budgets.locked,
+                    holds_lock=point.name in budgets.locked_run_ids,
                     watch=watch(point.spec),
                     allowed_keys=allowed,
                 ),

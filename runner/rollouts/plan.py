@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play; None for the full run. A shard's games have the same ids and seeds as there."""
+        """The part of the run to play; None for the full run. A game has the same id and seed in both cases."""
         return self.spec.shard
 
     @cached_property
@@ -135,8 +135,8 @@ class Plan:
         return points if self.shard is None else self.shard.points(points)
 
     @cached_property
-    def share(self) -> Experiment:
-        """The experiment with the limits for this process, which are shares of the spec's limits for a shard."""
+    def limited_experiment(self) -> Experiment:
+        """The experiment with the limits for this process: for a shard, its shares of the spec's limits."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment

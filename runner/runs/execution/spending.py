@@ -23,7 +23,7 @@ from runner.rollouts.plan import Plan
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
     """Return the model groups that the plan calls: those of all agents or, if debates are judged, only the judge's."""
-    experiment = plan.share
+    experiment = plan.limited_experiment
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}

@@ -56,8 +56,8 @@ class RunOptions:
     """The run whose answers are replayed."""
     budget: Budget | None = None
     """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
-    locked: bool = False
-    """Whether the caller has already locked the run, for example to count its spending into a shared budget."""
+    holds_lock: bool = False
+    """Whether the caller holds the run's lock, for example to count the run's spending into a shared budget."""
     watch: Watch | None = None
     """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
@@ -87,7 +87,7 @@ def run_games(
         RunError: an error of the disk, the journal or the leaderboard.
     """
     baseline = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
-    with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
+    with nullcontext() if options.holds_lock else results.lock(run_id), interruptible(run_id):
         shared = SharedResources([plan])
         shared.servers.adapters = options.adapters
         session = open_session(plan, results, run_id, options, shared, part=part, baseline=baseline)
@@ -108,13 +108,13 @@ def open_session(
     options: RunOptions,
     shared: SharedResources,
     *,
-    order: int = 0,
+    run_position: int = 0,
     part: TrainingPart | None = None,
     baseline: BaselineScores | None = None,
 ) -> Session | FinishedRun:
     """Return the session that plays the rest of a run, or the run's result if the run is finished.
 
-    The caller has locked the run. `order` is the run's position among the runs that share resources, and `baseline` is
+    The caller has locked the run. `run_position` is its position among the runs that share resources, and `baseline` is
     the result of `load_baseline`.
 
     Raises:
@@ -145,10 +145,10 @@ def open_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
-    budget = options.budget or open_budget(plan.share.budget, lambda: spending(plan, folder))
+    budget = options.budget or open_budget(plan.limited_experiment.budget, lambda: spending(plan, folder))
     session = Session(
         plan, folder, manifest, shared,
-        order=order, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
+        run_position=run_position, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
         baseline=baseline,
     )  # fmt: skip
     session.notes.extend(size_notes)

@@ -61,7 +61,7 @@ class Session:
         manifest: Manifest,
         shared: SharedResources,
         *,
-        order: int = 0,
+        run_position: int = 0,
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
@@ -71,10 +71,11 @@ class Session:
     ) -> None:
         """Prepare a session.
 
-        `order` is the run's position among the runs that share resources. With `recorded_only`, no model is called.
+        `run_position` is the run's position among the runs that share resources. With `recorded_only`, no model is
+        called.
         """
         self.plan, self.folder, self.manifest = plan, folder, manifest
-        self._shared, self._order, self._budget = shared, order, budget
+        self._shared, self._run_position, self._budget = shared, run_position, budget
         self._on_rollout = on_rollout
         self.notes: list[str] = []
         self.lost: str | None = None
@@ -106,7 +107,7 @@ class Session:
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         self.folder.unseal()
-        self._shared.in_play.append(self)
+        self._shared.runs_in_progress.append(self)
         try:
             with log_to(self.folder.log):
                 self._context = copy_context()
@@ -128,7 +129,7 @@ class Session:
                 ) from None
             raise
         finally:
-            self._shared.in_play.remove(self)
+            self._shared.runs_in_progress.remove(self)
 
     def play_alone(self) -> None:
         """Play the remaining games in a new event loop, then write all files.
@@ -208,7 +209,7 @@ class Session:
             on_end=layers.ended,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
-            order=self._order,
+            run_position=self._run_position,
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
@@ -247,7 +248,7 @@ class Session:
         window = window if self._decision is None else self._decision.ahead(concurrency)
         ordered = PlanOrderBuffer(write, window, sinks.unsealed)
         if self._is_batched and self._shared.slots is not None:
-            self._shared.slots.mark_started(self._order)
+            self._shared.slots.mark_started(self._run_position)
         with closing(ordered):
             try:
                 await player.play_all(self.plan.jobs(), ordered, concurrency)
@@ -283,7 +284,7 @@ class Session:
             return self.plan.size
         if self._decision is not None and is_whole_replay(self._wiring.replay):
             return 1  # because the replayed run has no answers for games after its last one
-        return min(self.plan.share.rollouts.concurrency, self.plan.size)
+        return min(self.plan.limited_experiment.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
