@@ -149,7 +149,7 @@ class Accounting:
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def count_remote_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
+    def count_worker_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
         """Count answers that games in a worker process received, and report the progress."""
         is_priced = from_cache or self._costs.prices[group] is not None
         self.progress.priced = self.progress.priced and is_priced

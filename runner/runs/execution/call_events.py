@@ -78,11 +78,11 @@ class RunCallEvents(RecordedCallEvents):
         self.in_flight.settled(request.sample)
         self.stop.check()
 
-    def server_down(self, server: str, message: str | None) -> None:
-        self.accounting.warn(server, message)
+    def server_status_changed(self, server: str, problem: str | None) -> None:
+        self.accounting.warn(server, problem)
 
-    def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
-        self.notes.report_unlike(group, server, calls, error_text)
+    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        self.notes.report_differing_server(group, server, refused_calls, error_text)
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self.accounting.count_new(self.judge.judge(request, completion))

@@ -181,7 +181,7 @@ class Session:
                 layers.check_answered()
                 layers.check_folder()
 
-            await self._play_all(self._engine(layers), check_after_games, layers.records)
+            await self._play_all(self._engine(layers), check_after_games, layers.count_records)
 
     def _workers(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
@@ -206,7 +206,7 @@ class Session:
             self.plan,
             layers.complete,
             failed_calls=layers.failed_calls,
-            on_end=layers.ended,
+            on_end=layers.on_end,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
             run_position=self._run_position,
@@ -214,12 +214,12 @@ class Session:
         )
 
     async def _play_all(
-        self, player: Player, check_after_games: Callable[[], None], records: Callable[[], int], cores: int = 1
+        self, player: Player, check_after_games: Callable[[], None], count_records: Callable[[], int], cores: int = 1
     ) -> None:
         """Play all games and write the run's files, with up to `cores` cores for the tables.
 
-        `check_after_games` raises an error if the run must fail although all games have ended. `records` returns the
-        number of records in the journal.
+        `check_after_games` raises an error if the run must fail although all games have ended. `count_records` returns
+        the number of records in the journal.
         """
         sinks = RolloutSinks(self.plan, self.folder)
         try:
@@ -228,7 +228,7 @@ class Session:
             sinks.discard()
             raise
         await asyncio.to_thread(sinks.seal, cores)
-        self._finish(sinks, records)
+        self._finish(sinks, count_records)
 
     async def _play_games(self, player: Player, sinks: RolloutSinks, check_after_games: Callable[[], None]) -> None:
         """Play all games, and pass their rollouts to the sinks in the order of the plan."""
@@ -292,7 +292,7 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RolloutSinks, records: Callable[[], int]) -> None:
+    def _finish(self, sinks: RolloutSinks, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
@@ -314,7 +314,7 @@ class Session:
                     "and stored in the journal"
                 )
         if self.plan.shard is not None:  # `merge` compares this number with the journal to detect a truncated file
-            self.manifest = replace(self.manifest, journal_records=records())
+            self.manifest = replace(self.manifest, journal_records=count_records())
         self.folder.seal(*COLUMNS)
         first = first_record(self.folder.journal) or {}
         self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
