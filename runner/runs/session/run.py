@@ -184,7 +184,7 @@ def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Resul
 
 
 def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
-    """Check that a command other than that of a training run may play a run's remaining games, and return notes on it.
+    """Check that a command that is not the training run's may play a run's remaining games, and return notes.
 
     Raises:
         RunDirectoryError: the run is a part of a training run.
@@ -218,12 +218,12 @@ def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> B
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
     """Return whether a run has all files and games of the plan, and has not lost too many games in transport.
 
-    The status alone does not tell: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
+    The status alone is not enough: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
-    finished = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
-    return finished and has_outputs(folder) and is_unchanged(folder, manifest, plan)
+    is_done = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
+    return is_done and has_outputs(folder) and is_unchanged(folder, manifest, plan)
 
 
 def has_outputs(folder: RunFolder) -> bool:
@@ -232,11 +232,11 @@ def has_outputs(folder: RunFolder) -> bool:
 
 
 def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
-    """Rebuild the metrics and tables of a run that was played, which the caller has locked. No model is called.
+    """Rebuild the metrics and tables of a run that was played. No model is called. The caller has locked the run.
 
     Raises:
         RunError: the journal or an input is missing, damaged or changed.
-        Interrupted: SIGINT or SIGTERM; call it again to rebuild them.
+        Interrupted: SIGINT or SIGTERM; call this function again.
     """
     if not folder.journal.is_file():
         raise RunError(f"{folder.journal} is missing, so the run's metrics and tables cannot be rebuilt; restore it")
@@ -249,7 +249,7 @@ def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
 
 
 def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
-    """Return the folder with a replayed run's name or, if there is none, any folder with a copy of the run."""
+    """Return the folder named after a replayed run or, if there is none, any folder with a copy of the run."""
     run_folder = results.run(run_id)
     copies = () if run_folder.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
@@ -338,7 +338,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
 
 
 def _mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
-    """If the spec was downloaded, mark the run's folder as downloaded, so that the saved spec is not trusted more."""
+    """If the spec was downloaded, mark the run's folder as downloaded, so that its saved spec is not trusted either."""
     if spec.fetched is None:
         return
     try:

@@ -46,7 +46,7 @@ _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
 
 
 class Player(Protocol):
-    """Plays games: the engine of this process, or workers."""
+    """Plays games: `Engine` in this process, or `GameScheduler` with workers."""
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None: ...
 
@@ -94,7 +94,7 @@ class Session:
         )
         self._context = copy_context()
         self._earlier_manifest: Manifest | None = None
-        """The manifest before this session."""
+        """The manifest at the start of this session; None if there was none."""
 
     async def play(self) -> None:
         """Play the remaining games, then write all files.
@@ -113,13 +113,15 @@ class Session:
                 self._context = copy_context()
                 await self._play()
         except (Stopped, asyncio.CancelledError):
-            if self.manifest.status == Status.RUNNING:  # otherwise everything is written already
-                self._end(Status.INTERRUPTED)
+            if self.manifest.status == Status.RUNNING:  # any other status was set after all files were written
+                self._write_unfinished_manifest(Status.INTERRUPTED)
             raise interruption(self.folder.run_id) from None
         except FolderGoneError:
-            raise  # do not write to the path, which may belong to another folder now
+            raise  # without writing to the path, which may belong to another folder now
         except Exception as error:
-            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
+            self._write_unfinished_manifest(
+                Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error
+            )
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             if isinstance(error, MemoryError) or "can't start new thread" in str(error):
@@ -154,7 +156,7 @@ class Session:
         """Report to the progress callback and in the run's log that the run is stopping."""
         self._context.run(self._accounting.warn, "signal", message)
 
-    def _end(self, status: Status, error: Exception | None = None) -> None:
+    def _write_unfinished_manifest(self, status: Status, error: Exception | None = None) -> None:
         """Write the manifest of a run that did not finish."""
         self._note_problems()
         with suppress(RunError):  # without this manifest, the run is shown as interrupted; the journal has all records
@@ -218,8 +220,8 @@ class Session:
     ) -> None:
         """Play all games and write the run's files, with up to `cores` cores for the tables.
 
-        `check_after_games` raises an error if the run must fail although all games have ended. `count_records` returns
-        the number of records in the journal.
+        `check_after_games` checks the run after all games have ended, and raises an error if the run must fail.
+        `count_records` returns the number of records in the journal.
         """
         sinks = RolloutSinks(self.plan, self.folder)
         try:
@@ -239,29 +241,29 @@ class Session:
             if self._decision is not None:
                 assert isinstance(finished, Sequence), "with `until`, workers send rollouts"
                 if self._decision.add(finished):
-                    ordered.end()
+                    order_buffer.end()
                     self._stop.stop()
-                ordered.window = self._decision.ahead(concurrency)
+                order_buffer.window = self._decision.ahead(concurrency)
 
         # The window is the number of games that may be played ahead of the first unfinished one.
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
         window = window if self._decision is None else self._decision.ahead(concurrency)
-        ordered = PlanOrderBuffer(write, window, sinks.unsealed)
+        order_buffer = PlanOrderBuffer(write, window, sinks.unsealed_folder)
         if self._is_batched and self._shared.slots is not None:
             self._shared.slots.mark_started(self._run_position)
-        with closing(ordered):
+        with closing(order_buffer):
             try:
-                await player.play_all(self.plan.jobs(), ordered, concurrency)
+                await player.play_all(self.plan.jobs(), order_buffer, concurrency)
             except _GAME_ENDING_ERRORS:
-                if not ordered.ended:
+                if not order_buffer.ended:
                     raise
             await wait_for_signals()
-            if not ordered.ended:
+            if not order_buffer.ended:
                 self._stop.check()
             check_after_games()
 
     def _write(self, finished: FinishedJob, sinks: RolloutSinks) -> None:
-        """Write and count the rollouts of one job: their outputs if a worker has built them, or the rollouts."""
+        """Write and count the rollouts of one job, or the outputs that a worker has built from the rollouts."""
         accounting = self._accounting
         if isinstance(finished, WorkerGame):
             for worker_rollout in finished.rollouts:
@@ -283,12 +285,12 @@ class Session:
         if self._decision is None and self._is_batched:
             return self.plan.size
         if self._decision is not None and is_whole_replay(self._wiring.replay):
-            return 1  # because the replayed run has no answers for games after its last one
+            return 1  # the replayed run has no answers for games after the one where it stopped
         return min(self.plan.limited_experiment.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
-        """Whether calls go into batches. If so, all games are played concurrently, to fill the batches."""
+        """Whether calls are sent in batches. All games are then played concurrently, to fill the batches."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
@@ -298,7 +300,7 @@ class Session:
         self.notes.extend(sinks.finish(self._decision))
         store_problems(self.folder, accounting.problems.all_problems())
         self._note_problems()
-        self.lost = accounting.lost()
+        self.lost = accounting.describe_loss()
         spent = spending(self.plan, self.folder)
         counts = accounting.final_counts(spent)
         earlier = self._earlier_manifest
