@@ -355,7 +355,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_named(job)]
     has_finished = False
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for rollout in (rollout for job in jobs for rollout in reconstructor.of_job(job) if is_named(rollout.job)):
+        for rollout in (rollout for job in jobs for rollout in reconstructor.rollouts_of(job) if is_named(rollout.job)):
             has_finished = True
             if row_filter.accepts(rollout):
                 if not args.quiet and len(jobs) > 1 and plan.shape is None and row_filter == RowFilter():

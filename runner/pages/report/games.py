@@ -73,7 +73,7 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterato
     """
     plan = played_plan(folder, known_dataset)
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for rollouts, answered in reconstructor.with_answered():
+        for rollouts, answered in reconstructor.rollouts_and_requests():
             yield from job_games(reconstructor, rollouts, answered, has_rows=known_dataset is None)
 
 

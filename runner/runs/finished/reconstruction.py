@@ -107,7 +107,7 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
-            for rollout in reconstructor.of_job(job):
+            for rollout in reconstructor.rollouts_of(job):
                 if is_match(rollout.job):
                     return rollout
     if jobs and plan.shape is None:
@@ -146,33 +146,33 @@ class Reconstructor:
         failed_calls = failed_calls_in(plan, self._index.failures) if with_failures else lambda _: ()
         self._games = RecordedGames(plan, self._index.get, failed_calls)
 
-    def of_job(self, job: Job) -> list[Rollout]:
+    def rollouts_of(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""
-        return self.with_answered_of(job)[0]
+        return self.rollouts_and_requests_of(job)[0]
 
-    def with_answered_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
-        """Return the result of `of_job` and the job's answered requests, which also exist for an unfinished game."""
+    def rollouts_and_requests_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
+        """Return the result of `rollouts_of`, and the answered requests of the job, even if it is unfinished."""
         self._games.answered = answered = list[AnsweredRequest]()
         try:
             return self._games.rollouts(job), answered
         except NotRecordedError:
             return [], answered
 
-    def by_job(self) -> Iterator[list[Rollout]]:
+    def rollouts_by_job(self) -> Iterator[list[Rollout]]:
         """Yield the rollouts of every finished game or tree, in the order of the plan."""
-        for rollouts, _ in self.with_answered():
+        for rollouts, _ in self.rollouts_and_requests():
             yield rollouts
 
-    def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
+    def rollouts_and_requests(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
         """Yield the rollouts of every finished game or tree with their answered requests, in the order of the plan."""
         for job in played_jobs(self._folder, self.plan):
-            rollouts, answered = self.with_answered_of(job)
+            rollouts, answered = self.rollouts_and_requests_of(job)
             if rollouts:
                 yield rollouts, answered
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield every finished rollout, in the order of the plan."""
-        for rollouts in self.by_job():
+        for rollouts in self.rollouts_by_job():
             yield from rollouts
 
     def failures(self, job: Job) -> Sequence[FailureRecord]:
@@ -206,7 +206,7 @@ class Reconstructor:
     def requests(self) -> Iterator[Request]:
         """Yield every request whose result is in the journal, including unfinished games, in the order of the plan."""
         for job in self.plan.jobs():
-            _, answered = self.with_answered_of(job)
+            _, answered = self.rollouts_and_requests_of(job)
             yield from (request.request for request in answered)
 
     def from_cache(self, request: Request) -> bool:

@@ -86,7 +86,7 @@ class Session:
         self._decision = None if rule is None else StoppingDecision(plan, rule, baseline)
         if baseline is not None:
             self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
-        self._stop = shared.stop if rule is None else shared.stop.branch()
+        self._stop = shared.stop if rule is None else shared.stop.create_child()
         costs = run_costs(plan)
         self._accounting = Accounting(plan, costs, watch)
         self._wiring = Wiring(
