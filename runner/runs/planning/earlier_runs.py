@@ -1,6 +1,6 @@
 """Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers.
 
-The forecast of `nip-run plan` assumes that the planned games are similar.
+The forecast of `nip-run plan` assumes that the planned games are similar to these games.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
-    Prefer the spec's own run if it is finished, then the newest run with the same protocol and models. If there is no
-    such run, return None.
+    Prefer the spec's own run if it is finished; otherwise, take the newest run with the same protocol and models. If
+    there is no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
