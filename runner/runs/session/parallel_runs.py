@@ -46,8 +46,8 @@ def run_together(runs: Sequence[GamesRun], results: Results, on_finish: OnFinish
     """Play the games of several independent runs.
 
     `on_finish` is called for each finished run, in the order of `runs`. A fatal error in one run stops all runs: those
-    in progress end as interrupted, and no other run starts. If a budget is exhausted, no other run starts either, but
-    runs in progress with another budget are played to their end.
+    in progress end as interrupted, and no other run starts. An exhausted budget stops only the runs that share it: the
+    others are played before the error is raised.
 
     Raises:
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first; see
@@ -73,7 +73,8 @@ class _ParallelPlayer:
         assert shared.slots is not None, "several runs share slots"
         self._runs, self._results, self._shared, self._on_finish = runs, results, shared, on_finish
         self._slots = shared.slots
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """The tasks that play the runs, by the position of the run."""
         self._unreported: dict[int, FinishedRun] = {}
         """The results that were not passed to `on_finish` yet, by the position of the run."""
         self._reported_count = 0
@@ -98,18 +99,17 @@ class _ParallelPlayer:
             for position in range(len(self._runs)):
                 while not (self._must_not_start(position) or self._can_start_another()):
                     await self._wait_for_progress()
-                if self._must_not_start(position):
-                    break
-                self._tasks.append(asyncio.create_task(self._play_one(position)))
+                if not self._must_not_start(position):
+                    self._tasks[position] = asyncio.create_task(self._play_one(position))
             await self._wait_for_all()
             for position in self._positions_in_use:
                 if not self._must_not_start(position):
-                    self._tasks.append(asyncio.create_task(self._play_one(position, is_last_try=True)))
+                    self._tasks[position] = asyncio.create_task(self._play_one(position, is_last_try=True))
             await self._wait_for_all()
         except asyncio.CancelledError:
             self._shared.stop.stop()  # the user interrupted a second time
         finally:
-            await cancel_all(self._tasks)
+            await cancel_all(self._tasks.values())
 
     def check(self) -> None:
         """Call `on_finish` for the remaining finished runs, and raise the error that stopped the runs.
@@ -134,7 +134,7 @@ class _ParallelPlayer:
             raise interruption(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
     async def _wait_for_all(self) -> None:
-        while not all(task.done() for task in self._tasks):
+        while not all(task.done() for task in self._tasks.values()):
             await self._wait_for_progress()
 
     async def _wait_for_progress(self) -> None:
@@ -142,17 +142,13 @@ class _ParallelPlayer:
         await self._progress.wait()
 
     def _must_not_start(self, position: int) -> bool:
-        """Return whether a waiting run must not start: runs are stopping, one failed, or its budget is exhausted."""
+        """Return whether a waiting run must not start, because all runs are stopping or its budget is exhausted."""
         budget = self._runs[position].options.budget
-        is_exhausted = budget is not None and budget.is_exhausted
-        return self._shared.stop.stopping or self._first_error is not None or is_exhausted
+        return self._shared.stop.stopping or (budget is not None and budget.is_exhausted)
 
     def _can_start_another(self) -> bool:
-        """Return whether the next run can start: all unfinished runs have started games, and a slot is still free.
-
-        The first tasks play the runs in order, so the position of a task is the position of its run.
-        """
-        unfinished = [position for position, task in enumerate(self._tasks) if not task.done()]
+        """Return whether the next run can start: all unfinished runs have started games, and a slot is still free."""
+        unfinished = [position for position, task in self._tasks.items() if not task.done()]
         all_have_started_games = all(self._slots.has_started(position) for position in unfinished)
         return len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free
 
@@ -207,10 +203,10 @@ class _ParallelPlayer:
             return
         self._first_error = error
         if isinstance(error, BudgetExhausted):
-            return  # the budget itself stops the runs in progress that share it, and the others are played to their end
+            return  # the budget itself stops the runs that share it, and the other runs are played
         self._shared.stop.stop()
         asyncio.get_running_loop().call_later(grace_seconds_after(error), self._cancel)
 
     def _cancel(self) -> None:
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
