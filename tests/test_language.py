@@ -37,7 +37,7 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.results.baseline_scores": (STORED, frozenset({"asked"})),
     "runner.results.comparison.comparison": (STORED, frozenset({"held"})),
     "runner.results.stopping_rule": ("the arms that are ahead in a race", frozenset({"ahead"})),
-    "runner.rollouts.recorded_debates": (STORED, frozenset({"beside", "left_out"})),
+    "runner.rollouts.recorded_debates": (STORED, frozenset({"left_out"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.training.stages": (STORED, frozenset({"left_out"})),

@@ -12,7 +12,7 @@ from runner.base.errors import UsageError, Waiting
 from runner.models.api_keys import KeyUse, all_allowed
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
-from runner.runs.execution.shard_consistency import in_shard, parse_shard
+from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.chat_format_lock import with_original_formats
@@ -88,7 +88,7 @@ def run(
     loaded_spec = ensure_loaded(spec, folder)
     if shard is not None:
         planned_shard = parse_shard(shard, again=again, replay=source, set_model=set_model)
-        loaded_spec = in_shard(plan_of(loaded_spec), planned_shard).spec
+        loaded_spec = plan_of_shard(plan_of(loaded_spec), planned_shard).spec
     return RunResult.of(run_spec(loaded_spec, folder, options, WhichRun(run_id, again, source)))
 
 
@@ -194,7 +194,7 @@ def _run_points(
                 point.name,
                 RunOptions(
                     budget=budgets.by_key.get(point.key),
-                    locked=point.name in budgets.locked,
+                    holds_lock=point.name in budgets.locked_run_ids,
                     watch=watch(point.spec),
                     allowed_keys=allowed,
                 ),

@@ -357,7 +357,7 @@ class RunSource:
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
         start_ms = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as reconstructor:
-            for rollouts, requests in reconstructor.with_answered():
+            for rollouts, requests in reconstructor.rollouts_and_requests():
                 times = {request.sample: request.created_ms for request in requests}
                 created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:

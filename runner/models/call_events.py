@@ -15,11 +15,11 @@ class CallEvents:
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         """An attempt failed. `wait` is the delay in seconds before the next attempt; negative if this was the last."""
 
-    def server_down(self, server: str, message: str | None) -> None:
-        """A server stopped answering for the reason in `message`. If `message` is None, the server answers again."""
+    def server_status_changed(self, server: str, problem: str | None) -> None:
+        """A server stopped answering for the reason `problem`. If `problem` is None, the server answers again."""
 
-    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
-        """Other servers of a group answered `calls` calls that this server had refused with the message `said`."""
+    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        """Other servers of a group answered `refused_calls` calls that this server refused with `error_text`."""
 
     def recorded(self, request: Request, completion: Completion) -> None:
         """An answer is on disk. `request.n` is the number of answers that the call requested."""

@@ -176,8 +176,8 @@ class _GroupConnector:
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
                 server, group, self.policy.breaker.failures, self.policy.transient,
-                on_change=partial(self.events.server_down, f"{server} ({group})"),
-                unlike=partial(self.events.unlike, group, server),
+                on_change=partial(self.events.server_status_changed, f"{server} ({group})"),
+                unlike=partial(self.events.server_differs, group, server),
             )  # fmt: skip
             servers.append(PooledServer(self._breakers[server], health, self._attempt({group: complete}, server)))
         placement = Placement(list(map(server_of, settings.each_server)))
@@ -190,7 +190,7 @@ class _GroupConnector:
 
         def report(server: str, message: str | None) -> None:
             rerouting = "; its games continue at the other servers" if server in pooled else ""
-            self.events.server_down(server, None if message is None else message + rerouting)
+            self.events.server_status_changed(server, None if message is None else message + rerouting)
 
         stops = [breaker.listen(partial(report, server)) for server, breaker in self._breakers.items()]
 

@@ -16,7 +16,7 @@ from runner.models.admission import RateListener
 from runner.models.interface import Completion, Provider, Request
 from runner.models.provider_traits import ProviderName
 from runner.models.providers.dummy import DummyModel
-from runner.models.server_states import Servers, connections_of
+from runner.models.server_states import Servers, connection_key
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
 
@@ -79,7 +79,7 @@ def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any)
     body_slots, connections = servers.body_slots(settings), servers.concurrency
     # Groups share a client if they have the same address, key, headers and time limit, so that they share connections.
     client = servers.shared(
-        connections_of(settings),
+        connection_key(settings),
         lambda: model.make_client(settings, target.group, connections, body_slots),
         close_client,
     )

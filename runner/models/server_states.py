@@ -86,7 +86,7 @@ def server_of(settings: ModelSettings) -> str:
     return normalize_url(settings.server_url)
 
 
-def connections_of(settings: ModelSettings) -> Hashable:
+def connection_key(settings: ModelSettings) -> Hashable:
     """Return a key for the connections of a group. Groups with equal keys share connections."""
     headers = tuple(sorted(settings.header_variables.items()))
     return settings.provider, settings.address, settings.key_variable, settings.timeout, headers

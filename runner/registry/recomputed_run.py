@@ -66,7 +66,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
         until = plan.spec.experiment.until
         decision = None if until is None else StoppingDecision(plan, until, read_baseline(folder.path))
         sinks, accounting = RolloutSinks(plan, target), Accounting(plan, run_costs(plan), None)
-        for rollouts in journal.by_job():
+        for rollouts in journal.rollouts_by_job():
             for rollout in rollouts:
                 sinks.add(rollout)
                 accounting.add(rollout)

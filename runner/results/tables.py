@@ -172,18 +172,18 @@ class PartFiles:
             except OSError as error:
                 raise _disk_error(self.folder, error) from error
 
-    def seal(self, at_once: int = 1) -> None:
-        """Convert each table to a Parquet file, atomically, `at_once` tables at the same time."""
+    def seal(self, threads: int = 1) -> None:
+        """Convert each table to a Parquet file, atomically, in this number of threads."""
         self.close()
         try:
             (self._target / TEMPORARY_NAME).unlink(missing_ok=True)  # an earlier version may have left it
-            if at_once == 1:
+            if threads == 1:
                 with reuse_connections():
                     for name in COLUMNS:
                         self._seal(name)
             else:
-                with ThreadPoolExecutor(at_once, "nip-run-seal") as threads:
-                    for _ in threads.map(
+                with ThreadPoolExecutor(threads, "nip-run-seal") as executor:
+                    for _ in executor.map(
                         self._seal, ("messages", "completions", "rollouts")
                     ):  # the largest table first
                         pass

@@ -36,8 +36,8 @@ class Confidence(NamedTuple):
 def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> Confidence:
     """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of the deciding votes.
 
-    The minority's votes count too: votes that are selected by their verdict would overstate the confidence. A vote with
-    an unknown P(accept) is left out, and the note says so.
+    The minority's votes count too; only counting votes for the verdict would overstate the confidence. A vote with an
+    unknown P(accept) is omitted, and the note says so.
     """
     settings = verifier.hyper_params.verdict
     if settings.confidence is None or decision == Decision.NONE:
@@ -69,7 +69,7 @@ def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -
 def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
     """Return the call whose answer counted as a vote, among the calls of the vote; None if there are none.
 
-    This is the first call of the last attempt with this decision or, if there is none, the last call of that attempt.
+    Among the calls of the last attempt, prefer the first one with this decision; otherwise, return the last one.
     """
     last_attempt = max((call.attempt for call in answers), default=0)
     candidates = [call for call in answers if call.attempt == last_attempt]
@@ -89,7 +89,7 @@ def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float |
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:
-    """Return P(accept) by the log-probabilities of a call; without them, an unknown value with the reason."""
+    """Return P(accept) by the log-probabilities of a call; without log-probabilities, None with the reason."""
     return PAccept(None, NO_LOGPROBS) if call is None or call.p_accept is None else call.p_accept
 
 

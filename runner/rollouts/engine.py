@@ -45,6 +45,11 @@ ERRORS_THAT_STOP_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """Errors that stop all games, after a wait for the calls in flight."""
 
 
+def grace_seconds_after(error: BaseException) -> float:
+    """Return how many seconds calls in flight have to end after this error, before they are canceled."""
+    return REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
+
+
 @dataclass
 class Engine:
     """Plays the games of one run with its rules, its agents and the function that calls their models."""
@@ -71,13 +76,13 @@ class Engine:
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
     """The slots for games that this run shares with other runs; None if it shares none."""
-    order: int = 0
+    run_position: int = 0
     """The position of this run among the runs that share the slots."""
     check_budget: Callable[[], None] = lambda: None
     """Raises `BudgetExhausted` if the budget refused a call of another run that shares it. Called before each game."""
-    exhausted: BudgetExhausted | None = None
-    """The error of the first game that the budget did not allow; None until then. No game starts after it."""
-    _refused_at: float | None = None
+    budget_error: BudgetExhausted | None = None
+    """The error of the first game that the budget did not allow, if any. If it is set, no other game starts."""
+    _fatal_error_time: float | None = None
     """The time of the first error in `ERRORS_THAT_STOP_ALL`, by the event loop's clock."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -95,13 +100,14 @@ class Engine:
         self.stop.set_on_stop(self._progress)
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
-        """Play every job, at most `concurrency` at once, and put its rollouts into `results`.
+        """Play every job, at most `concurrency` of them concurrently, and put its rollouts into `results`.
 
         Raises:
-            ProviderRefusal, RunError, JournalError: an error stops the whole run. Calls in flight are canceled; after a
-                refusal, only if they have not returned within a short time.
+            ProviderRefusal, RunError, JournalError: an error stops the whole run. Calls in flight are canceled, after
+                the time of `grace_seconds_after` for an error in `ERRORS_THAT_STOP_ALL`.
             Stopped: the run was asked to stop. Games in progress were left unfinished.
-            BudgetExhausted: the budget does not allow the remaining games. Games that it allowed were finished.
+            BudgetExhausted: the budget does not allow the remaining games. All games that the budget allowed were
+                finished.
         """
 
         async def play_jobs() -> None:
@@ -117,7 +123,7 @@ class Engine:
                 except BudgetExhausted as error:
                     # No new games start. Games in progress continue, because they can still use budget that other
                     # calls have reserved but not spent.
-                    self.exhausted = error
+                    self.budget_error = error
                     raise
                 finally:
                     self._progress.set()
@@ -126,9 +132,9 @@ class Engine:
 
         tasks = [asyncio.create_task(play_jobs()) for _ in range(concurrency)]
         try:
-            stopped = await _wait_for_all(tasks, (Stopped, BudgetExhausted))
-            if stopped is not None:
-                raise stopped
+            stop_error = await _wait_for_all(tasks, (Stopped, BudgetExhausted))
+            if stop_error is not None:
+                raise stop_error
         except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
@@ -136,13 +142,16 @@ class Engine:
             await cancel_all(tasks)
 
     async def _await_calls_in_flight(self, tasks: Sequence[asyncio.Task[Any]], error: NipRunError) -> None:
-        """Stop sending requests, and wait for calls in flight, whose answers may be billed. `error` sets the time."""
+        """Stop sending requests, and wait for calls in flight, whose answers may be billed.
+
+        The wait ends at most `grace_seconds_after(error)` after the first such error.
+        """
         self.stop.stop_all()
         now = asyncio.get_running_loop().time()
-        self._refused_at = now if self._refused_at is None else self._refused_at
+        self._fatal_error_time = now if self._fatal_error_time is None else self._fatal_error_time
         if tasks:
-            seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
-            await asyncio.wait(tasks, timeout=max(self._refused_at + seconds - now, 0.0))
+            deadline = self._fatal_error_time + grace_seconds_after(error)
+            await asyncio.wait(tasks, timeout=max(deadline - now, 0.0))
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -150,7 +159,7 @@ class Engine:
         if self.slots is None:
             yield
             return
-        await self.slots.enter(self.order)
+        await self.slots.enter(self.run_position)
         try:
             self._check_may_start()
             yield
@@ -165,8 +174,8 @@ class Engine:
             BudgetExhausted: the budget is exhausted.
         """
         self.stop.check()
-        if self.exhausted is not None:
-            raise self.exhausted
+        if self.budget_error is not None:
+            raise self.budget_error
         self.check_budget()
 
     async def play(self, job: Job) -> list[Rollout]:
@@ -186,7 +195,7 @@ class Engine:
         rollouts = []
         try:
             try:
-                rollouts.append(await self._play_line(parts, script, start, branches))
+                rollouts.append(await self._play_one_game(parts, script, start, branches))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _wait_for_all(branches)
@@ -207,7 +216,7 @@ class Engine:
         for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
             yield asyncio.create_task(self._play_branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
 
-    async def _play_line(
+    async def _play_one_game(
         self, parts: GameParts, script: GameScript, start: int, branches: list[asyncio.Task[list[Rollout]]]
     ) -> Rollout:
         """Play one game and return its rollout. The tasks that play its branches are added to `branches`."""
@@ -231,13 +240,13 @@ class Engine:
         """Call the models of all speakers in a turn, and return their replies by agent."""
         job, agents = parts.job, parts.agents
         observation = job.observation(turn.round, turn.rounds)
-        opening = not any(played.raw for played in turn.rounds)
+        is_first_turn = not any(round_.raw for round_ in turn.rounds)
 
         def siblings(agent: str) -> Sequence[int]:
             """Return the numbers of the other jobs whose answers may come in the same call as this one."""
             if self.shape is not None:
                 return self.shape.siblings(job.repeat, turn.round)
-            return self.siblings(job, agent) if opening else ()
+            return self.siblings(job, agent) if is_first_turn else ()
 
         async def complete(request: Request) -> Completion:
             self.stop.check()

@@ -87,7 +87,7 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
 
 
 def _cost(price: Pricing, counts: _Counts) -> float:
-    """Return the cost, as if all calls had the average length: a price may depend on the length of a prompt."""
+    """Return the cost. All calls count with the average length, because a price may depend on the prompt's length."""
     calls = max(counts.calls, 1)
     return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
 
@@ -172,37 +172,41 @@ def _usage(plan: Plan, rounds: int, *, longest: bool) -> Mapping[str, _Counts]:
 
 
 def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: bool, swapped: bool | None) -> None:
-    """Add the counts of all games with swapped seats, or of all without, to `totals`."""
+    """Add the counts of all games with this value of `swapped` to `totals`."""
     protocol, agents = plan.spec.protocol, plan.agents(swapped=swapped)
     points, repeats = plan.points, plan.spec.experiment.rollouts.per_datapoint
-    system: dict[str, int] = {}
+    first_prompt_tokens: dict[str, int] = {}
     for name, agent in agents.items():
         first = protocol.first_active_round(name)
         if first is not None:
-            system[name] = sum(estimated_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points)
-    previous = 0
+            first_prompt_tokens[name] = sum(
+                estimated_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
+            )
+    earlier_tokens = 0
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
     for round_ in range(rounds):
-        spoken_now = 0
+        round_tokens = 0
         answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _games_by_speaker(plan, round_, swapped=swapped).items():
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
-            row = totals.setdefault(agent.model_group, _Counts())
+            counts = totals.setdefault(agent.model_group, _Counts())
             votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
             calls = games * answers * votes
-            row.calls += calls
-            row.prompt += (system[name] * repeats + previous * len(points) * repeats) * calls // plan.blocks
-            row.completion += answer * calls
+            counts.calls += calls
+            counts.prompt += (
+                (first_prompt_tokens[name] * repeats + earlier_tokens * len(points) * repeats) * calls // plan.blocks
+            )
+            counts.completion += answer * calls
             message = _answer_tokens(agent, longest=False)
-            spoken_now = max(spoken_now, message) if protocol.step(round_).draw == "one" else spoken_now + message
-        previous += spoken_now
+            round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message
+        earlier_tokens += round_tokens
 
 
 def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:
-    """Return, by agent, the number of games where it speaks in a round, if all games reach this round.
+    """Return, by agent, the number of games where the agent speaks in a round, if all games reach this round.
 
-    Only games with swapped seats, or only games without, are counted.
+    Only games with this value of `swapped` are counted.
     """
     protocol = plan.spec.protocol
     if protocol.step(round_).draw == "all":

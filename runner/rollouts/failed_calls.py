@@ -1,6 +1,6 @@
-"""Finds the failed calls of each rollout, which its rows in the tables include.
+"""Finds the failed calls of each rollout, for the rollout's rows in the tables.
 
-Calls fail while a game is played, and earlier processes have recorded such calls in the journal.
+Some of these calls failed in this process, and earlier processes have recorded others in the journal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def failed_calls_in(
 
 
 class FailedCalls:
-    """The failed calls of each rollout: calls of earlier processes, which `earlier` returns, then calls of this one."""
+    """The failed calls of each rollout: calls of earlier processes, from `earlier`, then calls of this process."""
 
     def __init__(self, earlier: Callable[[Job], Sequence[Call]] = lambda _: ()) -> None:
         self._earlier = earlier

@@ -30,7 +30,7 @@ from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
 from runner.rollouts.stop_switch import Stopped
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
-"""A game: yields each turn, is sent its replies (or thrown the error of a reply), and returns the rollout."""
+"""A game: yields each turn, receives the turn's replies (or the error of a reply), and returns the rollout."""
 
 _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
     (ContentFilterError, Outcome.REFUSED),
@@ -45,8 +45,8 @@ GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
 """Errors that end one game and not the run.
 
 A `MalformedError` (the server cannot parse the request) counts as `transport_failed`, because no model and no policy
-refused the request: the game has no verdict, and the same command sends the request again. As `refused`, the game would
-count as a wrong verdict.
+refused the request. So the game has no verdict, and the same command sends the request again. With the outcome
+`refused`, the game would count as a wrong verdict.
 """
 
 TURN_FAILURES = (*GAME_FAILURES, Stopped, BudgetExhausted)

@@ -1,6 +1,6 @@
 """Slots for games, shared by runs that are played at the same time, such as the runs of a sweep.
 
-A game takes one slot while it is played, so the runs together keep the limit `rollouts.concurrency`.
+A game takes one slot while it is played, so all runs together keep the limit `rollouts.concurrency`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import itertools
 
 
 class Slots:
-    """A limit of `size` concurrent games for all runs together. A free slot goes to the first run that waits."""
+    """A limit of `size` concurrent games for all runs together. A free slot goes to the first waiting run."""
 
     def __init__(self, size: int) -> None:
         self._free = size
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        """The games that wait, as a heap: the position of the run, the number of the request, and its result."""
         self._numbers = itertools.count()
         self._events: list[asyncio.Event] = []
         self._started_runs: set[int] = set()
+        """The positions of the runs that have started to play games."""
 
-    async def enter(self, order: int) -> None:
-        """Wait for a slot for a game of the run with this position in the order of runs."""
-        self.mark_started(order)
+    async def enter(self, position: int) -> None:
+        """Wait for a slot for a game of the run with this position among the runs."""
+        self.mark_started(position)
         if self._free > 0:
             self._free -= 1
             return
         slot = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (order, next(self._numbers), slot))
+        heapq.heappush(self._waiting, (position, next(self._numbers), slot))
         try:
             await slot
         except asyncio.CancelledError:
@@ -45,15 +47,15 @@ class Slots:
         self._free += 1
         self._notify()
 
-    def mark_started(self, order: int) -> None:
-        """Record that the run at this position has started to play games."""
-        if order not in self._started_runs:
-            self._started_runs.add(order)
+    def mark_started(self, position: int) -> None:
+        """Record that the run with this position among the runs has started to play games."""
+        if position not in self._started_runs:
+            self._started_runs.add(position)
             self._notify()
 
-    def has_started(self, order: int) -> bool:
-        """Return whether the run at this position in the order of runs has started to play games."""
-        return order in self._started_runs
+    def has_started(self, position: int) -> bool:
+        """Return whether the run with this position among the runs has started to play games."""
+        return position in self._started_runs
 
     @property
     def has_free(self) -> bool:

@@ -35,7 +35,7 @@ MUTABLE_KEYS = (
     "cache",
     "agents.*.freeze",
 )
-"""Keys that may change when a run resumes. They change which games are played and how, but no game's content."""
+"""Keys that may change when a run resumes. They affect which games are played and how, but not a game's content."""
 
 
 MUTABLE_MODEL_KEYS = (

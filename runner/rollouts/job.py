@@ -44,6 +44,6 @@ class Job:
         return self.datapoint.prover_stance if self.stance is None else self.stance
 
     def observation(self, round_: int, rounds: Sequence[Round]) -> Observation:
-        """Return the observation of an agent in a round of this game. `rounds` are the rounds before it."""
+        """Return the observation of an agent in a round of this game. `rounds` are the rounds before this round."""
         point = self.datapoint
         return Observation(round_, rounds, point.columns, self.seed, self.prover_stance, point.id, self.number)

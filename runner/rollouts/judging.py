@@ -20,9 +20,9 @@ from runner.rollouts.recorded_debates import Debate, verdict_rounds
 from runner.rollouts.rollout import Outcome, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
-"""Errors after which a verdict before the last one is missing, and judging continues.
+"""Errors of a verdict before the last one that do not end the game. The verdict is missing, and judging continues.
 
-After an error in transport, the game ends instead, so that the next process requests the verdict again.
+An error in transport ends the game, so that the next process requests the verdict again.
 """
 
 
@@ -44,12 +44,12 @@ def _judge(plan: Plan, parts: GameParts) -> GameScript:
     """Return the script of one judged debate: a turn of the judge for each verdict."""
     debate = plan.debate(parts.job)
     judge = parts.protocol.verifier_name
-    *earlier, end = judged_rounds(plan, parts.job)
+    *earlier_rounds, last_round = judged_rounds(plan, parts.job)
     verdicts: list[RoundVerdict] = []
     rounds = list(debate.rounds)
     decision, error = int(Decision.NONE), None
     try:
-        for round_ in earlier:
+        for round_ in earlier_rounds:
             try:
                 replies = yield _turn(parts, debate, round_)
             except _NO_VERDICT as failure:
@@ -57,7 +57,7 @@ def _judge(plan: Plan, parts: GameParts) -> GameScript:
             else:
                 verdicts.append(_verdict(parts, debate, round_, replies[judge]))
                 rounds[round_] = _judged_round(debate.rounds[round_], judge, replies[judge])
-        reply = (yield _turn(parts, debate, end))[judge]
+        reply = (yield _turn(parts, debate, last_round))[judge]
         rounds = _rounds_with_verdict(parts, debate, rounds, reply)
         decision = int(reply.decision)
         outcome = Outcome.NO_DECISION if decision == Decision.NONE else Outcome.DECIDED
@@ -67,8 +67,8 @@ def _judge(plan: Plan, parts: GameParts) -> GameScript:
     rollout = parts.rollout(rounds, decision=decision, outcome=outcome, error=error)
     if plan.spec.experiment.rejudge is not None and plan.spec.experiment.rejudge.verdict == "each":
         confidence = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
-        last = RoundVerdict(end, decision, tuple(rollout.votes or ()), error, *confidence)
-        rollout = rollout.with_verdicts([*verdicts, last])
+        last_verdict = RoundVerdict(last_round, decision, tuple(rollout.votes or ()), error, *confidence)
+        rollout = rollout.with_verdicts([*verdicts, last_verdict])
     return rollout
 
 
@@ -79,7 +79,7 @@ def _turn(parts: GameParts, debate: Debate, round_: int) -> PendingTurn:
 
 
 def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> RoundVerdict:
-    """Return the judge's reply in an earlier round than the debate's last as a `RoundVerdict`."""
+    """Return the judge's reply in a round before the debate's last round as a `RoundVerdict`."""
     judge = parts.protocol.verifier_name
     verdict_round = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
     rounds = [*debate.rounds[:round_], verdict_round]
@@ -88,7 +88,7 @@ def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> Rou
 
 
 def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
-    """Return a round of the debate, with the calls for an earlier verdict than the last one."""
+    """Return a round of the debate with the calls of the judge's verdict in this round."""
     return replace(
         played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
         retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
@@ -100,7 +100,7 @@ def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Roun
     protocol, job = parts.protocol, parts.job
     game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds)
     turn = next(game)
-    replies: Mapping[str, Reply] = {**debate.beside, protocol.verifier_name: reply}
+    replies: Mapping[str, Reply] = {**debate.other_replies, protocol.verifier_name: reply}
     names = [name for name in protocol.agent_names if name in replies]
     try:
         game.send({name: replies[name] for name in names})

@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def sharing(self) -> frozenset[str]:
-        """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
+        """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
         models, trees = self.spec.experiment.models, self.shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play; None for the full run. A shard's games have the same ids and seeds as there."""
+        """The part of the run to play; None for the full run. A game has the same id and seed in both cases."""
         return self.spec.shard
 
     @cached_property
@@ -135,8 +135,8 @@ class Plan:
         return points if self.shard is None else self.shard.points(points)
 
     @cached_property
-    def share(self) -> Experiment:
-        """The experiment with the limits for this process, which are shares of the spec's limits for a shard."""
+    def limited_experiment(self) -> Experiment:
+        """The experiment with the limits for this process: for a shard, its shares of the spec's limits."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
@@ -266,7 +266,7 @@ class Plan:
         return {swapped: {name: agent.model for name, agent in seated.items()} for swapped, seated in cast.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """Return the agents by seat. They have no connection: the caller passes a function that calls models."""
+        """Return the agents by seat. To call models, the agents need a function that the caller passes."""
         experiment, protocol, runtime = self.spec.experiment, self.spec.protocol, AgentRuntime(self.spec.prompts)
         if swapped:
             experiment = replace(experiment, agents=exchange_players(experiment.agents, self.seats))

@@ -32,16 +32,16 @@ class Debate:
     content: str
     """The hash of the datapoint's content."""
     rounds: Sequence[Round]
-    """The rounds before the round of the verdict, so that their number is the index of that round."""
-    beside: Mapping[str, Reply] = field(default_factory=dict)
-    """The replies of the other agents in the round of the verdict. The judge does not see them."""
+    """The rounds before the round of the verdict. The number of rounds is the index of the round of the verdict."""
+    other_replies: Mapping[str, Reply] = field(default_factory=dict)
+    """The replies of the other agents in the round of the verdict. The judge does not see these replies."""
 
     @classmethod
     def of(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
         """Return the debate of a finished game, or the reason why it cannot be judged.
 
-        The debate ends where the game's verifier decided. If it did not decide, the debate ends at the last turn where
-        it could have decided.
+        The debate ends where the game's verifier decided. If the verifier did not decide, the debate ends at the last
+        turn where it could have decided.
         """
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return "lost in transport"
@@ -60,7 +60,7 @@ class Debate:
         return {
             "content": self.content,
             "rounds": [_round_fields(round_) for round_ in self.rounds],
-            "beside": {name: [reply.raw, dict(reply.messages or {})] for name, reply in self.beside.items()},
+            "beside": {name: [reply.raw, dict(reply.messages or {})] for name, reply in self.other_replies.items()},
         }
 
     @classmethod
@@ -127,7 +127,7 @@ class Debates:
     """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
     stopped: str | None = None
-    """A note if `until` stopped the run, whose number of games then depends on its judge's verdicts; else None."""
+    """A note if `until` stopped the run, so that its number of games depends on its judge's verdicts; else None."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:
@@ -135,7 +135,7 @@ class Debates:
         return {key: tagged_hash("debate", debate.to_json()) for key, debate in self.by_job.items()}
 
     def lines(self) -> bytes:
-        """Return the JSON lines that save the debates: a header with the hash of the other lines, and these."""
+        """Return the JSON lines that save the debates: a header with the hash of the rest, and the rest."""
         rows = b"".join(
             orjson.dumps({"datapoint": point, "repeat": repeat, **debate.to_json()}, option=orjson.OPT_APPEND_NEWLINE)
             for (point, repeat), debate in self.by_job.items()
@@ -162,17 +162,17 @@ class Debates:
         header_fields = {name: header[name] for name in _HEADER_FIELDS}
         return cls(**header_fields, by_job=debates, stopped=header.get("stopped"))
 
-    def check_same(self, before: Debates, judged: str) -> None:
-        """Check that no debate of `before` has changed or is missing now. `judged` names the run that judged `before`.
+    def check_same(self, judged_debates: Debates, judging_run: str) -> None:
+        """Check that all debates that a run has judged are still the same. `judging_run` names this run.
 
         Raises:
             RunDirectoryError: a debate has changed or is missing.
         """
-        changed = [key for key, debate in before.hashes.items() if self.hashes.get(key) != debate]
+        changed = [key for key, debate in judged_debates.hashes.items() if self.hashes.get(key) != debate]
         if changed:
             raise RunDirectoryError(
-                f"{judged} has judged {counted(len(changed), 'debate')} of {self.run_id} that have changed since or "
-                f"are missing, such as that of datapoint {changed[0][0]}; add --again to judge the debates in a new "
+                f"{judging_run} has judged {counted(len(changed), 'debate')} of {self.run_id} that have changed since "
+                f"or are missing, such as that of datapoint {changed[0][0]}; add --again to judge the debates in a new "
                 "run"
             )
 

@@ -27,7 +27,7 @@ Key = TypeVar("Key")
 
 
 class NotRecordedError(NipRunError):
-    """An answer that a game needs is not recorded, because the game was not finished."""
+    """Raised if an answer that a game needs is not recorded, because the game was not finished."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RecordedGames:
     recorded: Callable[[SampleKey], CallRecord | EndedRecord | None]
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
     answered: list[AnsweredRequest] = field(default_factory=list)
-    """The requests of the games rebuilt so far, in the order of each game. The caller clears this list."""
+    """The requests of the games rebuilt so far. The caller clears this list."""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -148,7 +148,7 @@ class RecordedGames:
 
 
 def _all_or_first_failure(readers: Mapping[Key, Callable[[], Reply]]) -> dict[Key, Reply]:
-    """Return the reply of each reader. If some fail, call the others too (their calls count), and raise the first."""
+    """Return the reply of each reader. If a reader fails, call the others too, and then raise the first error."""
     replies: dict[Key, Reply] = {}
     failure: NipRunError | None = None
     for key, read in readers.items():

@@ -19,7 +19,7 @@ from runner.rollouts.rollout import Rollout
 HELD_CHARACTERS = 8 << 20
 """The number of characters of answers that may wait in memory.
 
-A character takes up to four bytes, and a game has the text of each answer a second time in its messages.
+A character takes up to four bytes, and a game has the text of each answer twice: also in its messages.
 """
 
 
@@ -47,6 +47,7 @@ class PlanOrderBuffer:
         self.window = window
         """The number of jobs that may wait. The caller may change this number at any time."""
         self._next = 0
+        """The index of the job whose rollouts are passed on next."""
         self._waiting_jobs: dict[int, tuple[FinishedJob, int]] = {}
         """The jobs that wait in memory, each with its size in characters."""
         self._held_characters = 0
@@ -55,7 +56,7 @@ class PlanOrderBuffer:
         """Whether `end` was called: no more rollouts are passed to `sink`."""
 
     def has_room(self, index: int) -> bool:
-        """Return whether the job with this index may start: it is within the window after the first unfinished job."""
+        """Return whether the job with this index may start, because it is among the next `window` jobs."""
         return index < self._next + self.window
 
     def put(self, index: int, rollouts: FinishedJob) -> None:
@@ -105,13 +106,13 @@ def _text_length(rollout: Rollout) -> int:
     )
 
 
-class _StoredRollouts(NamedTuple):
-    """The position of the rollouts of one job in the file."""
+class _StoredLocation(NamedTuple):
+    """The location of one job's rollouts in the temporary file."""
 
     offset: int
     size: int
     jobs: Sequence[Job] | None
-    """The jobs of the rollouts, which stay in memory, or None if the file has the outputs built from the rollouts."""
+    """The job of each rollout, which stays in memory; None if the file has outputs instead of rollouts."""
 
 
 _FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
@@ -123,7 +124,7 @@ class _RolloutFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
-        self._stored: dict[int, _StoredRollouts] = {}
+        self._stored: dict[int, _StoredLocation] = {}
         self._end = 0
 
     def put(self, index: int, rollouts: FinishedJob) -> None:
@@ -141,29 +142,29 @@ class _RolloutFile:
             self._file.flush()
         except OSError as error:
             raise self._write_error(error) from error
-        self._stored[index] = _StoredRollouts(self._end, len(data), jobs)
+        self._stored[index] = _StoredLocation(self._end, len(data), jobs)
         self._end += len(data)
 
     def take(self, index: int) -> FinishedJob | None:
         """Remove and return a job's rollouts; None if they are not stored here."""
-        piece = self._stored.pop(index, None)
-        if piece is None or self._file is None:
+        location = self._stored.pop(index, None)
+        if location is None or self._file is None:
             return None
         try:
-            self._file.seek(piece.offset)
-            data = self._file.read(piece.size)
+            self._file.seek(location.offset)
+            data = self._file.read(location.size)
             if not self._stored:
                 self._file.truncate(0)
                 self._end = 0
         except OSError as error:
             raise self._write_error(error) from error
         content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and no other can open the file
-        if piece.jobs is None:
+        if location.jobs is None:
             outputs: CompactOutputs = content
             return outputs
         return [
             Rollout(job, **dict(zip(_FIELDS, values, strict=True)))
-            for job, values in zip(piece.jobs, content, strict=True)
+            for job, values in zip(location.jobs, content, strict=True)
         ]
 
     def _write_error(self, error: OSError) -> RunError:

@@ -59,7 +59,7 @@ class Call:
     p_accept: PAccept | None = None
     """P(accept) by log-probabilities, if the answer has a verdict and the spec requests this; not in any table."""
     paid: bool = True
-    """Whether this run paid for the answer, not another run. It is in no table, so that a replay has equal tables."""
+    """Whether this run paid for the answer. In no table, so that a run and its replay have the same tables."""
     vote: int = 0
     """The index of the vote; 0 if there is only one."""
     cache_write_tokens: int = 0

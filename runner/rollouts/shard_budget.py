@@ -1,7 +1,7 @@
 """Divides the limits of a run among its shards: budget, concurrency and rates.
 
-A shard is a share of a run's datapoints, which one process plays. The limits of all shards together equal the limits of
-the run.
+A shard is the part of a run's datapoints that one process plays. A share is the part of a limit that a shard gets. All
+shares of a limit add up to the limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from runner.spec.datasets.datapoint import Datapoint, group_datapoints
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 
-USD_PARTS = 1_000_000
-"""The number of parts of a dollar: a share is a number of whole parts."""
+USD_UNITS = 1_000_000
+"""The number of units of a dollar. A share of `budget.usd` is a whole number of units."""
 
 RATES = ("requests_per_minute", "tokens_per_minute")
 
@@ -33,7 +33,7 @@ class Shares:
     """The number of datapoints of each shard."""
 
     def rows(self) -> Iterator[tuple[str, float, float | None]]:
-        """Yield each limit as (spec key, value in the spec, the shard's share); None if the value is too small."""
+        """Yield each limit as (spec key, value in the spec, share). The share is None if the value is too small."""
         experiment = self.experiment
         yield "rollouts.concurrency", experiment.rollouts.concurrency, self._share(experiment.rollouts.concurrency)
         if experiment.budget.usd is not None:
@@ -52,9 +52,9 @@ class Shares:
         return self.shard.share(limit, self.sizes)
 
     def _usd_share(self, usd: float) -> float | None:
-        parts = math.floor(usd * USD_PARTS)
-        share = self.shard.share(parts if parts / USD_PARTS <= usd else parts - 1, self.sizes)
-        return None if share is None else share / USD_PARTS
+        units = math.floor(usd * USD_UNITS)
+        share = self.shard.share(units if units / USD_UNITS <= usd else units - 1, self.sizes)
+        return None if share is None else share / USD_UNITS
 
     def limited_experiment(self) -> Experiment:
         """Return the experiment with each limit replaced by the shard's share."""
@@ -89,8 +89,8 @@ def find_shard_problems(experiment: Experiment, points: Sequence[Datapoint], sha
         return problems
     for key, limit, share in Shares(experiment, shard, shard.sizes(points)).rows():
         if share is None:
-            least = f"{shard.of / USD_PARTS:g}" if key == "budget.usd" else str(shard.of)
-            problems.append(f"{key}: {limit:g} cannot be divided among {shard.of} shards; set it to {least} or more")
+            minimum = f"{shard.of / USD_UNITS:g}" if key == "budget.usd" else str(shard.of)
+            problems.append(f"{key}: {limit:g} cannot be divided among {shard.of} shards; set it to {minimum} or more")
     return problems
 
 

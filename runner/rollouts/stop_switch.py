@@ -12,21 +12,21 @@ class Stopped(NipRunError):
 
 
 class StopSwitch:
-    """A switch that is off until `stop` is called, and then stays on."""
+    """A switch that is off until `stop` is called, and then stays on. Stopping a switch also stops its children."""
 
     def __init__(self, parent: StopSwitch | None = None) -> None:
         self._parent = parent
-        self._branches: list[StopSwitch] = []
+        self._children: list[StopSwitch] = []
         self._stopped = asyncio.Event()
         self._events: list[asyncio.Event] = []
 
-    def branch(self) -> StopSwitch:
-        """Return a switch for a single run: it can be stopped alone, and is also stopped when this switch is."""
-        branch = StopSwitch(self)
-        self._branches.append(branch)
+    def create_child(self) -> StopSwitch:
+        """Return a switch for a single run of several. Stopping it does not stop this switch."""
+        child = StopSwitch(self)
+        self._children.append(child)
         if self.stopping:
-            branch.stop()
-        return branch
+            child.stop()
+        return child
 
     @property
     def stopping(self) -> bool:
@@ -37,14 +37,14 @@ class StopSwitch:
         self._stopped.set()
         for event in self._events:
             event.set()
-        for branch in self._branches:
-            branch.stop()
+        for child in self._children:
+            child.stop()
 
     def stop_all(self) -> None:
         """Stop this run and all runs of the parent switch; do nothing if this run has stopped already.
 
-        A run with `until` stops once its result is clear. An error in the games that it then leaves unfinished does not
-        stop the other runs.
+        A run with `until` stops once its result is clear. A later error in its unfinished games does not stop the other
+        runs.
         """
         if not self.stopping:
             (self if self._parent is None else self._parent).stop()

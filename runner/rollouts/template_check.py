@@ -24,9 +24,9 @@ def check_templates(plan: Plan) -> None:
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in agents.values():
-            rendered = list(_templates_with_rounds(plan, agent))
+            templates = list(_templates_with_rounds(plan, agent))
             for point in plan.points:
-                for error in _failures(plan, agent, rendered, point):
+                for error in _failures(plan, agent, templates, point):
                     key = (error.template, error.line or 1, error.reason)
                     points = failures.setdefault(key, [])
                     if point.id not in points[-1:]:
@@ -47,19 +47,21 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
     Only the variable `questions_left` depends on the round.
     """
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
-    used = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
+    used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
-    distinct = {protocol.questions_left(i) if "questions_left" in used else 0: i for i in reversed(rounds)}
-    yield from (("", round_) for round_ in distinct.values())
+    round_by_questions = {
+        protocol.questions_left(i) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
+    }
+    yield from (("", round_) for round_ in round_by_questions.values())
     if agent.agent_spec.last_round_message:
         yield LAST_ROUND, protocol.max_message_rounds - 1
 
 
 def _failures(
-    plan: Plan, agent: Agent, rendered: list[tuple[str, int]], point: Datapoint
+    plan: Plan, agent: Agent, templates: list[tuple[str, int]], point: Datapoint
 ) -> Iterator[TemplateFailedError]:
     for stance in {point.prover_stance if stance is None else stance for stance, _ in plan.variants}:
-        for suffix, round_ in rendered:
+        for suffix, round_ in templates:
             observation = Observation(round_, (), point.columns, prover_stance=stance)
             try:
                 agent.instructions(suffix, observation, round_)

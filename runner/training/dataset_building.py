@@ -105,7 +105,7 @@ class _Builder:
             plan = run.reconstructor.plan
             assert plan.shape is not None
             agents = {agent: run.agents[agent]}
-            for branches in run.reconstructor.by_job():
+            for branches in run.reconstructor.rollouts_by_job():
                 root = build_tree(branches, plan.shape)
                 if root is not None:
                     for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
@@ -141,7 +141,7 @@ def _examples(
     """Yield an agent's examples from one game; if `replaces`, the label replaces the verifier's guess."""
     run = candidate.games
     player = run.agents[agent]
-    for rollout in run.reconstructor.of_job(candidate.job):
+    for rollout in run.reconstructor.rollouts_of(candidate.job):
         chats = supervised_examples(player, rollout, replace_verifier_guess_with_true_label=replaces)
         for example in format_.examples(chats):
             source = example_source(player, rollout, run.run_id, example.round)

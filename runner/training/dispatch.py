@@ -58,7 +58,8 @@ def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -
     raised instead.
 
     Raises:
-        UsageError, NipRunError: see `run_plan`. An error stops the other runs.
+        UsageError, NipRunError: see `run_plan`. An error stops the other runs; for an exhausted budget, see
+            `run_together`.
     """
     first = 0
     with shared_engine(run.plan.spec.experiment.execution for run in runs):

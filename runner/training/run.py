@@ -87,7 +87,7 @@ def train(
     """
     _check_manual_models(plan, options.manual_models)
     check_run_id(run_id)
-    with nullcontext() if options.locked else results.lock(run_id):
+    with nullcontext() if options.holds_lock else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
         _rebuild_parts(results, folder)
         finished = manifest.status == Status.DONE and folder.metrics.is_file()

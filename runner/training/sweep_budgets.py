@@ -22,7 +22,7 @@ class Budgets:
 
     by_key: Mapping[Hashable, Budget]
     """The budgets, each by the key of the runs that share it."""
-    locked: frozenset[str]
+    locked_run_ids: frozenset[str]
     """The ids of the runs that are locked."""
 
 
@@ -42,7 +42,7 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
     allow_open_files(len(runs))
     with ExitStack() as locks:
         for key, plan, run_id in runs:
-            settings = plan.games.share.budget
+            settings = plan.games.limited_experiment.budget
             if not settings.limited:
                 continue
             budget = budgets.setdefault(key, Budget(settings))

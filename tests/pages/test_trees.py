@@ -85,7 +85,7 @@ def test_answers_are_worth_what_the_trainer_says(trees: Trees, results: Path) ->
     plan = saved_plan(folder)
     assert plan.shape is not None
     reconstructor = Reconstructor(folder, plan)
-    for tree, branches in zip(trees[2], reconstructor.by_job(), strict=True):
+    for tree, branches in zip(trees[2], reconstructor.rollouts_by_job(), strict=True):
         root = build_tree(branches, plan.shape)
         assert root is not None
         worth = {node.path: node.expected_reward("verifier") for node in root.nodes()}

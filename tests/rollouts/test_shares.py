@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.execution.shard_consistency import in_shard
+from runner.runs.execution.shard_consistency import plan_of_shard
 from runner.spec.datasets.shards import Shard
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
@@ -35,7 +35,7 @@ def limited(folder: Path) -> Plan:
 @pytest.mark.parametrize("of", [1, 3, 7])
 def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> None:
     whole = limited(tmp_path)
-    shares = [in_shard(whole, shard).share for shard in Shard(1, of).all()]
+    shares = [plan_of_shard(whole, shard).limited_experiment for shard in Shard(1, of).all()]
     said = whole.spec.experiment
     assert sum(one.rollouts.concurrency for one in shares) == said.rollouts.concurrency
     assert sum(one.budget.tokens or 0 for one in shares) == said.budget.tokens
@@ -48,7 +48,7 @@ def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> No
 
 def test_a_shard_has_the_jobs_of_the_whole_run_and_its_identity(tmp_path: Path) -> None:
     whole = limited(tmp_path)
-    parts = [in_shard(whole, shard) for shard in Shard(1, 3).all()]
+    parts = [plan_of_shard(whole, shard) for shard in Shard(1, 3).all()]
     assert {part.identity for part in parts} == {whole.identity}
     jobs = {job.rollout_id: job for job in whole.jobs()}
     played = [job for part in parts for job in part.jobs()]
@@ -67,7 +67,7 @@ def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> Non
     narrow = replace(spec.experiment.rollouts, concurrency=2)
     wrong = replace(spec, experiment=replace(spec.experiment, budget=budget, rollouts=narrow))
     with pytest.raises(UsageError) as refused:
-        in_shard(Plan(wrong), Shard(1, 3))
+        plan_of_shard(Plan(wrong), Shard(1, 3))
     said = "\n".join(refused.value.lines())
     assert "rollouts.concurrency: 2 cannot be divided among 3 shards; set it to 3 or more" in said
     assert "budget.completions: 2 cannot be divided" in said
@@ -83,4 +83,4 @@ def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> Non
 def test_a_run_that_cannot_be_played_in_shards_says_why(tmp_path: Path, override: str, why: str) -> None:
     plan = Plan(load_spec(spec_file(tmp_path), [override]))
     with pytest.raises(UsageError, match=why):
-        in_shard(plan, Shard(1, 3))
+        plan_of_shard(plan, Shard(1, 3))

@@ -49,10 +49,10 @@ def test_a_stop_sets_the_events_that_others_wait_for() -> None:
 
 def test_a_branch_stops_alone_and_with_what_it_is_a_branch_of() -> None:
     stop = StopSwitch()
-    decided, other = stop.branch(), stop.branch()
+    decided, other = stop.create_child(), stop.create_child()
     decided.stop()
     assert (decided.stopping, other.stopping, stop.stopping) == (True, False, False)
     decided.stop_all()  # a refusal that came to a run which had stopped for itself
     assert (other.stopping, stop.stopping) == (False, False)
     other.stop_all()
-    assert (other.stopping, stop.stopping, stop.branch().stopping) == (True, True, True)
+    assert (other.stopping, stop.stopping, stop.create_child().stopping) == (True, True, True)

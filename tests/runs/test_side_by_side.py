@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,29 @@ def test_points_share_a_budget_to_the_cent(tmp_path: Path) -> None:
         costs = [json.loads(path.read_text())["cost_usd"] for path in tmp_path.glob("results/runs/*/manifest.json")]
         assert len(costs) > 1
         assert sum(costs) == pytest.approx(provider.billed_usd(100.0, 400.0), abs=1e-9)
+
+
+@pytest.mark.gate
+def test_a_spent_budget_stops_the_points_that_share_it_and_all_other_runs_are_played(tmp_path: Path) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "spent": {"budget": {"completions": 1}, "sweep": {"seed": [1, 2]}},
+        "rich": {"budget": {"completions": 1000}},
+        "free": {},
+    }
+    for name in changes:
+        (tmp_path / name).mkdir()
+    with serving() as server:
+        paths = [
+            spec_file(tmp_path / name, server.base_url, size=2, name=name, rollouts={"concurrency": 1}, **changed)
+            for name, changed in changes.items()
+        ]
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
+            code = main(["run", *map(str, paths), "-q", "--results", str(tmp_path / "results")])
+    assert code == 3, err.getvalue()
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("results/runs/*/manifest.json")]
+    assert sorted((manifest["run_id"].split("-")[0], manifest["status"]) for manifest in manifests) == [
+        ("free", "done"), ("rich", "done"), ("spent", "interrupted"),
+    ]  # fmt: skip
 
 
 @pytest.mark.full

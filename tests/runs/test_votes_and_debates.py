@@ -121,7 +121,7 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path)))
     debate = Debate.of(rollout(plan, 3, Outcome.DECIDED), plan.spec.protocol)
     assert isinstance(debate, Debate)
-    debate = replace(debate, beside={"prover": Reply("heard by nobody", {"main": "heard by nobody"}, calls=0)})
+    debate = replace(debate, other_replies={"prover": Reply("heard by nobody", {"main": "heard by nobody"}, calls=0)})
     context: dict[str, Any] = {"seed": 7, "protocol.use": "x"}
     written = Debates("run", "id", "abc", context, 1, {"lost in transport": 1}, {("p0", 0): debate})
     lines = written.lines().splitlines(keepends=True)
@@ -132,7 +132,7 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
         RunDirectoryError,
         match=r"judged 1 debate of run that have changed since or are missing, such as that of datapoint p0",
     ):
-        replace(written, by_job={("p0", 0): replace(debate, beside={})}).check_same(written, "run judged")
+        replace(written, by_job={("p0", 0): replace(debate, other_replies={})}).check_same(written, "run judged")
     with pytest.raises(ValueError, match="the debates differ"):
         Debates.from_lines([lines[0], lines[1].replace(b"said 1", b"said 2")])
 

@@ -185,7 +185,7 @@ class _RunCommand:
         options = RunOptions(
             replay=self._selection.replay,
             budget=budgets.by_key.get(point.path),
-            locked=run_id in budgets.locked,
+            holds_lock=run_id in budgets.locked_run_ids,
             watch=watch,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,

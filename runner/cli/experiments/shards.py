@@ -19,7 +19,7 @@ from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
 from runner.rollouts.plan import Plan
-from runner.runs.execution.shard_consistency import describe_shards, in_shard, parse_shard, shares_of
+from runner.runs.execution.shard_consistency import describe_shards, parse_shard, plan_of_shard, shares_of
 from runner.spec.datasets.shards import Shard
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> li
     problems: dict[str, None] = {}
     for point in points:
         try:
-            restricted.append(replace(point, plan=in_shard(point.plan, shard)))
+            restricted.append(replace(point, plan=plan_of_shard(point.plan, shard)))
         except UsageError as error:
             problems.update(dict.fromkeys(f"{point.path}: {line}" for line in error.lines()))
     if problems:

@@ -259,7 +259,7 @@ def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
 
 def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
     try:
-        for rollouts in reconstructor.by_job():
+        for rollouts in reconstructor.rollouts_by_job():
             files.add(rollouts)
         return files.close()
     except BaseException:

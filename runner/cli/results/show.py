@@ -95,7 +95,7 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
         rows = [row.to_json() for row in rollouts.rows()]
         problems = [problem.to_json() for problem in load_problems(folder)]
         facts = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": problems, "rollouts": rows}
-        print_json({**facts, "more": rollouts.more})
+        print_json({**facts, "more": rollouts.further_count})
         return ExitCode.DONE
     is_filtered = row_filter != RowFilter()
     if not is_filtered:
@@ -143,7 +143,7 @@ def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
     undecided = RolloutList(folder, RowFilter(undecided=True, repeat=row_filter.repeat), 0)
     for _ in undecided.rows():
         pass
-    count = "some" if undecided.more is None else undecided.more
+    count = "some" if undecided.further_count is None else undecided.further_count
     return "no wrong verdict" + (f"; {count} without a verdict: --undecided" if count else "")
 
 
@@ -355,7 +355,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_named(job)]
     has_finished = False
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for rollout in (rollout for job in jobs for rollout in reconstructor.of_job(job) if is_named(rollout.job)):
+        for rollout in (rollout for job in jobs for rollout in reconstructor.rollouts_of(job) if is_named(rollout.job)):
             has_finished = True
             if row_filter.accepts(rollout):
                 if not args.quiet and len(jobs) > 1 and plan.shape is None and row_filter == RowFilter():

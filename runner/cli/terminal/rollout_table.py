@@ -26,8 +26,8 @@ def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
     while page := list(islice(rows, PAGE_ROWS)):
         first = first or page[0]
         _print_page(page)
-    if rollouts.more != 0:
-        say(f"{'there are more' if rollouts.more is None else f'{rollouts.more} more'}: add --all, or --limit N")
+    if (count := rollouts.further_count) != 0:
+        say(f"{'there are more' if count is None else f'{count} more'}: add --all, or --limit N")
     return first
 
 

@@ -82,7 +82,7 @@ class _TranscriptPrinter:
     def _print_turn(self, number: int, played: Round | None, agent: str) -> None:
         """Print one agent's turn: failed calls, unusable answers, and the delivered messages."""
         answers, color = self.details.answers(number, agent), self.colors[agent]
-        failures = self.details.failed(number, agent)
+        failures = self.details.failed_calls(number, agent)
         for number_of_answer, answer in enumerate(answers, 1):
             while failures and failures[0].sample.attempt <= answer.attempt:
                 self._print_failed_call(failures.pop(0), number, agent)

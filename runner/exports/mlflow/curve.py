@@ -75,7 +75,7 @@ class Curve:
             self._jobs = played_jobs(self._folder, self.plan)
         unfinished, self._unfinished = self._unfinished, []
         for job in chain(unfinished, self._jobs):
-            rollouts, answered = self._reconstructor.with_answered_of(job)
+            rollouts, answered = self._reconstructor.rollouts_and_requests_of(job)
             times = (request.created_ms for request in answered)
             earliest_ms = started_ms(manifest) - CLOCK_SKEW_MS
             ended_ms = max((round(time) for time in times if time and time >= earliest_ms), default=None)

@@ -113,7 +113,7 @@ class JournalReading:
         """Evaluate the games that may be finished, and return whether there was time for all of them."""
         jobs = sorted(self._probably_finished(is_end=is_end), key=lambda job: job.index)
         for tried, job in enumerate(jobs, 1):
-            rollouts, answered = self._reconstructor.with_answered_of(job)
+            rollouts, answered = self._reconstructor.rollouts_and_requests_of(job)
             del self._unevaluated[job.index]
             for game in job_games(self._reconstructor, rollouts, answered, has_rows=self._has_rows):
                 self._add_game(game)

@@ -73,7 +73,7 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterato
     """
     plan = played_plan(folder, known_dataset)
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for rollouts, answered in reconstructor.with_answered():
+        for rollouts, answered in reconstructor.rollouts_and_requests():
             yield from job_games(reconstructor, rollouts, answered, has_rows=known_dataset is None)
 
 
@@ -254,7 +254,7 @@ class _Packer:
                 "cut_off": played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
                 "answers": list(self._pack_answers(number, agent)),
-                "failed": [{"error": call.error, "wait": call.wait} for call in details.failed(number, agent)],
+                "failed": [{"error": call.error, "wait": call.wait} for call in details.failed_calls(number, agent)],
                 "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
                 "decision": self._decision(agent, played),
             }

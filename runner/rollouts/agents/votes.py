@@ -30,7 +30,7 @@ def majority(decisions: Sequence[int]) -> int:
 
 
 async def reply_by_vote(
-    ask: Callable[[int], Coroutine[Any, Any, Reply]],
+    request_vote: Callable[[int], Coroutine[Any, Any, Reply]],
     votes: int,
     *,
     must_decide: bool,
@@ -38,13 +38,13 @@ async def reply_by_vote(
 ) -> Reply:
     """Collect the votes, and return the combined reply; see `combine_votes`.
 
-    `ask` requests the vote with this index. If the first answer does not decide and need not decide, it is the reply
-    without further votes. Otherwise, the other votes are requested concurrently.
+    `request_vote` requests the vote with an index. If the first vote is final (see `is_final`), it is the reply.
+    Otherwise, the other votes are requested concurrently.
     """
-    first = await ask(0)
+    first = await request_vote(0)
     if is_final(first, votes, must_decide=must_decide):
         return first
-    tasks = [asyncio.create_task(ask(vote)) for vote in range(1, votes)]
+    tasks = [asyncio.create_task(request_vote(vote)) for vote in range(1, votes)]
     try:
         await wait_for_replies(tasks)
     finally:
@@ -54,7 +54,7 @@ async def reply_by_vote(
 
 
 def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
-    """Return whether the first vote is already the reply, without other votes."""
+    """Return whether the first vote is the reply: it is the only one, or leaves the decision to a later round."""
     return votes == 1 or (first.decision == Decision.NONE and not must_decide)
 
 

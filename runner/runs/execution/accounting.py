@@ -1,7 +1,7 @@
 """Counts the answers and rollouts of a run, for its progress display and for its manifest.
 
-A session counts each answer when a game gets it, and each rollout with its calls when its rows are written. The
-progress display uses the first counts, and the manifest of a finished run the second.
+A session counts each answer when a game gets it, for the progress display. It counts each rollout with its calls when
+the rollout's rows are written, for the manifest of a finished run.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ class CountedRollout(NamedTuple):
 
     outcome: str
     correct: bool | None
-    """Whether the verdict is correct; None if there is none to judge."""
-    failed: int
-    """The number of failed calls."""
+    """Whether the verdict is correct; None if the rollout failed in transport or its datapoint has no label."""
+    failed_calls: int
     completions: int
     tokens: tuple[int, ...]
     """The token counts in the order of `TOKEN_CLASSES`."""
@@ -129,10 +128,10 @@ class Accounting:
         self._costs = costs
         self._watch = watch or (lambda _: None)
         self._plan = plan
-        self._written = UsageTotals()
+        self._written_totals = UsageTotals()
         """The totals of the calls in the tables. Replayed answers cost nothing."""
         self._failed_calls = 0
-        """The number of failed calls in the tables, including those of earlier processes."""
+        """The number of failed calls in the tables, including the failed calls of earlier processes."""
         self._copied_answers: Counter[str] = Counter()
         """The number of rollouts whose verdict was copied from another run, by the id of that run."""
         self.problems = GameProblems(plan)
@@ -141,6 +140,7 @@ class Accounting:
         self._new_answers = AnswerCounts()
         """The usable and unusable answers that models gave since this command started."""
         self._has_warned = False
+        """Whether the warning about many unusable answers was shown."""
 
     def count_answer(self, request: Request, completion: Completion) -> None:
         """Count an answer that has just arrived, and report the progress."""
@@ -150,7 +150,7 @@ class Accounting:
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def count_remote_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
+    def count_worker_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
         """Count answers that games in a worker process received, and report the progress."""
         is_priced = from_cache or self._costs.prices[group] is not None
         self.progress.priced = self.progress.priced and is_priced
@@ -211,10 +211,10 @@ class Accounting:
     def values_of(self, rollout: Rollout) -> CountedRollout:
         """Return the values of a finished rollout that `count` needs."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
-        totals, usd, failed = UsageTotals(), [], 0
+        totals, usd, failed_calls = UsageTotals(), [], 0
         for call in rollout.calls:
             is_answered = call.finish_reason is not None
-            failed += call.error is not None and not is_answered
+            failed_calls += call.error is not None and not is_answered
             price = prices[groups[call.agent]] if call.paid else None
             totals.count(call.usage, None, int(is_answered))
             if price is not None:
@@ -223,24 +223,24 @@ class Accounting:
         origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
         tokens = totals.token_counts
         return CountedRollout(
-            rollout.outcome.value, rollout.correct, failed, totals.completions, tokens, tuple(usd), origin
+            rollout.outcome.value, rollout.correct, failed_calls, totals.completions, tokens, tuple(usd), origin
         )
 
     def count(self, rollout: CountedRollout) -> None:
         """Count a finished rollout, given as the result of `values_of`."""
-        progress, written = self.progress, self._written
+        progress, totals = self.progress, self._written_totals
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
         if rollout.correct is not None:
             progress.judged += 1
             progress.right += rollout.correct
-        self._failed_calls += rollout.failed
+        self._failed_calls += rollout.failed_calls
         if rollout.origin is not None:
             self._copied_answers[rollout.origin] += 1
-        written.completions += rollout.completions
-        written.add_tokens(rollout.tokens)
+        totals.completions += rollout.completions
+        totals.add_tokens(rollout.tokens)
         for usd in rollout.usd:
-            written.usd += usd
+            totals.usd += usd
 
     def end_job(self) -> None:
         """Count a job whose rollouts are all finished."""
@@ -259,11 +259,8 @@ class Accounting:
             return Status.FAILED
         return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
 
-    def lost(self) -> str | None:
-        """Describe the lost rollouts of an incomplete run: the number, the limit and one example.
-
-        Return None for a run that is not incomplete.
-        """
+    def describe_loss(self) -> str | None:
+        """Describe the lost rollouts of an incomplete run: the number, the limit and one example. Else return None."""
         if self.status() != Status.INCOMPLETE:
             return None
         return (
@@ -273,7 +270,7 @@ class Accounting:
         )
 
     def unfinished_counts(self, spent: Spending) -> Counts:
-        """Return the counts for the manifest of an unfinished run; `spent` is the spending in its journal."""
+        """Return the counts for the manifest of an unfinished run; `spent` is the run's spending so far."""
         return {
             "rollouts": self.progress.rollouts,
             "completions": spent.at_most.completions,
@@ -283,21 +280,21 @@ class Accounting:
         }
 
     def final_counts(self, spent: UsageTotals) -> Counts:
-        """Return the counts for the manifest of a finished run; `spent` is the maximum that it may have cost."""
+        """Return the counts for the manifest of a finished run; `spent` is the most that the run may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,
-            "completions": self._written.completions,
-            "prompt_tokens": self._written.prompt_tokens,
-            "completion_tokens": self._written.completion_tokens,
-            "cached_tokens": self._written.cached_tokens,
+            "completions": self._written_totals.completions,
+            "prompt_tokens": self._written_totals.prompt_tokens,
+            "completion_tokens": self._written_totals.completion_tokens,
+            "cached_tokens": self._written_totals.cached_tokens,
             "failed_calls": self._failed_calls,
-            "cost_usd": self._round_cost(self._written.usd),
+            "cost_usd": self._round_cost(self._written_totals.usd),
             "cost_usd_at_most": self._round_cost(spent.usd),
             "transport_failed": self.transport_failed,
             "answers_from": dict(sorted(self._copied_answers.items())),
         }
         for name in LATER_CLASSES:
-            if count := getattr(self._written, name):
+            if count := getattr(self._written_totals, name):
                 counts[name] = count  # type: ignore[literal-required]
         return counts
 

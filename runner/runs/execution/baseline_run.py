@@ -32,7 +32,7 @@ def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScor
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    # A resumed run, a saved spec and a downloaded spec have the baseline's scores in their folder: prefer these.
+    # The folder of a resumed run, of a saved spec or of a downloaded spec has the baseline's scores: prefer these.
     spec, folders = plan.spec, [results.run(new_run_id).path]
     if spec.path is not None:
         folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
@@ -97,8 +97,8 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
     for point in other_spec.dataset.datapoints:
         if point.id in played:
             key, (right, games) = datapoint_key(point, columns), played[point.id]
-            before = sums.get(key, (0, 0))
-            sums[key] = (before[0] + right, before[1] + games)
+            earlier_right, earlier_games = sums.get(key, (0, 0))
+            sums[key] = (earlier_right + right, earlier_games + games)
     scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, sums)
     if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(

@@ -25,7 +25,7 @@ from runner.runs.execution.unusable import AnswerJudge
 
 @dataclass
 class RecordedCallEvents(CallEvents):
-    """The reactions that are the same in a run of one process and in a worker."""
+    """The part of the handling that is the same in a run of one process and in a worker."""
 
     costs: CallCosts
     stop: StopSwitch
@@ -42,9 +42,9 @@ class RecordedCallEvents(CallEvents):
 
     def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
         """Add a failed attempt to its game's calls, and return its record for the journal."""
-        # A failed call that may have been billed is charged even without a budget, because a budget may be set later.
-        charge = cost_of_failure(self.costs.worst_case(request), error)
-        charged = charge if self.is_budgeted or charge.tokens else None
+        # The cost of a call that may be billed is recorded even without a budget, because a budget may be set later.
+        cost = cost_of_failure(self.costs.worst_case(request), error)
+        charged = cost if self.is_budgeted or cost.tokens else None
         record = FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
         self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
         return record.to_json()
@@ -78,11 +78,11 @@ class RunCallEvents(RecordedCallEvents):
         self.in_flight.settled(request.sample)
         self.stop.check()
 
-    def server_down(self, server: str, message: str | None) -> None:
-        self.accounting.warn(server, message)
+    def server_status_changed(self, server: str, problem: str | None) -> None:
+        self.accounting.warn(server, problem)
 
-    def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
-        self.notes.report_unlike(group, server, calls, error_text)
+    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        self.notes.report_differing_server(group, server, refused_calls, error_text)
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self.accounting.count_new(self.judge.judge(request, completion))

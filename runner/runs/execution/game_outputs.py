@@ -1,7 +1,7 @@
 """The outputs of a finished game: the data for the run's files and counts.
 
-Outputs are small plain data: numbers, and lines that are ready to be written. They are built by the process that plays
-the game, which may be a worker. The main process, called the writer, writes them in the order of the plan.
+Outputs are small plain data: numbers, and lines that are ready to be written. The process that plays a game builds its
+outputs; this process may be a worker. The main process, called the writer, writes all outputs in the order of the plan.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WorkerRollout(NamedTuple):
     output: RolloutOutput
     counted: CountedRollout
     problem_free_counts: tuple[int, int]
-    """The numbers of answers and messages. If a rollout has a problem, the worker sends the rollout instead."""
+    """The numbers of answers and messages. (For a rollout with a problem, the worker sends the rollout itself.)"""
 
 
 @dataclass(frozen=True)
@@ -94,28 +94,32 @@ def _score(rollout: Rollout) -> GameScore | None:
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
-    """Return the settings of a run's fine-tune files; None if it writes none. For a shard, the merge writes them."""
+    """Return the settings of a run's fine-tune files; None if it writes none. A shard writes none; the merge does."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
 def needs_rollouts(plan: Plan) -> bool:
     """Return whether the writer needs the rollouts themselves, and not only their outputs.
 
-    It needs them for the statistics and preference pairs of trees (several responses to each step of a game), for
-    debates that are judged again, and for the stopping rule (`until`).
+    The writer needs them for the statistics and preference pairs of trees (several responses to each step of a
+    game), for debates that are judged again, and for the stopping rule (`until`).
     """
     return plan.shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
 
 
 _MAX_INTERNED = 1 << 12
-"""The maximum size of the table of interned values, which is then cleared."""
+"""The number of interned values at which their table is cleared."""
 
 
 class WorkerOutputBuilder:
     """Builds the outputs of games in a worker."""
 
     def __init__(self, plan: Plan, run_id: str, costs: CallCosts) -> None:
-        """Prepare the builder. Raises `UsageError` if `fine_tune` names an agent that does not exist."""
+        """Prepare the builder.
+
+        Raises:
+            UsageError: `fine_tune` names an agent that does not exist.
+        """
         settings = fine_tune_of(plan)
         examples = None
         if settings:
@@ -125,20 +129,22 @@ class WorkerOutputBuilder:
         self._intern_table: dict[Any, Any] = {}
 
     def build(self, rollouts: Sequence[Rollout]) -> WorkerGame | None:
-        """Build the outputs of a game; return None if a rollout has a problem, because the writer then needs it."""
+        """Build the outputs of a game. Return None if a rollout has a problem; the writer then needs the rollouts."""
         outputs = []
         for rollout in rollouts:
             problem_free_counts = self._accounting.problems.problem_free_counts(rollout)
             if problem_free_counts is None:
                 return None
             output = self._builder.build(rollout)
-            numbers = output.measured._replace(added=self._intern(output.measured.added))
+            measured = output.measured._replace(added=self._intern(output.measured.added))
             counted = self._intern(self._accounting.values_of(rollout))
-            outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._intern(problem_free_counts)))
+            outputs.append(
+                WorkerRollout(output._replace(measured=measured), counted, self._intern(problem_free_counts))
+            )
         return WorkerGame(outputs)
 
-    def _intern(self, numbers: Any) -> Any:
-        """Return the first object that was equal to this one, so that pickle writes equal values only once."""
+    def _intern(self, value: Any) -> Any:
+        """Return the first object that was equal to this value, so that pickle writes equal values only once."""
         if len(self._intern_table) >= _MAX_INTERNED:
             self._intern_table.clear()
-        return self._intern_table.setdefault(numbers, numbers)
+        return self._intern_table.setdefault(value, value)

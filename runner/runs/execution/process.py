@@ -25,10 +25,10 @@ from runner.base.storage.safe_files import append_to
 from runner.rollouts.stop_switch import StopSwitch
 
 GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0}
-"""The time that calls in flight have to finish after the first signal.
+"""The time that calls in flight have to end after the first signal.
 
-The time is short for SIGTERM, whose sender usually kills the process soon after. After SIGINT, a person who does not
-want to wait can press Ctrl-C again.
+The time is short for SIGTERM, because its sender usually kills the process soon. After SIGINT, a person can press
+Ctrl-C again to end the wait.
 """
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
@@ -43,8 +43,8 @@ class _RunLog(logging.StreamHandler[TextIO]):
     Errors such as a full disk are ignored, because the journal reports them.
     """
 
-    level_before: int | None = None
-    """The logger's level before this handler lowered it; None if this handler did not."""
+    original_level: int | None = None
+    """The level to restore, if this handler lowered the logger's level; otherwise None."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         return self in _LOGS.get() and super().handle(record)
@@ -74,7 +74,7 @@ def log_to(path: Path) -> Iterator[None]:
     handler = _RunLog(stream)
     handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
     if _logging.getEffectiveLevel() > logging.INFO:
-        handler.level_before = _logging.level
+        handler.original_level = _logging.level
         _logging.setLevel(logging.INFO)
     _logging.addHandler(handler)
     context = _LOGS.set((*_LOGS.get(), handler))
@@ -91,13 +91,13 @@ def log_to(path: Path) -> Iterator[None]:
 
 def _restore_level(handler: _RunLog) -> None:
     """Restore the logger's level if no other run's log is open; otherwise leave this to one of the other logs."""
-    if handler.level_before is None:
+    if handler.original_level is None:
         return
     other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
     if other_logs:
-        other_logs[0].level_before = handler.level_before
+        other_logs[0].original_level = handler.original_level
     else:
-        _logging.setLevel(handler.level_before)
+        _logging.setLevel(handler.original_level)
 
 
 @contextmanager
@@ -107,12 +107,12 @@ def relaxed_gc() -> Iterator[None]:
     Thousands of games in flight have many objects but hardly any garbage. With the default thresholds, searching for
     garbage takes a fifth of the CPU time.
     """
-    before = gc.get_threshold()
+    original_thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*original_thresholds)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ async def wait_for_signals() -> None:
 def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Make the loop call `act` with each SIGINT and SIGTERM. Outside of the main thread, this block changes nothing."""
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    original_handlers = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
             loop.add_signal_handler(number, act, number)
@@ -170,14 +170,14 @@ def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Sig
     finally:
         for number in numbers:
             with suppress(ValueError, RuntimeError):
-                # The loop restores the system's default, not the handler from before the games.
+                # The loop sets the system's default handler, not the original one.
                 if loop.remove_signal_handler(number):
-                    signal.signal(number, before[number])
+                    signal.signal(number, original_handlers[number])
 
 
 @contextmanager
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """Make SIGTERM act like SIGINT in this block, for the work before and after the games.
+    """Make SIGTERM act like SIGINT in this block, for the work of a command before and after the games.
 
     The handler sends SIGINT instead of raising an exception itself, because the library code that runs at that moment
     could swallow the exception. While an event loop runs, SIGINT cancels its task.
@@ -190,19 +190,19 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
             raise KeyboardInterrupt  # SIGINT is ignored, as in the background of a shell
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # only the main thread can set handlers, and this is another one
+        original_handler = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # this is not the main thread, and only the main thread can set handlers
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, original_handler)
 
 
 @contextmanager
 def interruptible(run_id: str) -> Iterator[None]:
-    """Raise `Interrupted` if SIGINT or SIGTERM ends this block, also before and after the games of a run."""
+    """Raise `Interrupted` if SIGINT or SIGTERM ends this block, even while no game is played."""
     try:
         with sigterm_as_keyboard_interrupt():
             yield
@@ -215,11 +215,11 @@ def interruption(run_id: str) -> Interrupted:
     return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")
 
 
-def allow_open_files(more: int) -> None:
-    """Raise this process's soft limit of open files by `more`, as far as its hard limit allows."""
+def allow_open_files(additional: int) -> None:
+    """Raise this process's soft limit of open files by `additional`, but at most to its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        target = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
+        target = soft + additional if hard == resource.RLIM_INFINITY else min(soft + additional, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 

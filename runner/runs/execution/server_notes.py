@@ -19,15 +19,15 @@ from runner.models.settings import ModelSettings
 log = logging.getLogger("nip_run.notes")
 
 MAX_PROMPTS = 4096
-"""The maximum number of prompts whose last answer is stored. Few are enough, because a prompt is repeated soon."""
+"""The maximum number of prompts whose last answer is stored. Few are enough, because repeated prompts follow soon."""
 
 SUSPICIOUS_PAIRS = 5
-"""The number of equal pairs of short answers to report; fewer are often chance, for example with bare verdicts."""
+"""The number of equal pairs of short answers to report. Fewer can be chance, as with bare verdicts."""
 
 LONG_ANSWER = 200
-"""The minimum length in characters of two answers to report as equal at their first occurrence."""
+"""The length in characters from which even a single pair of equal answers is reported."""
 
-_ALTERED = {
+_ALTERATION_NOTES = {
     "choices": "the server of {group} returns more answers to a call than requested; nip-run ignores the extra ones",
     "secret": "nip-run removed a secret from an answer of {group} and marked the answer's record (`altered`)",
     "bytes": "nip-run repaired an answer of {group} that was not strict JSON or UTF-8, and marked it (`altered`)",
@@ -37,11 +37,11 @@ _ALTERED = {
 
 @dataclass
 class _AnswerPairs:
-    """The number of times that two answers to the same prompt were equal, for one model group with a fixed seed."""
+    """The equal pairs of answers to the same prompt, for one model group with a fixed seed."""
 
     equal: int = 0
     is_settled: bool = False
-    """Whether the check is over: two answers differed, or the note was already reported."""
+    """Whether the check has ended, because two answers differed or the note was reported."""
 
 
 class ServerNotes:
@@ -54,43 +54,43 @@ class ServerNotes:
         self._groups = groups
         self._notes = notes
         self._on_note = on_note
-        self._reported: set[str] = set()
-        self._unlike: dict[tuple[str, str], tuple[int, str, str]] = {}
-        """The number of refused calls, the first error and the note, by group and server."""
-        self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
-        self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
-        """The sample and the hash of the last answer, by group and hash of the prompt."""
-        self._pairs = {group: _AnswerPairs() for group in groups}
+        self._reported_subjects: set[str] = set()
+        self._differing_servers: dict[tuple[str, str], tuple[int, str, str]] = {}
+        """The number of refused calls, the first error and the current note, by group and server."""
+        self._lost_messages = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
+        self._last_answers: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
+        """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
+        self._answer_pairs = {group: _AnswerPairs() for group in groups}
         self._sampling = {group: settings.sampling() for group, settings in groups.items()}
 
-    def note(self, line: str, about: str | None = None) -> None:
-        """Add a note, unless the run already has the same note or another one with the same `about`."""
-        if line not in self._notes and about not in self._reported:
-            if about is not None:
-                self._reported.add(about)
+    def note(self, line: str, subject: str | None = None) -> None:
+        """Add a note, unless the run already has the same note or another one on the same subject."""
+        if line not in self._notes and subject not in self._reported_subjects:
+            if subject is not None:
+                self._reported_subjects.add(subject)
             self._notes.append(line)
             log.warning("%s", line)
             self._on_note(line)
 
-    def report_unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
-        """Report that one server of a group refused `calls` more calls that the group's other servers accepted.
+    def report_differing_server(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        """Report that one server of a group refused further calls that the group's other servers accepted.
 
         `error_text` is the server's last error. The note gives the total number of refused calls.
         """
         key = group, server
-        before, first_error, note = self._unlike.get(key, (0, error_text, ""))
-        total = before + calls
+        previous_total, first_error, note = self._differing_servers.get(key, (0, error_text, ""))
+        total = previous_total + refused_calls
         count = "1 call" if total == 1 else f"{total:,} calls"
         new_note = (
             f"{server} refused {count} of models.{group} that the group's other servers accepted (first error: "
             f"{first_error}); remove {server} from models.{group}.base_url, or configure it like the other servers"
         )
-        self._unlike[key] = total, first_error, new_note
-        if not before:
+        self._differing_servers[key] = total, first_error, new_note
+        if not previous_total:
             self.note(new_note)
             return
         self._notes[self._notes.index(note)] = new_note
-        if total.bit_length() > before.bit_length():  # log only if the number has reached another power of two
+        if total.bit_length() > previous_total.bit_length():  # log only if the number has reached another power of two
             log.warning("%s", new_note)
 
     def report_fewer_answers(self, group: str) -> None:
@@ -105,7 +105,9 @@ class ServerNotes:
         group = request.group
         settings, sampling = self._groups[group], self._sampling[group]
         for kind in completion.altered:
-            self.note(_ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group))
+            self.note(
+                _ALTERATION_NOTES.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group)
+            )
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
             self.note(f"{group}: {settings.limit_advice(group)}")
         if completion.from_cache:
@@ -123,26 +125,26 @@ class ServerNotes:
                 "use another server, or remove this setting"
             )
         if sampling.get("seed") is not None:
-            self._compare(request, completion, sampling["seed"])
-        counted_tokens = self._lost.check(request, completion)
+            self._compare_with_previous_answer(request, completion, sampling["seed"])
+        counted_tokens = self._lost_messages.check(request, completion)
         if counted_tokens is not None:
             self.note(_lost_text(request, settings, counted_tokens), f"lost messages of {group}")
 
-    def _compare(self, request: Request, completion: Completion, seed: object) -> None:
-        """Report if a server with a fixed seed always gives the same answer to a repeated prompt."""
-        group, pairs = request.group, self._pairs[request.group]
+    def _compare_with_previous_answer(self, request: Request, completion: Completion, seed: object) -> None:
+        """Report if a model with a fixed seed always gives the same answer to a repeated prompt."""
+        group, pairs = request.group, self._answer_pairs[request.group]
         texts = "\0".join(choice.text or "" for choice in completion.choices)
         if pairs.is_settled or not texts.strip("\0"):
             return
         prompt = (group, messages_hash(request.messages))
         digest = hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        sample, before = self._last.get(prompt, (request.sample, b""))
-        if len(self._last) >= MAX_PROMPTS:
-            self._last.clear()
-        self._last[prompt] = (request.sample, digest)
+        sample, last_digest = self._last_answers.get(prompt, (request.sample, b""))
+        if len(self._last_answers) >= MAX_PROMPTS:
+            self._last_answers.clear()
+        self._last_answers[prompt] = (request.sample, digest)
         if sample == request.sample or sample.datapoint != request.sample.datapoint:
             return
-        if before != digest:
+        if last_digest != digest:
             pairs.is_settled = True
             return
         pairs.equal += 1
@@ -162,7 +164,7 @@ def _lacks_logprobs(completion: Completion) -> bool:
 
 
 def _lost_text(request: Request, settings: ModelSettings, counted: int) -> str:
-    """Return the note for a server that seems to drop messages, with the remedies that the settings do not try yet.
+    """Return the note for a server that seems to drop messages, with remedies that are not in the settings yet.
 
     `counted` is the number of prompt tokens that the server counted.
     """

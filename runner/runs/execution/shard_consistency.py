@@ -1,7 +1,7 @@
 """Checks that all processes split a run into the same shards, and that each part has only its own records.
 
-A shard is a share of a run's datapoints, which one process plays. A part is the folder of one shard. Commands check the
-option `--shard` here, and a session checks the folder before it plays.
+A shard is the part of a run's datapoints that one process plays. A part is the folder of one shard. Commands check the
+option `--shard` here, and a session checks the folder before the games.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse_shard(text: str, *, again: bool = False, replay: object = None, set_mo
     return shard
 
 
-def in_shard(plan: P, shard: Shard) -> P:
+def plan_of_shard(plan: P, shard: Shard) -> P:
     """Return the plan of one shard of a run.
 
     Raises:
@@ -69,7 +69,7 @@ def in_shard(plan: P, shard: Shard) -> P:
 
 
 def shares_of(plan: Plan) -> Shares | None:
-    """Return the shard's shares of the run's limits; None if the plan is of a whole run."""
+    """Return the shard's share of each of the run's limits; None if the plan is of a whole run."""
     spec = plan.spec
     if spec.shard is None:
         return None
@@ -77,12 +77,12 @@ def shares_of(plan: Plan) -> Shares | None:
 
 
 def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
-    """Check that the results do not already have this run without shards or in other shards.
+    """Check that a run in the results folder, if there is one, is split into the same shards as the plan.
 
     Return the folder of the run if all its shards were merged already; otherwise None.
 
     Raises:
-        RunDirectoryError: the results have such a run, or the folder has the journal of another part.
+        RunDirectoryError: the run has other shards or none, or the folder has the journal of another part.
     """
     run = results.run(split_part(run_id)[0])
     parts, shard = run.started_parts(), plan.shard
@@ -146,11 +146,11 @@ def _is_complete(run: RunFolder, plan: Plan) -> bool:
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
-    """Check by its first record that an existing journal belongs to this shard, or to the whole run for None."""
-    first = first_record(folder.journal)
-    recorded = None if first is None else first.get(SHARD)
-    if first is not None and recorded != (None if shard is None else list(shard.pair)):
-        actual = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
+    """Check that an existing journal belongs to this shard or, for None, to the whole run."""
+    header = first_record(folder.journal)
+    recorded_shard = None if header is None else header.get(SHARD)
+    if header is not None and recorded_shard != (None if shard is None else list(shard.pair)):
+        actual = "the whole run" if recorded_shard is None else f"shard {'/'.join(map(str, recorded_shard))}"
         expected = "the whole run" if shard is None else f"shard {shard}"
         raise RunDirectoryError(
             f"{folder.journal} is the journal of {actual}, not of {expected}; restore the journal of {expected} from a "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from runner.base.async_runner import run_sync
-from runner.models.server_states import Servers, connections_of
+from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
@@ -18,7 +18,7 @@ from runner.runs.execution.spending import used_models
 
 
 class RunInProgress(Protocol):
-    """A run in progress, as far as `SharedResources` needs to stop it."""
+    """The methods of a run in progress that `SharedResources` calls when it stops the run."""
 
     def in_flight(self) -> int:
         """Return the number of calls in flight."""
@@ -32,25 +32,26 @@ class RunInProgress(Protocol):
 class SharedResources:
     """The resources of one run, or of several concurrent runs."""
 
-    def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
-        """Prepare to play up to `at_once` runs concurrently.
+    def __init__(self, plans: Sequence[Plan], max_concurrent_runs: int = 1) -> None:
+        """Prepare to play up to `max_concurrent_runs` runs concurrently.
 
         Only one run is played at a time if a spec uses workers, or if the limit of open files is too low.
         """
-        concurrency = max(plan.share.rollouts.concurrency for plan in plans)
+        # `rollouts.concurrency` limits both the concurrent games and the concurrent calls of all runs together.
+        concurrency = max(plan.limited_experiment.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
-            at_once = 1  # each run has its own workers, which use all cores of the machine
-        calls = _max_concurrent_calls(plans, concurrency, at_once)
-        if calls < concurrency and at_once > 1:
-            at_once, calls = 1, _max_concurrent_calls(plans, concurrency, 1)
-        self.at_once = at_once
-        self.open_files_note = _open_files_note(calls, concurrency)
+            max_concurrent_runs = 1  # each run has its own workers, which use all cores of the machine
+        max_calls = _max_concurrent_calls(plans, concurrency, max_concurrent_runs)
+        if max_calls < concurrency and max_concurrent_runs > 1:
+            max_concurrent_runs, max_calls = 1, _max_concurrent_calls(plans, concurrency, 1)
+        self.max_concurrent_runs = max_concurrent_runs
+        self.open_files_note = _open_files_note(max_calls, concurrency)
         """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
-        self.servers = Servers(calls, self.stop.sleep)
+        self.servers = Servers(max_calls, self.stop.sleep)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
         """The slots for games that the runs share; None for a single run."""
-        self.in_play: list[RunInProgress] = []
+        self.runs_in_progress: list[RunInProgress] = []
 
     def play(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a new event loop; the first signal stops all runs, the second cancels them.
@@ -72,31 +73,32 @@ class SharedResources:
 
     def _report_stopping(self, seconds: float) -> None:
         """Report that all runs are stopping, and that they wait at most `seconds` for calls in flight."""
-        calls = sum(run.in_flight() for run in self.in_play)
+        calls = sum(run.in_flight() for run in self.runs_in_progress)
         status = f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s"
-        for run in tuple(self.in_play):
+        for run in tuple(self.runs_in_progress):
             run.report_stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
 
 
 def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """Return how many of `concurrency` calls can be concurrent within the limit of open files.
+    """Return the number of concurrent calls that the limit of open files allows, at most `concurrency`.
 
     `runs` is the number of concurrent runs, which also need open files.
     """
-    groups = (settings for plan in plans for settings in used_models(plan).values())
-    server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
-    # A call needs one connection, or two if its group has several servers: one to the server before may still be idle.
-    connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
-    if not connections_per_call:
+    models = (settings for plan in plans for settings in used_models(plan).values())
+    server_sets = {tuple(map(connection_key, settings.each_server)) for settings in models if settings.is_called_live}
+    # Connections stay open after a call. So one connection is needed for each concurrent call and each set of servers,
+    # and two if the set has several servers: one to the current server, and an idle one to the previous server.
+    open_connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
+    if not open_connections_per_call:
         return concurrency
-    connections = connections_within_limits(concurrency * connections_per_call, runs)
-    return min(concurrency, max(connections // connections_per_call, 1))
+    connections = connections_within_limits(concurrency * open_connections_per_call, runs)
+    return min(concurrency, max(connections // open_connections_per_call, 1))
 
 
-def _open_files_note(calls: int, concurrency: int) -> str | None:
-    if calls >= concurrency:
+def _open_files_note(max_calls: int, concurrency: int) -> str | None:
+    if max_calls >= concurrency:
         return None
     return (
-        f"only {calls} concurrent calls instead of {concurrency} (rollouts.concurrency), because this process may not "
-        "open more files; raise the limit with ulimit -n"
+        f"only {max_calls} concurrent calls instead of {concurrency} (rollouts.concurrency), because this process may "
+        "not open more files; raise the limit with ulimit -n"
     )

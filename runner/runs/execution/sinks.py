@@ -53,8 +53,8 @@ class RolloutSinks:
         self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
 
     @property
-    def unsealed(self) -> Path:
-        """The folder with the tables' rows in progress; `seal` turns them into the final files."""
+    def unsealed_folder(self) -> Path:
+        """The folder with the rows that were added so far; `seal` turns the rows into the final tables."""
         return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
@@ -81,19 +81,19 @@ class RolloutSinks:
             self._fine_tune_files.add_preferences(rollouts)
 
     def discard(self) -> None:
-        """Discard the unfinished files; the next process that resumes the run writes them again."""
+        """Discard the unfinished files. The process that resumes the run writes them again."""
         with suppress(RunError):
             self._table_parts.close()
         if self._fine_tune_files is not None:
             self._fine_tune_files.discard()
 
-    def seal(self, at_once: int = 1) -> None:
-        """Write the tables to their final location, `at_once` of them concurrently."""
-        self._table_parts.seal(at_once)
+    def seal(self, threads: int = 1) -> None:
+        """Write the tables to their final location, in this number of threads."""
+        self._table_parts.seal(threads)
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
-        # The original implementation of the paper computes these statistics under the same names.
+        # These statistics have the same names as in the original implementation of the paper.
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,

@@ -1,7 +1,7 @@
 """Computes the spending of a run from its journal and its file of calls in flight.
 
-A budget starts with this amount when a run is resumed, and the manifest records it. A process that is killed leaves
-calls in flight, which may be billed although they have no answer.
+When a run is resumed, its budget starts with this amount. The manifest also records the amount. If a process is killed,
+its calls in flight have no answer but may be billed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from runner.rollouts.plan import Plan
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups that the plan calls: those of all agents or, if debates are judged, only the judge's."""
-    experiment = plan.share
+    """Return the model groups that a plan calls: those of all agents or, if it judges debates, of the judge."""
+    experiment = plan.limited_experiment
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}
@@ -62,7 +62,7 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
     if not metered and abandoned.is_empty:
-        next(records, None)  # only check that the journal belongs to this run, because no call costs anything
+        next(records, None)  # checks that the journal belongs to this run; no call costs anything
         return Spending(usd, total)
     for _, data in records:
         if abandoned.is_empty and _is_free(data, plan, metered):
@@ -78,7 +78,7 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
 
 
 def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
-    """Return the cost of a call by the usage in its record; 0 for a call from a cache and for an unknown price."""
+    """Return the cost of a call by the usage in its record; 0 if it was answered from a cache or has no known price."""
     if isinstance(record, CallRecord):
         usage = None if record.completion.from_cache else record.completion.usage
     elif isinstance(record, FailureRecord):

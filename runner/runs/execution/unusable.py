@@ -24,7 +24,7 @@ EXAMPLE_LENGTH: Final = 120
 
 
 class AnswerCounts(NamedTuple):
-    """The number of new answers, how many of them are unusable, and the first unusable answer with advice."""
+    """The numbers of new answers and of unusable ones among them, and the first unusable answer with advice."""
 
     answers: int = 0
     unusable: int = 0

@@ -1,9 +1,9 @@
 """Builds the layers around a run's models, and closes them. A layer handles a request itself or passes it on.
 
-The outermost layer is the journal, which answers calls that it has already recorded. Inside it, a replay has only the
-replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache, retries,
-the budget, limits and the provider (see `models.client.connect`). A session opens the layers in this process; a worker
-builds its own from the functions below.
+The outermost layer is the journal, which answers calls that it has already recorded. In a replay, the only other layer
+is the replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache,
+retries, the budget, limits and the provider (see `models.client.connect`). A session opens the layers in this process;
+a worker builds its layers with `with_journal` and other functions of this module.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class ModelLayers:
     check_folder: Callable[[], None]
     """Raises `FolderGoneError` if the run's folder was moved or deleted."""
     check_answered: Callable[[], None]
-    """Raises `ProviderRefusal` if a model group has answered every call with a refusal."""
-    records: Callable[[], int]
+    """Raises `ProviderRefusal` if the provider of a model group has refused all calls."""
+    count_records: Callable[[], int]
     """Returns the number of records in the journal."""
-    ended: Callable[[Job], None]
-    """Called with each game that has ended."""
+    on_end: Callable[[Job], None]
+    """Called with the job of each game that has ended."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Wiring:
     accounting: Accounting
     shared: SharedResources
     stop: StopSwitch
-    """The run's own switch, which also stops when the switch of all runs does."""
+    """The run's own switch. It is also stopped when the switch of all runs is stopped."""
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
     """The replay of another run's answers: of all rounds, or of the rounds before `until_round`."""
     recorded_only: bool = False
-    """Whether all answers must come from the journal: no model is called, and failures in transport are final."""
+    """Whether all answers must come from the journal. No model is called, and failures in transport are final."""
 
     @property
     def is_live(self) -> bool:
-        """Whether the run is neither a replay, not even of some rounds, nor rebuilt from its journal."""
+        """Whether models give all new answers: no answer is replayed, and the run is not rebuilt from its journal."""
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
@@ -193,8 +193,8 @@ class Wiring:
         )
         if replayed is None or self.replay is None or self.replay.until_round is None:
             return live
-        both = ReplayThenLive(replayed, live, self.replay.until_round)
-        return Connection(both.complete, (both.close,), live.check_answered, live.release)
+        replay_then_live = ReplayThenLive(replayed, live, self.replay.until_round)
+        return Connection(replay_then_live.complete, (replay_then_live.close,), live.check_answered, live.release)
 
     def add_open_files_note(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
@@ -204,7 +204,7 @@ class Wiring:
             self.accounting.warn("open files", note)
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
-        """Return a provider for each model group that uses batches; these providers write to the journal themselves."""
+        """Return a provider for each model group that uses batches. Each provider writes its batches to the journal."""
         if self.recorded_only or is_whole_replay(self.replay):
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
@@ -217,7 +217,7 @@ class Wiring:
                 settings, name, write, recorded.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_down, settings.server_url),
+                tell=partial(events.server_status_changed, settings.server_url),
             )
             for name, settings in batched.items()
         }  # fmt: skip
@@ -233,7 +233,7 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
     *,
     asks_again: bool = True,
 ) -> Complete:
-    """Return a function that answers from the records if possible; otherwise it uses the connection and the journal.
+    """Return a function that answers a request from the recorded answers, or calls the model and records the answer.
 
     With `asks_again`, calls that are recorded as failed in transport are made again.
     """
@@ -271,7 +271,7 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider imitates a trained model, which needs them; else none."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise return none."""
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}

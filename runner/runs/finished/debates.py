@@ -50,10 +50,10 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
 
 
 def check_has_games(manifest: Manifest) -> None:
-    """Check that a run whose debates are to be judged is not a training run.
+    """Check that a run has games to judge, and is not a training run.
 
     Raises:
-        UsageError: it is a training run.
+        UsageError: the run is a training run.
     """
     if manifest.is_training_run:
         raise UsageError(
@@ -74,7 +74,7 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
-    """Return the debates saved in a file or in a run's inputs; for any other run, build them from its games.
+    """Return the debates saved in a file or in a run's inputs; if there are none, build them from the run's games.
 
     Raises:
         UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.
@@ -107,25 +107,25 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     """
     omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}
-    finished = 0
+    finished_count = 0
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
-            finished += 1
+            finished_count += 1
             debate = Debate.of(rollout, plan.spec.protocol)
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:
                 by_job[job_key(rollout.job)] = debate
-    if finished < plan.size:
-        omitted["not finished"] = plan.size - finished
+    if finished_count < plan.size:
+        omitted["not finished"] = plan.size - finished_count
     if not by_job:
         reasons = comma_join(omitted) or "no games"
         raise UsageError(f"{manifest.run_id} has no debate to judge ({reasons}); name another run")
-    stopped = None
-    if plan.spec.experiment.until is not None and finished < plan.size:
-        stopped = (
-            f"only {finished:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after them by its "
-            "own verdicts"
+    stopping_note = None
+    if plan.spec.experiment.until is not None and finished_count < plan.size:
+        stopping_note = (
+            f"only {finished_count:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after them "
+            "by its own verdicts"
         )
     return Debates(
         manifest.run_id,
@@ -135,5 +135,5 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
         plan.spec.experiment.rollouts.per_datapoint,
         dict(omitted),
         by_job,
-        stopped,
+        stopping_note,
     )

@@ -1,8 +1,8 @@
 """Counts the problems in a run's games, such as refusals, and describes each kind with an example and advice.
 
-A session shows the problems as notes and stores them in the run's folder; `show` and the pages read them from there.
-Failures that end a rollout early are always reported. Problems that can occur by chance are reported only if they
-affect a large enough share of the calls, messages or rollouts.
+A session shows the problems as notes and stores them in a file of the run, which `show` and the pages read. Failures
+that end a rollout early are always reported. Problems that can occur by chance are reported only if they affect a large
+enough share of the calls, messages or rollouts.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MALFORMED, NO_CONTENT, TRUNCATED = "malformed", "no_content", "cut"
 EMPTY_MESSAGES, ESTIMATED = "empty_messages", "estimated_usage"
 """The kinds of problems that `GameProblems` counts, in addition to the outcomes of rollouts without a verdict."""
 
-NOT_RIGHT = "and accuracy counts them as not correct"
-"""The part of a message about rollouts without a verdict."""
+COUNTED_AS_WRONG = "and accuracy counts them as not correct"
+"""The end of a message about rollouts without a verdict."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class GameProblems:
     """
     _repeats: dict[str, _Count] = field(default_factory=dict)
     """The repeated calls, by the fault of the previous answer."""
-    _unsure: dict[str, _Count] = field(default_factory=dict)
+    _unknown_confidences: dict[str, _Count] = field(default_factory=dict)
     """The rollouts whose verdict has an unknown or bounded confidence, by the reason."""
 
     def __post_init__(self) -> None:
@@ -86,10 +86,10 @@ class GameProblems:
             _count(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
         for note in (rollout.confidence_note or "").split("; "):
             if note:
-                _count(self._unsure, note, rollout)
+                _count(self._unknown_confidences, note, rollout)
         self._add_calls(rollout)
         for round_ in rollout.rounds:
-            self._messages += sum(map(round_.counts, round_.raw))  # without the messages of a judged debate
+            self._messages += sum(map(round_.counts, round_.raw))  # does not count messages of a judged debate
             speakers = {message.agent for message in round_.messages}
             deciders = round_.raw.keys() - speakers
             for agent, retry_count in round_.retry_counts.items():
@@ -150,19 +150,19 @@ class GameProblems:
 
     def _lost(self) -> Iterator[GameProblem]:
         """Yield the problems of rollouts that failed in transport."""
-        share = self.plan.spec.experiment.rollouts.max_transport_failed
+        max_share = self.plan.spec.experiment.rollouts.max_transport_failed
         counts = self._lost_counts()
         lost = sum(count.number for count in counts.values())
         retry_advice = "run the same command again to play these rollouts again"
-        if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, share):
-            retry_advice = f"rollouts.max_transport_failed ({share:g}) allows this loss"
+        if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, max_share):
+            retry_advice = f"rollouts.max_transport_failed ({max_share:g}) allows this loss"
         for kind, count in counts.items():
             message = f"{self._rollout_count(count)} failed in transport; the first error: {count.rollout.error}"
             advice = "" if kind == MALFORMED else retry_advice
             yield self._rollout_problem(Outcome.TRANSPORT_FAILED.value, count, message, advice=advice)
 
     def _lost_counts(self) -> dict[str, _Count]:
-        """Return the counts of rollouts that failed in transport, by kind; those to play again come first."""
+        """Return the counts of rollouts that failed in transport, by kind. The rollouts to play again come first."""
         return {kind: self._counts[kind] for kind in (Outcome.TRANSPORT_FAILED, MALFORMED) if kind in self._counts}
 
     def lost_example(self) -> str:
@@ -183,7 +183,7 @@ class GameProblems:
         ):
             count = self._counts.get(outcome)
             if count is not None:
-                message = f"{self._rollout_count(count)} {reason}, {NOT_RIGHT}"
+                message = f"{self._rollout_count(count)} {reason}, {COUNTED_AS_WRONG}"
                 example = f"{_describe_rollout(count.rollout)}: {count.rollout.error}"
                 yield self._rollout_problem(outcome.value, count, message, example=example, advice=advice)
 
@@ -205,18 +205,18 @@ class GameProblems:
         if answers:
             last_answer = _quote_start(answers[-1])
             example = f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {last_answer}"
-        message = f"{self._rollout_count(count)} ended undecided, {NOT_RIGHT}"
+        message = f"{self._rollout_count(count)} ended undecided, {COUNTED_AS_WRONG}"
         yield self._rollout_problem(
             Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
         )
 
-    def _frequent(self, kind: str, total: int) -> _Count | None:
-        """Return the count of this kind if its share of all `total` calls or messages is large; otherwise None."""
+    def _count_if_frequent(self, kind: str, total: int) -> _Count | None:
+        """Return the count of a kind of problem if at least `CALLS_SHARE` of `total` are affected; otherwise None."""
         count = self._counts.get(kind)
         return None if count is None or count.number < CALLS_SHARE * total else count
 
     def _empty_answers(self) -> Iterator[GameProblem]:
-        count = self._frequent(NO_CONTENT, self._answers)
+        count = self._count_if_frequent(NO_CONTENT, self._answers)
         if count is not None:
             yield self._call_problem(
                 NO_CONTENT,
@@ -262,7 +262,7 @@ class GameProblems:
 
     def _empty_messages(self) -> Iterator[GameProblem]:
         """Yield a problem if many messages were left empty because no answer was usable."""
-        count = self._frequent(EMPTY_MESSAGES, self._messages)
+        count = self._count_if_frequent(EMPTY_MESSAGES, self._messages)
         if count is not None:
             reason = f"none of {self._attempts} answers was" if self._attempts > 1 else "the answer was not"
             message = f"{count.number} of {self._messages} messages were left empty because {reason} usable"
@@ -271,7 +271,7 @@ class GameProblems:
             yield GameProblem(EMPTY_MESSAGES, count.number, self._messages, message, advice=advice, show=show)
 
     def _truncated_answers(self) -> Iterator[GameProblem]:
-        count = self._frequent(TRUNCATED, self._answers)
+        count = self._count_if_frequent(TRUNCATED, self._answers)
         if count is not None:
             agent = count.first_call.agent
             group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
@@ -284,8 +284,8 @@ class GameProblems:
             )
 
     def _unknown_confidence(self) -> Iterator[GameProblem]:
-        """Yield a problem for every reason, even a rare one, because metrics of confidence omit unknown values."""
-        for note, count in self._unsure.items():
+        """Yield a problem for every reason. Rare ones matter too, because metrics of confidence omit unknown values."""
+        for note, count in self._unknown_confidences.items():
             is_bound = note.endswith(BOUND)
             finding = "have a bounded confidence" if is_bound else "lack a confidence"
             yield self._rollout_problem(

@@ -36,8 +36,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    If a model group replays another run, which may have more games by now, the plan uses the other run's recorded hash,
-    so that the rollout ids stay the same.
+    If a model group replays another run, the plan uses the other run's hash from the manifest. So the rollout ids stay
+    the same if the other run has more games by now.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -47,7 +47,7 @@ def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
 
 
 def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
-    """Check that a run's saved spec and inputs are unchanged since it was played, and return its plan.
+    """Check that a run's saved spec and inputs are unchanged since the run was played, and return the run's plan.
 
     Pass `dataset` if the run's folder does not have the rows of its datapoints.
 
@@ -55,15 +55,15 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
         RunDirectoryError: the spec or inputs have changed.
     """
     plan, manifest = saved_plan(folder, dataset), folder.manifest()
-    changed = []
+    changed_parts = []
     if plan.spec.dataset.sha256 != manifest.dataset_sha256:
-        changed.append("the datapoints")
+        changed_parts.append("the datapoints")
     if plan.game_hash != manifest.game_sha256:
-        changed.append("the rules, prompts or models")
-    if changed:
+        changed_parts.append("the rules, prompts or models")
+    if changed_parts:
         raise RunDirectoryError(
             f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
-            f"({comma_join(changed)} differ). Restore these files, or add --again to play a new run"
+            f"({comma_join(changed_parts)} differ). Restore these files, or add --again to play a new run"
         )
     return plan
 
@@ -88,8 +88,8 @@ def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     later games, which were in progress at that moment.
     """
     manifest = folder.manifest()
-    stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
-    return islice(plan.jobs(), manifest.rollouts if stopped_early else None)
+    was_stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
+    return islice(plan.jobs(), manifest.rollouts if was_stopped_early else None)
 
 
 def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
@@ -107,7 +107,7 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
-            for rollout in reconstructor.of_job(job):
+            for rollout in reconstructor.rollouts_of(job):
                 if is_match(rollout.job):
                     return rollout
     if jobs and plan.shape is None:
@@ -125,13 +125,13 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 class Reconstructor:
     """Rebuilds the games of one run from its journal.
 
-    The rollouts have their failed calls only if `with_failures` is true. `failures` always returns them.
+    The rollouts include their failed calls only if `with_failures` is true.
     """
 
     def __init__(
         self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
     ) -> None:
-        """Open the journal, or use `followed`: the index of a journal that is read while the run writes to it."""
+        """Open the journal, or use `followed`: the index of a journal that is read while the run is writing it."""
         if followed is None and not folder.journal.is_file():
             raise RunError(
                 f"{folder.path} has no {folder.journal.name}, so its rollouts cannot be read; restore the journal from "
@@ -140,48 +140,48 @@ class Reconstructor:
         self.plan, self._folder = plan, folder
         self._reader: JournalReader | FollowedIndex
         if followed is None:
-            self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
+            self._reader, self._index = open_index(folder.journal, folder.manifest().identity)
         else:
-            self._reader, self._recorded = followed, followed.index
-        failed_calls = failed_calls_in(plan, self._recorded.failures) if with_failures else lambda _: ()
-        self._games = RecordedGames(plan, self._recorded.get, failed_calls)
+            self._reader, self._index = followed, followed.index
+        failed_calls = failed_calls_in(plan, self._index.failures) if with_failures else lambda _: ()
+        self._games = RecordedGames(plan, self._index.get, failed_calls)
 
-    def of_job(self, job: Job) -> list[Rollout]:
+    def rollouts_of(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""
-        return self.with_answered_of(job)[0]
+        return self.rollouts_and_requests_of(job)[0]
 
-    def with_answered_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
-        """Return the result of `of_job` and the job's answered requests, which also exist for an unfinished game."""
+    def rollouts_and_requests_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
+        """Return the result of `rollouts_of`, and the answered requests of the job, even if it is unfinished."""
         self._games.answered = answered = list[AnsweredRequest]()
         try:
             return self._games.rollouts(job), answered
         except NotRecordedError:
             return [], answered
 
-    def by_job(self) -> Iterator[list[Rollout]]:
+    def rollouts_by_job(self) -> Iterator[list[Rollout]]:
         """Yield the rollouts of every finished game or tree, in the order of the plan."""
-        for rollouts, _ in self.with_answered():
+        for rollouts, _ in self.rollouts_and_requests():
             yield rollouts
 
-    def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
+    def rollouts_and_requests(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
         """Yield the rollouts of every finished game or tree with their answered requests, in the order of the plan."""
         for job in played_jobs(self._folder, self.plan):
-            rollouts, answered = self.with_answered_of(job)
+            rollouts, answered = self.rollouts_and_requests_of(job)
             if rollouts:
                 yield rollouts, answered
 
     def rollouts(self) -> Iterator[Rollout]:
         """Yield every finished rollout, in the order of the plan."""
-        for rollouts in self.by_job():
+        for rollouts in self.rollouts_by_job():
             yield from rollouts
 
     def failures(self, job: Job) -> Sequence[FailureRecord]:
         """Return the records of a game's failed calls, in the order of failure."""
-        return self._recorded.failures(job.datapoint.id, job.number)
+        return self._index.failures(job.datapoint.id, job.number)
 
     def __len__(self) -> int:
-        """Return the number of records in the journal that are answers or errors that ended a game."""
-        return len(self._recorded)
+        """Return the number of journal records that are an answer or an error that ended a game."""
+        return len(self._index)
 
     def details(self, rollout: Rollout) -> RolloutDetails:
         """Return a rollout of this run with the records of its calls."""
@@ -200,19 +200,19 @@ class Reconstructor:
 
     def request_record(self, sample: SampleKey) -> RequestRecord | None:
         """Return the recorded request of a sample; None if the journal does not have its result."""
-        record = self._recorded.get(sample)
+        record = self._index.get(sample)
         return None if record is None else record.request
 
     def requests(self) -> Iterator[Request]:
         """Yield every request whose result is in the journal, including unfinished games, in the order of the plan."""
         for job in self.plan.jobs():
-            _, answered = self.with_answered_of(job)
+            _, answered = self.rollouts_and_requests_of(job)
             yield from (request.request for request in answered)
 
     def from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
-        # Do not look up shared calls, because all their answers except the first are also marked as cached.
-        record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
+        # Do not look up shared calls: all answers of a shared call except the first are also marked as cached.
+        record = None if request.group in self.plan.sharing else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 
     def close(self) -> None:

@@ -55,14 +55,14 @@ class Measured:
     interval: tuple[float, float] | None
     """The 95 % confidence interval, or None if there is none.
 
-    An open end is infinite; d' has an open end if every correct solution was accepted. `reason` explains both cases.
+    An open end is infinite; for example, d' has an open end if every correct solution was accepted. See `reason`.
     """
     n: int
     """The number of rollouts in the mean."""
     clusters: int
     """The number of clusters of datapoints."""
     reason: str | None = None
-    """Why there is no interval, or why one of its ends is open; None otherwise."""
+    """The reason why there is no interval, or why one of its ends is open; None if both ends are finite."""
 
     def __repr__(self) -> str:
         return f"{with_interval(self.value, *(self.interval or (None, None)))} (n={self.n}, clusters={self.clusters})"

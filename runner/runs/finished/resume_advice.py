@@ -27,7 +27,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = 
 
 
 def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return overrides that raise a run's budget if it stopped the run; the user replaces the placeholder `N`."""
+    """Return overrides that raise the budget if it stopped the run; the user replaces the placeholder `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
     from runner.runs.finished.reconstruction import saved_plan

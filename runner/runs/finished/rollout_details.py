@@ -70,9 +70,9 @@ class RolloutDetails:
         The content of a round that failed is None.
         """
         played = self.rollout.rounds
-        called = {number for number, _ in self.turns}
+        called_rounds = {number for number, _ in self.turns}
         for number in range(len(played) + 1):
-            if only in (None, number) and (number < len(played) or number in called):
+            if only in (None, number) and (number < len(played) or number in called_rounds):
                 yield number, played[number] if number < len(played) else None
 
     def speakers(self, number: int, played: Round | None) -> list[str]:
@@ -99,7 +99,7 @@ class RolloutDetails:
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def _is_usable(self, call: Call) -> bool:
-        """Return whether an answer is usable because the game used it as the only one of its turn."""
+        """Return whether an answer is the only one of its turn and was used by the game."""
         rounds, agent = self.rollout.rounds, call.agent
         if call.round >= len(rounds) or len(self.turns[call.round, agent]) > 1:
             return False
@@ -108,12 +108,12 @@ class RolloutDetails:
             played.counts(agent) and played.retry_counts.get(agent) == 0 and played.raw.get(agent) == call.raw_message
         )
 
-    def failed(self, number: int, agent: str) -> list[FailureRecord]:
-        """Return the failed calls for an agent's answer in a round."""
+    def failed_calls(self, number: int, agent: str) -> list[FailureRecord]:
+        """Return the failed calls of an agent in a round."""
         return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
     def hearers(self, channel: str, agent: str) -> list[str]:
-        """Return the agents that see a channel, except `agent`."""
+        """Return the agents that see a channel, without `agent`."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
@@ -160,6 +160,6 @@ class RolloutDetails:
                     for failure in failures
                 ]
                 for name in speakers
-                if (failures := self.failed(number, name))
+                if (failures := self.failed_calls(number, name))
             },
         }

@@ -117,8 +117,8 @@ class RolloutList:
     folder: RunFolder
     row_filter: RowFilter
     limit: int | None
-    more: int | None = field(default=0, init=False)
-    """The number of further rollouts, once `rows` is exhausted; None if there are more but their number is unknown."""
+    further_count: int | None = field(default=0, init=False)
+    """The number of selected rollouts beyond `limit`, set after the last row; None if above 0 but not counted."""
 
     def rows(self) -> Iterator[RolloutRow]:
         """Read the run's files, and yield a row for each selected rollout.
@@ -131,7 +131,7 @@ class RolloutList:
         elif self.folder.journal.is_file():
             with closing(_from_journal(self.folder, self.row_filter)) as rows:
                 yield from islice(rows, self.limit)
-                self.more = 0 if next(rows, None) is None else None
+                self.further_count = 0 if next(rows, None) is None else None
 
     def _from_tables(self) -> Iterator[RolloutRow]:
         tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
@@ -144,7 +144,7 @@ class RolloutList:
         if self.limit == 0:
             count_query = f"SELECT count(*) FROM rollouts WHERE {condition}"
             ((total,),) = read_tables(count_query, {"rollouts": tables["rollouts"]}, parameters)
-        self.more = total - count
+        self.further_count = total - count
 
 
 def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[RolloutRow]:

@@ -2,12 +2,12 @@
 
 A saved spec refers to the copies of files in `inputs/`. The dataset's copy has only the selected rows, so the saved
 spec alone would have another identity (hash of everything that determines the games) than the run. If the copies in the
-run's own folder are unchanged, this module takes the dataset's source and selection from the manifest. Then the
-identity is that of the run.
+run's own folder are unchanged, this module takes the dataset's source and selection from the manifest. Then the saved
+spec has the identity of the run.
 
-The saved spec starts another run if `again` is set, if it is in a copy of the folder, or if the command names another
-results folder. The spec of a downloaded run also refers to copies. If it is unedited, it has the identity of the
-published run.
+A saved spec starts another run if `again` is set, if the spec is in a copy of the folder, or if the command names
+another results folder. The spec of a downloaded run also refers to copies. An unedited spec of a downloaded run has the
+identity of the published run.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def resolve_saved_spec(
 ) -> tuple[P, str | None] | None:
     """Return the plan of the run that saved a spec in its folder, with a note or None; None for any other spec.
 
-    A saved spec with overrides that change the identity is another run. If files in the run's folder were edited, the
-    result is still the plan of this run, and opening the run will fail.
+    Overrides that change the identity make another run of a saved spec. If files in the run's folder were edited, the
+    result is still the plan of this run, and opening the run fails later.
 
     Raises:
         UsageError: the spec selects other datapoints than the folder has.
@@ -83,7 +83,7 @@ def _folder_of_saved_spec(spec: Spec) -> RunFolder | None:
 
 
 def _new_run_in_other_results(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | None:
-    """Return the plan of a saved spec that starts a new run in other results, with a note; None if it needs no note."""
+    """Return the plan and a note for a saved spec that starts a new run in other results; None if no note is needed."""
     own_results = Results.of(folder)
     if plan.spec.groups_with_default_format or own_results.run(folder.run_id) != folder or folder.identity() is None:
         return None
@@ -140,7 +140,7 @@ def _with_run_facts(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
 
 
 def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:
-    """Return the plan of a saved spec with values from the manifest. It is the run's plan if nothing was edited.
+    """Return the plan of a saved spec, with values from the manifest. If nothing was edited, this is the run's plan.
 
     Raises:
         RunError: the manifest is missing or damaged.
@@ -149,7 +149,7 @@ def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -
 
 
 def _was_edited(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
-    """Return whether the files in a run's folder, without overrides, have another identity than the manifest."""
+    """Return whether the saved spec and inputs of a run have another identity than the manifest."""
     return _own_plan(load_spec(folder.spec), folder, manifest, plan_of).identity != manifest.identity
 
 
@@ -167,7 +167,7 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
 def with_published_identity(plan: P) -> P:
     """Return the plan of a downloaded run with the identity of the published run.
 
-    Other plans are returned unchanged. So is the plan of an edited run, because it is another run.
+    Other plans are returned unchanged, and so is the plan of an edited run, because the edited run is another run.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
@@ -192,7 +192,7 @@ def with_recorded_dataset(spec: Spec) -> Spec:
     """Return a saved spec with the facts about its dataset file from the manifest; other specs unchanged.
 
     These facts are the hash of the original file and the selection of its rows, because the copy has only the selected
-    rows. If the copy was edited after the run was played, it counts as another dataset, and the spec is unchanged.
+    rows. If the copy was edited after the run was played, it is another dataset, and the spec is returned unchanged.
     """
     folder = _folder_of_saved_spec(spec) or _fetched_folder(spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:

@@ -38,5 +38,5 @@ OWN_RUN = WhichRun()
 
 
 def is_whole_replay(replay: ReplayOf | None) -> bool:
-    """Return whether another run provides all answers. If it does, no model is called."""
+    """Return whether all answers are replayed from another run, so that no model is called."""
     return replay is not None and replay.until_round is None

@@ -131,7 +131,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
     """Return the repeat in the sample key of an answer.
 
-    In a tree, several branches share an answer, and its repeat is the repeat of the node that the answer leads to.
+    In a tree, several branches share an answer. The answer has the repeat of the tree's node after this answer.
     """
     if shape is None:
         return repeat

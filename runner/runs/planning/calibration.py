@@ -26,7 +26,7 @@ from runner.runs.session.run import RunOptions, run_games
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
-"""The number of calls in the first run, which loads all modules and determines the number of games in later runs."""
+"""The number of calls in the short first run. It loads all modules, and its speed sets the size of later runs."""
 WARM_UP_SHARE = 0.25
 """The share of the games to play before the measurement starts, so that all workers have started to play."""
 MIN_GAMES = 24
@@ -41,17 +41,16 @@ class MeasuredRun:
 
     games: int
     calls: int
-    begin: float
-    """Seconds from the start until the first game had ended."""
-    call: float
+    seconds_to_first_game: float
+    """Seconds from the start of the run to the end of the first game."""
+    seconds_per_call: float
     """Seconds per call while games were played."""
-    call_cpu: float
-    """CPU seconds per call of this process, which is the writer in a run with workers."""
-    end: float
+    cpu_seconds_per_call: float
+    """CPU seconds of this process per call. In a run with workers, this process is the writer."""
+    seconds_after_games: float
     """Seconds from the end of the last game to the end of the run."""
-    journal_bytes: float
-    """Bytes per call in the journal."""
-    table_bytes: float
+    journal_bytes_per_call: float
+    table_bytes_per_call: float
     """Bytes per call in tables and fine-tune files."""
     folder: RunFolder
 
@@ -84,45 +83,45 @@ class CalibrationRun:
     """The number of words in an answer of each model group. The spec's own `dummy` groups are not changed."""
     seconds: float = SECONDS
     """The approximate duration of each measurement in seconds."""
-    _number: int = 0
-    first: MeasuredRun = field(init=False)
-    """The first, short run."""
+    _run_count: int = 0
+    short_run: MeasuredRun = field(init=False)
+    """A short run in one process, which is played first."""
 
     def __post_init__(self) -> None:
         fewest_rounds, _ = played_rounds(self.plan.spec.protocol)
-        self.first = self._play(max(FIRST_CALLS // fewest_rounds, MIN_GAMES), Execution())
+        self.short_run = self._play(max(FIRST_CALLS // fewest_rounds, MIN_GAMES), Execution())
 
     def play_one_process(self) -> MeasuredRun:
         """Play games in this process, and return the measurements."""
-        return self._play(self._games(self.first.call), Execution())
+        return self._play(self._game_count(self.short_run.seconds_per_call), Execution())
 
-    def play_workers(self, workers: int, call: float) -> MeasuredRun:
+    def play_workers(self, workers: int, seconds_per_call: float) -> MeasuredRun:
         """Play games with this many workers, and return the measurements.
 
-        Workers are processes, or actors of a Ray cluster if the spec uses Ray. `call` is the time of a call in one
-        process.
+        Workers are processes, or actors of a Ray cluster if the spec uses Ray. `seconds_per_call` is the time of a call
+        in one process.
         """
         planned = self.plan.spec.experiment.execution
         execution = replace(planned, workers=workers) if planned.engine == "ray" else Execution(processes=workers)
-        return self._play(self._games(call / min(workers, 2)), execution)
+        return self._play(self._game_count(seconds_per_call / min(workers, 2)), execution)
 
-    def _games(self, call: float) -> int:
-        """Return the number of games that take `self.seconds`, if a call takes the time `call`."""
-        calls_per_game = self.first.calls / self.first.games
-        return max(round(self.seconds / call / calls_per_game), 2 * self.first.games)
+    def _game_count(self, seconds_per_call: float) -> int:
+        """Return the number of games that take `self.seconds`, if a call takes `seconds_per_call`."""
+        calls_per_game = self.short_run.calls / self.short_run.games
+        return max(round(self.seconds / seconds_per_call / calls_per_game), 2 * self.short_run.games)
 
     def _play(self, games: int, execution: Execution) -> MeasuredRun:
-        self._number += 1
-        plan, run_id = self._plan_with_games(games, execution), f"measured-{self._number}"
-        moments: list[_TimeSample] = []
+        self._run_count += 1
+        plan, run_id = self._plan_with_games(games, execution), f"measured-{self._run_count}"
+        samples: list[_TimeSample] = []
 
         def watch(progress: Progress) -> None:
-            if progress.jobs and (not moments or progress.jobs > moments[-1].jobs):
-                moments.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
+            if progress.jobs and (not samples or progress.jobs > samples[-1].jobs):
+                samples.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
         started = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(watch=watch))
-        return _measured_run(plan.size, moments, started, time.perf_counter(), self.results.run(run_id))
+        return _measured_run(plan.size, samples, started, time.perf_counter(), self.results.run(run_id))
 
     def _plan_with_games(self, games: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
@@ -166,30 +165,30 @@ class _TimeSample:
 
 
 def _measured_run(
-    games: int, moments: list[_TimeSample], started: float, ended: float, folder: RunFolder
+    games: int, samples: list[_TimeSample], started: float, ended: float, folder: RunFolder
 ) -> MeasuredRun:
     """Return the speed and file sizes of a run, measured after its warm-up games. Times are in seconds.
 
     Raises:
         RunError: not all games were played.
     """
-    start = next((moment for moment in moments if moment.jobs >= WARM_UP_SHARE * games), None)
-    if start is None or moments[-1].jobs < games or moments[-1].calls == start.calls:
+    start = next((sample for sample in samples if sample.jobs >= WARM_UP_SHARE * games), None)
+    if start is None or samples[-1].jobs < games or samples[-1].calls == start.calls:
         raise RunError(
             "cannot measure the speed of games on this machine, because not all games of the measurement were played; "
             "add --verbose to see the error"
         )
-    last = moments[-1]
+    last = samples[-1]
     calls = last.calls - start.calls
     tables = [*folder.path.glob("*.parquet"), *folder.fine_tune.glob("*")]
     return MeasuredRun(
         games=games,
         calls=last.calls,
-        begin=moments[0].time - started,
-        call=(last.time - start.time) / calls,
-        call_cpu=(last.cpu - start.cpu) / calls,
-        end=ended - last.time,
-        journal_bytes=folder.journal.stat().st_size / last.calls,
-        table_bytes=sum(path.stat().st_size for path in tables) / last.calls,
+        seconds_to_first_game=samples[0].time - started,
+        seconds_per_call=(last.time - start.time) / calls,
+        cpu_seconds_per_call=(last.cpu - start.cpu) / calls,
+        seconds_after_games=ended - last.time,
+        journal_bytes_per_call=folder.journal.stat().st_size / last.calls,
+        table_bytes_per_call=sum(path.stat().st_size for path in tables) / last.calls,
         folder=folder,
     )

@@ -110,17 +110,17 @@ class Duration:
 class _Measurements:
     """The measurements for a forecast."""
 
-    first: MeasuredRun
+    short_run: MeasuredRun
     """A short run in one process.
 
-    The difference to `one_process` shows how the time after the last game grows with the number of calls.
+    A comparison with `one_process` shows how the time after the last game grows with the number of calls.
     """
     one_process: MeasuredRun
     """A longer run in one process."""
-    workers: MeasuredRun | None
+    with_workers: MeasuredRun | None
     """A run with workers; None if the forecast is for one process."""
     worker_count: int
-    """The number of workers in that run."""
+    """The number of workers in `with_workers`."""
     server: ServerOverhead | None
     """The additional cost of a server's answer; None if no server is called."""
     live_share: float
@@ -128,22 +128,24 @@ class _Measurements:
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
         """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
-        run = self.workers or self.one_process
+        run, one_process = self.with_workers or self.one_process, self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
-        more_calls = self.one_process.calls - self.first.calls
-        end_call = max((self.one_process.end - self.first.end) / more_calls, 0.0)
+        more_calls = one_process.calls - self.short_run.calls
+        more_seconds = one_process.seconds_after_games - self.short_run.seconds_after_games
+        end_per_call = max(more_seconds / more_calls, 0.0)
         costs = Costs(
-            core=self.one_process.call + server,
-            begin=start + run.begin,
-            end=max(run.end - end_call * run.calls, 0.0),
-            end_call=end_call,
-            merge=self.one_process.call + end_call,  # a merge rebuilds all games from the journal
+            core_per_call=one_process.seconds_per_call + server,
+            start=start + run.seconds_to_first_game,
+            end=max(run.seconds_after_games - end_per_call * run.calls, 0.0),
+            end_per_call=end_per_call,
+            merge_per_call=one_process.seconds_per_call + end_per_call,  # a merge rebuilds all games from the journal
         )
-        if self.workers is None:
+        if self.with_workers is None:
             return costs
         used_cores = min(workers, cores)
         scale = min(self.worker_count, cores_here()) / used_cores  # the measured workers used another number of cores
-        return replace(costs, cores=self.workers.call * scale + server / used_cores, writer=self.workers.call_cpu)
+        cores_per_call = self.with_workers.seconds_per_call * scale + server / used_cores
+        return replace(costs, cores_per_call=cores_per_call, writer_per_call=self.with_workers.cpu_seconds_per_call)
 
 
 def duration_of(
@@ -164,9 +166,9 @@ def duration_of(
     try:
         with temporary_results(results) as folder:
             calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
-            measured = _measure(calibration, options.workers, live, mean_games[1].groups, report_step)
+            measured = _measure(calibration, options.workers, live, mean_games[1].use_by_group, report_step)
             if not live and earlier is None:  # the spec itself uses `dummy`, so the measured games are representative
-                played = replace(read_statistics(measured.one_process.folder, plan).games, games=plan.size)
+                played = replace(read_statistics(measured.one_process.folder, plan).games, game_count=plan.size)
                 mean_games = (played, played)
     except Interrupted:
         raise Interrupted("the measurement was interrupted; nothing was saved") from None
@@ -184,16 +186,17 @@ def _forecast(
     is_live: bool,
     free_bytes: int,
 ) -> Duration:
-    """Return the forecast. `mean_games` are the shortest and the longest games; `is_live` is whether servers answer."""
+    """Return the forecast. `mean_games` are the shortest and the longest game; `is_live`: the plan calls servers."""
     cores, longest = options.cores or cores_here(), mean_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
     costs = measured.costs(options.start, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
-    journal_bytes = measured.one_process.journal_bytes if measured.server is None else measured.server.journal_bytes
+    one_process, server = measured.one_process, measured.server
+    journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
     journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
     usd, calls_per_second = _cost(plan, earlier), high.bounds[0].calls_per_second
-    games_on_disk = free_bytes / (longest.calls * (journal_bytes + measured.one_process.table_bytes))
+    games_on_disk = free_bytes / (longest.calls * (journal_bytes + one_process.table_bytes_per_call))
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
@@ -202,12 +205,12 @@ def _forecast(
         seconds=(low.seconds, high.seconds),
         calls_per_second=calls_per_second,
         tokens_per_second=calls_per_second * longest.tokens / longest.calls,
-        bottleneck="start and end" if high.around > high.play else high.bounds[0].name,
+        bottleneck="start and end" if high.other_seconds > high.game_seconds else high.bounds[0].name,
         bounds=tuple(high.bounds),
-        servers_known=not is_live or longest.waited is not None,
+        servers_known=not is_live or longest.wait_seconds is not None,
         cost_usd=usd,
         journal_bytes=high.calls * journal_bytes,
-        table_bytes=high.calls * measured.one_process.table_bytes,
+        table_bytes=high.calls * one_process.table_bytes_per_call,
         free_bytes=free_bytes,
         memory_bytes=_peak_memory(),
         breaks=_breaking_points(plan, longest, games_within(DAY, longest, costs, players), games_on_disk, usd),
@@ -224,22 +227,22 @@ def _measure(
     """
     report_step("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
-    worker_count, by_workers = min(workers, max(cores_here(), 2)), None
+    worker_count, with_workers = min(workers, max(cores_here(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
         report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
-        by_workers = calibration.play_workers(worker_count, one_process.call)
-    server, share = None, 0.0
+        with_workers = calibration.play_workers(worker_count, one_process.seconds_per_call)
+    server, live_share = None, 0.0
     live_use = {name: use[name] for name in live if name in use and use[name].calls > 0}
     if live_use:
         report_step("measuring the additional time of an answer from a server")
         group = max(live_use, key=lambda name: live_use[name].calls)
-        share = sum(each.calls for each in live_use.values()) / sum(each.calls for each in use.values())
+        live_share = sum(each.calls for each in live_use.values()) / sum(each.calls for each in use.values())
         server = server_overhead(
             calibration.plan, calibration.results, group, words=calibration.words[group],
             prompt_tokens=use[group].prompt_tokens / use[group].calls,
         )  # fmt: skip
-    return _Measurements(calibration.first, one_process, by_workers, worker_count, server, share)
+    return _Measurements(calibration.short_run, one_process, with_workers, worker_count, server, live_share)
 
 
 def _check_options(plan: Plan, options: PlayOptions) -> None:
@@ -299,7 +302,9 @@ def _check_plan(plan: Plan) -> None:
 
 
 def _sum_of_groups(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
-    low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in mean_games)
+    low, high = (
+        games.game_count * sum(getattr(use, name) for use in games.use_by_group.values()) for games in mean_games
+    )
     return low, high
 
 
@@ -308,7 +313,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
         total = 0.0
-        for name, use in earlier.games.groups.items():
+        for name, use in earlier.games.use_by_group.items():
             price = prices.get(name)
             if price is None:
                 return None
@@ -351,7 +356,7 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
     """Yield sentences that describe the measurements."""
     if earlier is not None:
         in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
-        latency = earlier.games.latency or 0.0
+        latency = earlier.games.seconds_per_call or 0.0
         yield (
             f"games as in run {earlier.run_id}: {earlier.games.calls:.1f} calls each, {latency:.2f} s a call{in_flight}"
             "; with more calls in flight, a call may take longer"
@@ -362,15 +367,16 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
             "models. Play a few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
     single = measured.one_process
-    yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.call:.2f} ms a call"
+    yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.seconds_per_call:.2f} ms a call"
     if measured.server is not None:
         milliseconds = 1e3 * measured.server.seconds
         yield f"{milliseconds:.2f} ms of additional CPU time a call over HTTP, with a test server on this machine"
-    if measured.workers is not None:
+    run = measured.with_workers
+    if run is not None:
         yield (
-            f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
-            f"first game after {measured.workers.begin:.1f} s, {1e3 * measured.workers.call:.2f} ms a call, "
-            f"including {1e3 * measured.workers.call_cpu:.2f} ms for the writer"
+            f"{counted(measured.worker_count, 'worker')} and their writer, {counted(run.games, 'game')}: first game "
+            f"after {run.seconds_to_first_game:.1f} s, {1e3 * run.seconds_per_call:.2f} ms a call, including "
+            f"{1e3 * run.cpu_seconds_per_call:.2f} ms for the writer"
         )
 
 

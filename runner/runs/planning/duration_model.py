@@ -1,6 +1,7 @@
-"""Models the duration of a run: each limit allows some number of calls per second, and the lowest one is decisive.
+"""Predicts the duration of a run: each limit allows some number of calls per second, and the lowest number counts.
 
-`duration` fills in the measurements and uses the predictions.
+`runs.planning.duration` passes the measurements and uses the predictions. The writer is the main process of a run with
+workers, which writes the run's files.
 """
 
 from __future__ import annotations
@@ -44,48 +45,48 @@ class Rate:
 class MeanGames:
     """The average game of a run."""
 
-    games: int
+    game_count: int
     """The number of games in the run."""
-    groups: Mapping[str, GroupUse]
+    use_by_group: Mapping[str, GroupUse]
     """The use of each model group by a game."""
     steps: float
-    """The number of calls of a game that must wait for each other."""
-    waited: float | None
+    """The number of steps of a game. A step is a group of concurrent calls; it starts when the previous one ends."""
+    wait_seconds: float | None
     """The seconds that a game waits for servers; None if unknown."""
-    longest: float | None
+    longest_wait_seconds: float | None
     """The seconds that the slowest game waits for servers; None if unknown."""
-    latency: float | None
+    seconds_per_call: float | None
     """The average seconds of one call; None if unknown."""
 
     @property
     def calls(self) -> float:
         """The number of calls of a game."""
-        return sum(use.calls for use in self.groups.values())
+        return sum(use.calls for use in self.use_by_group.values())
 
     @property
     def tokens(self) -> float:
         """The number of tokens of a game."""
-        return sum(use.tokens for use in self.groups.values())
+        return sum(use.tokens for use in self.use_by_group.values())
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The time that a run takes on this machine, in seconds per call unless stated otherwise."""
+    """The seconds that the parts of a run take on this machine."""
 
-    core: float
-    """The time of one core if one process plays everything."""
-    begin: float
-    """The total time from the start of the command to the first game."""
+    core_per_call: float
+    """The seconds of one core per call, if one process plays everything."""
+    start: float
+    """The seconds from the start of the command to the first game."""
     end: float
-    """The part of the time after the last game that does not depend on the number of calls, in total."""
-    end_call: float
-    """The part of the time after the last game that grows with the calls: tables, metrics, leaderboard."""
-    cores: float | None = None
-    """The time if all workers and their writer use all cores; None if one process plays everything."""
-    writer: float | None = None
-    """The time of the writer's core; None if one process plays everything."""
-    merge: float = 0.0
-    """The time of the merge of shards."""
+    """The seconds after the last game that do not depend on the number of calls."""
+    end_per_call: float
+    """The further seconds after the last game, per call: for tables, metrics and the leaderboard."""
+    cores_per_call: float | None = None
+    """The seconds per call if workers and their writer use all cores; None if one process plays everything."""
+    writer_per_call: float | None = None
+    """The seconds of the writer's core per call; None if one process plays everything."""
+    merge_per_call: float = 0.0
+    """The seconds of the merge of shards per call."""
 
 
 @dataclass(frozen=True)
@@ -116,32 +117,32 @@ class Prediction:
     """The predicted duration of a run."""
 
     calls: float
-    play: float
+    game_seconds: float
     """The seconds from the first game to the last."""
-    around: float
+    other_seconds: float
     """The seconds before and after the games, including the merge of shards."""
     bounds: Sequence[Bound]
     """The limits, lowest first."""
 
     @property
     def seconds(self) -> float:
-        return self.play + self.around
+        return self.game_seconds + self.other_seconds
 
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
     """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
-    shard_games = math.ceil(games.games / players.shards)
+    shard_games = math.ceil(games.game_count / players.shards)
     concurrent_games = max(min(players.concurrency // players.shards, shard_games), 1)
-    calls, total_calls = shard_games * games.calls, games.games * games.calls
+    calls, total_calls = shard_games * games.calls, games.game_count * games.calls
     bounds = [*_rates(games, players, shard_games), *_servers(games, concurrent_games), *_machine(costs, players)]
-    if games.longest:
-        bounds.append(Bound(LONGEST, calls / games.longest))
+    if games.longest_wait_seconds:
+        bounds.append(Bound(LONGEST, calls / games.longest_wait_seconds))
     bounds.sort(key=lambda bound: bound.calls_per_second)
-    merge = costs.merge * total_calls if players.shards > 1 else 0.0
+    merge = costs.merge_per_call * total_calls if players.shards > 1 else 0.0
     return Prediction(
         total_calls,
         calls / bounds[0].calls_per_second,
-        costs.begin + costs.end + costs.end_call * calls + merge,
+        costs.start + costs.end + costs.end_per_call * calls + merge,
         [replace(bound, calls_per_second=bound.calls_per_second * players.shards) for bound in bounds],
     )
 
@@ -149,14 +150,16 @@ def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
 def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
     """Return the number of such games that can be played within this time."""
     return bisect_right(
-        range(1, MAX_GAMES), seconds, key=lambda count: predict(replace(games, games=count), costs, players).seconds
+        range(1, MAX_GAMES),
+        seconds,
+        key=lambda count: predict(replace(games, game_count=count), costs, players).seconds,
     )
 
 
 def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bound]:
     """Yield the bounds by rate limits. Limits allow a burst of `BURST` minutes, and each shard has an equal share."""
     for group, rate in players.rates.items():
-        use = games.groups.get(group, GroupUse(0, 0, 0))
+        use = games.use_by_group.get(group, GroupUse(0, 0, 0))
         for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
             if limit is None:
                 continue
@@ -168,19 +171,20 @@ def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bou
 
 def _servers(games: MeanGames, concurrent_games: int) -> Iterator[Bound]:
     """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
-    if not games.waited or not games.latency:
+    if not games.wait_seconds or not games.seconds_per_call:
         return
     concurrent_calls = games.calls / games.steps  # in one game
-    seconds = max(games.waited / games.steps, games.latency * concurrent_calls)
-    detail = f"{concurrent_games} games at once, {games.latency:.2f} s a call"
+    seconds = max(games.wait_seconds / games.steps, games.seconds_per_call * concurrent_calls)
+    detail = f"{concurrent_games} games at once, {games.seconds_per_call:.2f} s a call"
     yield Bound(SERVERS, concurrent_games * concurrent_calls / seconds, detail)
 
 
 def _machine(costs: Costs, players: Players) -> Iterator[Bound]:
     """Yield the bounds by the machine's cores."""
-    if costs.cores is None or costs.writer is None:
-        yield Bound(CORE, 1 / costs.core, f"{1e3 * costs.core:.2f} ms a call")
+    if costs.cores_per_call is None or costs.writer_per_call is None:
+        yield Bound(CORE, 1 / costs.core_per_call, f"{1e3 * costs.core_per_call:.2f} ms a call")
         return
     used_cores = min(players.cores, players.workers)
-    yield Bound(CORES, 1 / costs.cores, f"{1e3 * costs.cores * used_cores:.2f} ms a call on each of {used_cores}")
-    yield Bound(WRITER, 1 / costs.writer, f"{1e3 * costs.writer:.2f} ms a call")
+    milliseconds = 1e3 * costs.cores_per_call * used_cores
+    yield Bound(CORES, 1 / costs.cores_per_call, f"{milliseconds:.2f} ms a call on each of {used_cores}")
+    yield Bound(WRITER, 1 / costs.writer_per_call, f"{1e3 * costs.writer_per_call:.2f} ms a call")

@@ -1,6 +1,6 @@
 """Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers.
 
-The forecast of `nip-run plan` assumes that the planned games are similar.
+The forecast of `nip-run plan` assumes that the planned games are similar to these games.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class EarlierRun:
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
-    Prefer the spec's own run if it is finished, then the newest run with the same protocol and models. If there is no
-    such run, return None.
+    Prefer the spec's own run if it is finished; otherwise, take the newest run with the same protocol and models. If
+    there is no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -121,29 +121,29 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         RunError: a file is damaged.
     """
     tables = {name: folder.intact_table(name) for name in ("rollouts", "completions")}
-    groups: dict[str, Counter[str]] = defaultdict(Counter)
+    counts_by_group: dict[str, Counter[str]] = defaultdict(Counter)
     agent_names = set(plan.spec.protocol.agent_names)
     calls = seconds = 0.0
-    for agent, swapped, count, prompt, completion, waited, size in read_tables(_AGENTS, tables, {}):
+    for agent, swapped, count, prompt, completion, agent_seconds, size in read_tables(_AGENTS, tables, {}):
         if agent not in agent_names:
             raise RunError(
                 f"{folder.path} has an agent {agent!r} that is not in this spec; name another run with --like RUN"
             )
-        use = groups[plan.groups(swapped=swapped)[agent]]
-        use.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
-        calls, seconds = calls + count, seconds + waited
-    ((games, waits, longest, steps),) = read_tables(_STEPS, tables, {})
+        counts = counts_by_group[plan.groups(swapped=swapped)[agent]]
+        counts.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
+        calls, seconds = calls + count, seconds + agent_seconds
+    ((games, wait_seconds, longest_wait_seconds, steps),) = read_tables(_STEPS, tables, {})
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
     uses = {
         name: GroupUse(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
-        for name, counts in groups.items()
+        for name, counts in counts_by_group.items()
     }
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
     return EarlierRun(
         folder.run_id,
-        MeanGames(plan.size, uses, steps, waits, longest, seconds / calls),
-        {name: counts["answer_bytes"] / counts["calls"] for name, counts in groups.items()},
+        MeanGames(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
+        {name: counts["answer_bytes"] / counts["calls"] for name, counts in counts_by_group.items()},
         journal / calls,
         _reported_rates(folder),
         _in_flight(folder.manifest(), seconds),

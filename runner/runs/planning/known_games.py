@@ -17,9 +17,9 @@ from runner.runs.planning.loopback_server import WORD_BYTES
 
 
 def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
-    """Return the shortest and the longest game of a plan; if there is an earlier run, both are its average game."""
+    """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
     if earlier is not None:
-        games = replace(earlier.games, games=plan.size)
+        games = replace(earlier.games, game_count=plan.size)
         return games, games
     priced, size = estimate_costs(plan), plan.size
     shortest, longest = (
@@ -32,9 +32,9 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
                 for row in priced
             },
             steps=rounds,
-            waited=None,
-            longest=None,
-            latency=None,
+            wait_seconds=None,
+            longest_wait_seconds=None,
+            seconds_per_call=None,
         )
         for end, rounds in enumerate(played_rounds(plan.spec.protocol))
     )  # fmt: skip

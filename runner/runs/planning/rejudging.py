@@ -58,10 +58,10 @@ def rejudge_specs(
 
 
 def _check(overrides: Overrides) -> None:
-    """Check that no override sets a key that judging does not use.
+    """Check that overrides set only keys that judging uses.
 
     Raises:
-        UsageError: an override sets such a key.
+        UsageError: an override sets another key.
     """
     for override in [overrides] if isinstance(overrides, str) else overrides:
         key = str(override).lstrip("+~").partition("=")[0]

@@ -1,8 +1,8 @@
 """Computes the numbers of datapoints and repeats that detect a difference between two systems, and their cost.
 
 Two systems are compared by the differences of their scores on each group of related datapoints. The variance of these
-differences comes from earlier runs, which are assumed to be representative. Without earlier runs, it is the largest
-possible variance. If all groups have the same score or difference, perhaps by chance, their variance is 0; then one
+differences comes from earlier runs, which are assumed to be representative. Without earlier runs, the largest possible
+variance is used. If all groups have the same score or difference, perhaps by chance, their variance is 0; then one
 group that differs is added. The number of groups follows from the power formula in
 `runner.statistics.variance_components`.
 """
@@ -224,7 +224,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
 
 
 def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
-    """Return the variance between groups; if no scores differ at all, add one group that differs by `furthest`."""
+    """Return the variance between groups; if both variances are 0, add one group that differs by `furthest`."""
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 
 

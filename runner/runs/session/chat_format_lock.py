@@ -41,8 +41,8 @@ def with_original_formats(
 ) -> tuple[P, str | None]:
     """Return a plan with the chat formats and order of turns that its run, or the run it replays, started with.
 
-    The second value is a note if the spec alone would select another run; otherwise None. Formats that the spec sets
-    stay, and so do all formats of a new run. `other_run_ids` are the ids of other plans' runs.
+    The second value is a note if the spec alone would select another run; otherwise None. Formats that the spec sets,
+    and all formats of a new run, are not changed. `other_run_ids` are the ids of other plans' runs.
 
     Raises:
         UsageError: the spec sets another format than the replayed run has, or the spec is the saved spec of a run but
@@ -76,7 +76,7 @@ def with_original_formats(
 
 
 def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
-    """Yield each plan that the spec may have meant when its run started, with the texts of `_describe_difference`."""
+    """Yield each plan that the spec could describe when its run started, with the result of `_describe_difference`."""
     spec = plan.spec
     originals = [spec] if spec.groups_with_default_format else []
     if (reordered_spec := _with_0_1_0_turn_order(spec)) is not None:
@@ -96,7 +96,7 @@ def _with_0_1_0_turn_order(spec: Spec) -> Spec | None:
 
 
 def _with_replayed_turn_order(plan: P, replay: ReplayOf) -> P | None:
-    """Return the plan with the replayed run's order of turns; None if the plan already has this order or sets one."""
+    """Return the plan with the replayed run's order of turns; None if it has this order already or sets an order."""
     reordered_spec, spec_path = _with_0_1_0_turn_order(plan.spec), RunFolder(replay.run).spec
     if reordered_spec is None or not spec_path.is_file():
         return None
@@ -104,7 +104,7 @@ def _with_replayed_turn_order(plan: P, replay: ReplayOf) -> P | None:
     section = layers.data.get("protocol")
     if not isinstance(section, dict) or section.get("verifier_first") is not True:
         return None
-    # The replayed run has the order of the reordered spec only if both protocols also have the same cycle of turns.
+    # The order of turns is the same only if both protocols also have the same cycle of turns.
     cycle = load_protocol(str(section.get("use")), folder=spec_path.parent).file.cycle
     return plan.with_spec(reordered_spec) if cycle == reordered_spec.protocol.file.cycle else None
 

@@ -27,7 +27,7 @@ def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     answers = answer_bytes(plan)
     written = folder.journal.stat().st_size if folder.journal.is_file() else 0
     if answers <= written:
-        return  # the answers are longer than estimated, so the size of the remaining ones is unknown
+        return  # the answers so far are longer than estimated, so the size of the remaining answers is unknown
     fine_tune = plan.spec.experiment.fine_tune
     needed = answers - written + answers * (TABLE_COPIES + (0 if fine_tune is None else len(fine_tune.formats)))
     try:

@@ -56,8 +56,8 @@ class RunOptions:
     """The run whose answers are replayed."""
     budget: Budget | None = None
     """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
-    locked: bool = False
-    """Whether the caller has already locked the run, for example to count its spending into a shared budget."""
+    holds_lock: bool = False
+    """Whether the caller holds the run's lock, for example to count the run's spending into a shared budget."""
     watch: Watch | None = None
     """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
@@ -87,7 +87,7 @@ def run_games(
         RunError: an error of the disk, the journal or the leaderboard.
     """
     baseline = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
-    with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
+    with nullcontext() if options.holds_lock else results.lock(run_id), interruptible(run_id):
         shared = SharedResources([plan])
         shared.servers.adapters = options.adapters
         session = open_session(plan, results, run_id, options, shared, part=part, baseline=baseline)
@@ -108,13 +108,13 @@ def open_session(
     options: RunOptions,
     shared: SharedResources,
     *,
-    order: int = 0,
+    run_position: int = 0,
     part: TrainingPart | None = None,
     baseline: BaselineScores | None = None,
 ) -> Session | FinishedRun:
     """Return the session that plays the rest of a run, or the run's result if the run is finished.
 
-    The caller has locked the run. `order` is the run's position among the runs that share resources, and `baseline` is
+    The caller has locked the run. `run_position` is its position among the runs that share resources, and `baseline` is
     the result of `load_baseline`.
 
     Raises:
@@ -145,10 +145,10 @@ def open_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
-    budget = options.budget or open_budget(plan.share.budget, lambda: spending(plan, folder))
+    budget = options.budget or open_budget(plan.limited_experiment.budget, lambda: spending(plan, folder))
     session = Session(
         plan, folder, manifest, shared,
-        order=order, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
+        run_position=run_position, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
         baseline=baseline,
     )  # fmt: skip
     session.notes.extend(size_notes)
@@ -184,7 +184,7 @@ def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Resul
 
 
 def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
-    """Check that a command other than that of a training run may play a run's remaining games, and return notes on it.
+    """Check that a command that is not the training run's may play a run's remaining games, and return notes.
 
     Raises:
         RunDirectoryError: the run is a part of a training run.
@@ -218,12 +218,12 @@ def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> B
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
     """Return whether a run has all files and games of the plan, and has not lost too many games in transport.
 
-    The status alone does not tell: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
+    The status alone is not enough: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
-    finished = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
-    return finished and has_outputs(folder) and is_unchanged(folder, manifest, plan)
+    is_done = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
+    return is_done and has_outputs(folder) and is_unchanged(folder, manifest, plan)
 
 
 def has_outputs(folder: RunFolder) -> bool:
@@ -232,11 +232,11 @@ def has_outputs(folder: RunFolder) -> bool:
 
 
 def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
-    """Rebuild the metrics and tables of a run that was played, which the caller has locked. No model is called.
+    """Rebuild the metrics and tables of a run that was played. No model is called. The caller has locked the run.
 
     Raises:
         RunError: the journal or an input is missing, damaged or changed.
-        Interrupted: SIGINT or SIGTERM; call it again to rebuild them.
+        Interrupted: SIGINT or SIGTERM; call this function again.
     """
     if not folder.journal.is_file():
         raise RunError(f"{folder.journal} is missing, so the run's metrics and tables cannot be rebuilt; restore it")
@@ -249,7 +249,7 @@ def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
 
 
 def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
-    """Return the folder with a replayed run's name or, if there is none, any folder with a copy of the run."""
+    """Return the folder named after a replayed run or, if there is none, any folder with a copy of the run."""
     run_folder = results.run(run_id)
     copies = () if run_folder.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
@@ -338,7 +338,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
 
 
 def _mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
-    """If the spec was downloaded, mark the run's folder as downloaded, so that the saved spec is not trusted more."""
+    """If the spec was downloaded, mark the run's folder as downloaded, so that its saved spec is not trusted either."""
     if spec.fetched is None:
         return
     try:

@@ -46,7 +46,7 @@ _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
 
 
 class Player(Protocol):
-    """Plays games: the engine of this process, or workers."""
+    """Plays games: `Engine` in this process, or `GameScheduler` with workers."""
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None: ...
 
@@ -61,7 +61,7 @@ class Session:
         manifest: Manifest,
         shared: SharedResources,
         *,
-        order: int = 0,
+        run_position: int = 0,
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
@@ -71,10 +71,11 @@ class Session:
     ) -> None:
         """Prepare a session.
 
-        `order` is the run's position among the runs that share resources. With `recorded_only`, no model is called.
+        `run_position` is the run's position among the runs that share resources. With `recorded_only`, no model is
+        called.
         """
         self.plan, self.folder, self.manifest = plan, folder, manifest
-        self._shared, self._order, self._budget = shared, order, budget
+        self._shared, self._run_position, self._budget = shared, run_position, budget
         self._on_rollout = on_rollout
         self.notes: list[str] = []
         self.lost: str | None = None
@@ -85,7 +86,7 @@ class Session:
         self._decision = None if rule is None else StoppingDecision(plan, rule, baseline)
         if baseline is not None:
             self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
-        self._stop = shared.stop if rule is None else shared.stop.branch()
+        self._stop = shared.stop if rule is None else shared.stop.create_child()
         costs = run_costs(plan)
         self._accounting = Accounting(plan, costs, watch)
         self._wiring = Wiring(
@@ -93,7 +94,7 @@ class Session:
         )
         self._context = copy_context()
         self._earlier_manifest: Manifest | None = None
-        """The manifest before this session."""
+        """The manifest at the start of this session; None if there was none."""
 
     async def play(self) -> None:
         """Play the remaining games, then write all files.
@@ -106,19 +107,21 @@ class Session:
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         self.folder.unseal()
-        self._shared.in_play.append(self)
+        self._shared.runs_in_progress.append(self)
         try:
             with log_to(self.folder.log):
                 self._context = copy_context()
                 await self._play()
         except (Stopped, asyncio.CancelledError):
-            if self.manifest.status == Status.RUNNING:  # otherwise everything is written already
-                self._end(Status.INTERRUPTED)
+            if self.manifest.status == Status.RUNNING:  # any other status was set after all files were written
+                self._write_unfinished_manifest(Status.INTERRUPTED)
             raise interruption(self.folder.run_id) from None
         except FolderGoneError:
-            raise  # do not write to the path, which may belong to another folder now
+            raise  # without writing to the path, which may belong to another folder now
         except Exception as error:
-            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
+            self._write_unfinished_manifest(
+                Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error
+            )
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             if isinstance(error, MemoryError) or "can't start new thread" in str(error):
@@ -128,7 +131,7 @@ class Session:
                 ) from None
             raise
         finally:
-            self._shared.in_play.remove(self)
+            self._shared.runs_in_progress.remove(self)
 
     def play_alone(self) -> None:
         """Play the remaining games in a new event loop, then write all files.
@@ -153,7 +156,7 @@ class Session:
         """Report to the progress callback and in the run's log that the run is stopping."""
         self._context.run(self._accounting.warn, "signal", message)
 
-    def _end(self, status: Status, error: Exception | None = None) -> None:
+    def _write_unfinished_manifest(self, status: Status, error: Exception | None = None) -> None:
         """Write the manifest of a run that did not finish."""
         self._note_problems()
         with suppress(RunError):  # without this manifest, the run is shown as interrupted; the journal has all records
@@ -180,7 +183,7 @@ class Session:
                 layers.check_answered()
                 layers.check_folder()
 
-            await self._play_all(self._engine(layers), check_after_games, layers.records)
+            await self._play_all(self._engine(layers), check_after_games, layers.count_records)
 
     def _workers(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
@@ -205,20 +208,20 @@ class Session:
             self.plan,
             layers.complete,
             failed_calls=layers.failed_calls,
-            on_end=layers.ended,
+            on_end=layers.on_end,
             stop=self._stop,
             slots=None if self._is_batched else self._shared.slots,
-            order=self._order,
+            run_position=self._run_position,
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
     async def _play_all(
-        self, player: Player, check_after_games: Callable[[], None], records: Callable[[], int], cores: int = 1
+        self, player: Player, check_after_games: Callable[[], None], count_records: Callable[[], int], cores: int = 1
     ) -> None:
         """Play all games and write the run's files, with up to `cores` cores for the tables.
 
-        `check_after_games` raises an error if the run must fail although all games have ended. `records` returns the
-        number of records in the journal.
+        `check_after_games` checks the run after all games have ended, and raises an error if the run must fail.
+        `count_records` returns the number of records in the journal.
         """
         sinks = RolloutSinks(self.plan, self.folder)
         try:
@@ -227,7 +230,7 @@ class Session:
             sinks.discard()
             raise
         await asyncio.to_thread(sinks.seal, cores)
-        self._finish(sinks, records)
+        self._finish(sinks, count_records)
 
     async def _play_games(self, player: Player, sinks: RolloutSinks, check_after_games: Callable[[], None]) -> None:
         """Play all games, and pass their rollouts to the sinks in the order of the plan."""
@@ -238,29 +241,29 @@ class Session:
             if self._decision is not None:
                 assert isinstance(finished, Sequence), "with `until`, workers send rollouts"
                 if self._decision.add(finished):
-                    ordered.end()
+                    order_buffer.end()
                     self._stop.stop()
-                ordered.window = self._decision.ahead(concurrency)
+                order_buffer.window = self._decision.ahead(concurrency)
 
         # The window is the number of games that may be played ahead of the first unfinished one.
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
         window = window if self._decision is None else self._decision.ahead(concurrency)
-        ordered = PlanOrderBuffer(write, window, sinks.unsealed)
+        order_buffer = PlanOrderBuffer(write, window, sinks.unsealed_folder)
         if self._is_batched and self._shared.slots is not None:
-            self._shared.slots.mark_started(self._order)
-        with closing(ordered):
+            self._shared.slots.mark_started(self._run_position)
+        with closing(order_buffer):
             try:
-                await player.play_all(self.plan.jobs(), ordered, concurrency)
+                await player.play_all(self.plan.jobs(), order_buffer, concurrency)
             except _GAME_ENDING_ERRORS:
-                if not ordered.ended:
+                if not order_buffer.ended:
                     raise
             await wait_for_signals()
-            if not ordered.ended:
+            if not order_buffer.ended:
                 self._stop.check()
             check_after_games()
 
     def _write(self, finished: FinishedJob, sinks: RolloutSinks) -> None:
-        """Write and count the rollouts of one job: their outputs if a worker has built them, or the rollouts."""
+        """Write and count the rollouts of one job, or the outputs that a worker has built from the rollouts."""
         accounting = self._accounting
         if isinstance(finished, WorkerGame):
             for worker_rollout in finished.rollouts:
@@ -282,22 +285,22 @@ class Session:
         if self._decision is None and self._is_batched:
             return self.plan.size
         if self._decision is not None and is_whole_replay(self._wiring.replay):
-            return 1  # because the replayed run has no answers for games after its last one
-        return min(self.plan.share.rollouts.concurrency, self.plan.size)
+            return 1  # the replayed run has no answers for games after the one where it stopped
+        return min(self.plan.limited_experiment.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
-        """Whether calls go into batches. If so, all games are played concurrently, to fill the batches."""
+        """Whether calls are sent in batches. All games are then played concurrently, to fill the batches."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RolloutSinks, records: Callable[[], int]) -> None:
+    def _finish(self, sinks: RolloutSinks, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         store_problems(self.folder, accounting.problems.all_problems())
         self._note_problems()
-        self.lost = accounting.lost()
+        self.lost = accounting.describe_loss()
         spent = spending(self.plan, self.folder)
         counts = accounting.final_counts(spent)
         earlier = self._earlier_manifest
@@ -313,7 +316,7 @@ class Session:
                     "and stored in the journal"
                 )
         if self.plan.shard is not None:  # `merge` compares this number with the journal to detect a truncated file
-            self.manifest = replace(self.manifest, journal_records=records())
+            self.manifest = replace(self.manifest, journal_records=count_records())
         self.folder.seal(*COLUMNS)
         first = first_record(self.folder.journal) or {}
         self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))

@@ -1,6 +1,6 @@
 """Checks the shards of a run before they are merged, and reports all problems together.
 
-A part is the folder of one shard. Parts may come from several machines, so any of them may be wrong or damaged.
+A part is the folder of one shard. Parts may come from several machines, so each part may be wrong or damaged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Seque
 
 
 def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not fit the majority of the parts, which `member` belongs to."""
+    """Return why a part does not fit the majority of the parts. `member` is one part of the majority."""
     if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
@@ -117,7 +117,7 @@ def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
 
 
 def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
-    """Yield a problem for each part whose spec or inputs differ from those of most parts, or were edited."""
+    """Yield a problem for each part whose spec or inputs were edited, or differ from most parts."""
     readable: list[tuple[ShardPart, Mapping[str, str]]] = []
     for part in members:
         try:

@@ -1,9 +1,9 @@
 """Merges the shards of a run (`nip-run merge`): joins their journals, and builds all other files from the result.
 
-A part is the folder of one shard. The files are built in a staging folder and moved to the run's folder, the manifest
-last. A merge that is killed has no visible effect and can be repeated. The joined journal has the records of all
-shards, in the order of the shard numbers. Its first record is derived from the first records of the shards, so the same
-shards give the same journal everywhere.
+A part is the folder of one shard. The files are built in a staging folder and then moved to the run's folder, the
+manifest last. A merge that is killed has no visible effect and can be repeated. The joined journal has the records of
+all shards, in the order of the shard numbers. The first record of the joined journal is derived from the first records
+of the shards, so the same shards give the same journal on every machine.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def merge(
 ) -> FinishedRun:
     """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
 
-    A run that is already merged is returned unchanged, unless it has lost its metrics or tables: these are rebuilt. No
-    model is called, and no API key is needed.
+    If the run is already merged, only missing metrics and tables are rebuilt. No model is called, and no API key is
+    needed.
 
     Raises:
         MergeError: shards are missing, duplicated, of another run, unfinished or edited; the error lists all problems.

@@ -28,10 +28,10 @@ LOCAL_KEYS = (
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
     "models.*.batch_poll",
 )  # fmt: skip
-"""Spec keys that may differ between shards: addresses and limits, which do not change what is played or written."""
+"""Spec keys that may differ between shards: addresses and limits. They change neither the games nor the files."""
 
-START_FILES = ("written", "environment.lock")
-"""Names in `inputs/` of files that are not inputs: they describe the machine that played the part, and may differ."""
+MACHINE_FILES = ("written", "environment.lock")
+"""Files in `inputs/` that are not inputs. They describe the machine that played the part, so they may differ."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ShardPart:
     folder: RunFolder
     manifest: Manifest
     plans: dict[Any, Plan] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of plans by the hashes of their files. All parts share it, because most have the same spec."""
+    """A cache of plans by the hashes of their files. All parts share the cache, because most have the same spec."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} ({self.folder.path})"
@@ -95,7 +95,7 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
         return
     for folder, folders, files in os.walk(inputs):
         here = Path(folder)
-        excluded = START_FILES if here == inputs else ()
+        excluded = MACHINE_FILES if here == inputs else ()
         folders[:] = [name for name in folders if name not in excluded]
         for path in (here / name for name in files if name not in excluded):
             try:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from runner.runs.workers.frames import FrameReader, Outbox
 
 FLUSH_AT = 64
-"""The number of messages after which they are sent immediately, instead of in the loop's next iteration."""
+"""The number of waiting messages that are sent immediately, instead of in the loop's next iteration."""
 
 Receive = Callable[[Sequence[Any]], None]
 """Takes a batch of messages, in order."""

@@ -25,7 +25,7 @@ class Outbox:
         self._messages.append(message)
 
     def __len__(self) -> int:
-        """Return the number of messages that are not in a frame yet."""
+        """Return the number of messages that were added after the last frame was started."""
         return len(self._messages)
 
     def __bool__(self) -> bool:
@@ -60,7 +60,7 @@ class FrameReader:
             yield batch
 
 
-class Pickled:
+class PickledMessage:
     """A message for several workers that is pickled only once."""
 
     def __init__(self, message: Any) -> None:

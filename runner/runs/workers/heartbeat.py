@@ -1,7 +1,7 @@
 """Kills workers that have been silent for too long, so that other workers play their games.
 
-A worker sends a message at least once per check. The monitor counts the checks without a message. It does not measure
-the time, because the writer (the main process) may itself have been suspended. After that, the writer reads all waiting
+A worker sends a message at least once per check. The monitor counts the checks without a message instead of measuring
+the time, because the writer (the main process) may be suspended. When the writer continues, it reads all waiting
 messages before the next check.
 """
 
@@ -18,7 +18,7 @@ SILENT_CHECKS = 12
 """A worker is killed after this many silent checks in a row: longer than rendering the longest prompts takes."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
-"""The same limit while the run is stopping, when a person waits."""
+"""The same limit while the run is stopping. It is lower, because a person may be waiting."""
 
 
 class HeartbeatMonitor:

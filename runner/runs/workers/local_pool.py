@@ -83,7 +83,7 @@ class LocalWorker:
         self._process, self._stderr = process, stderr
         self._on_exit: Callable[[str], None] | None = on_exit
         self._channel: SocketChannel | None = None
-        self._exiting: asyncio.Task[None] | None = None
+        self._exit_task: asyncio.Task[None] | None = None
         self._what_happened = ""
 
     async def connect(self, end: socket.socket, receive: Receive) -> None:
@@ -97,7 +97,7 @@ class LocalWorker:
         """Report the exit of the process: its socket is closed, so it has ended or is about to end."""
         self._channel = None
         if self._on_exit is not None:
-            self._exiting = asyncio.create_task(self._report_exit())
+            self._exit_task = asyncio.create_task(self._report_exit())
 
     async def _report_exit(self) -> None:
         reason = await self._wait(END_SECONDS)

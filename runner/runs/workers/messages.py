@@ -1,4 +1,4 @@
-"""The messages between the writer of a run and its workers.
+"""The messages between the writer of a run (the main process, which writes the run's files) and its workers.
 
 The writer sends `Start`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with its
 records in the journal, and the worker reports each game as `GameFinished` or `GameUnfinished`. A worker sends records
@@ -44,14 +44,14 @@ class Start:
     is_budgeted: bool
     makes_outputs: bool
     """Whether workers send the outputs of games (`WorkerGame`) instead of rollouts."""
-    answered: frozenset[str]
+    answered_groups: frozenset[str]
     """The model groups whose servers have answered at least once."""
     concurrency: int
     """The maximum number of calls in flight for all workers together."""
     adapters: Mapping[str, str]
     """The paths of the models that are LoRA adapters, for servers that must load them."""
-    journal: str | None = None
-    """The number that identifies the journal, which the cache stores with each answer."""
+    journal_id: str | None = None
+    """The number of the journal, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):
@@ -87,13 +87,13 @@ class StopRequest(NamedTuple):
 
 
 class GroupsAnswered(NamedTuple):
-    """At least one worker has received answers from these model groups."""
+    """The model groups that have answered at least one worker."""
 
     groups: frozenset[str]
 
 
 class Drain(NamedTuple):
-    """The order to report everything that remains and then to end, after all games have ended."""
+    """The order to report everything that remains and then to end. The writer sends it after all games have ended."""
 
 
 # From a worker
@@ -118,11 +118,11 @@ class Append(NamedTuple):
 
     number: int | None
     """The number of this message for the acknowledgement; None if no call waits for these records."""
-    groups: Sequence[Sequence[Unnumbered]]
-    """Groups of records; the records of a group are written atomically."""
+    record_groups: Sequence[Sequence[Unnumbered]]
+    """The records, in groups that are each written atomically."""
     samples: Sequence[tuple[Any, ...]]
     """The sample of each record, in the order of the records in all groups."""
-    failures: Sequence[str] = ()
+    errors: Sequence[str] = ()
     """The errors of the failed attempts among these records."""
 
 
@@ -139,7 +139,7 @@ class PermitRequested(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A granted call has ended with an answer, whose cost is `charge`, or with a failure."""
+    """A granted call has ended: with an answer of the cost `charge`, or with a failure."""
 
     number: int
     charge: UsageTotals | None
@@ -153,7 +153,7 @@ class CallAbandoned(NamedTuple):
 
 
 class CallRefused(NamedTuple):
-    """The provider has refused a call, so the call has no record."""
+    """The provider has refused a call. The call has no record."""
 
     sample: SampleKey
 
@@ -192,24 +192,26 @@ class AnswersCounted(NamedTuple):
     """The counts of new answers from all groups."""
 
 
-class ServerDown(NamedTuple):
-    """A server does not answer, for the reason in the message; the message None means that it answers again."""
+class ServerStatus(NamedTuple):
+    """A server has stopped answering, or answers again."""
 
     server: str
-    message: str | None
+    problem: str | None
+    """The reason why the server does not answer; None if it answers again."""
 
 
-class UnlikeServer(NamedTuple):
-    """A server has refused `calls` more calls that other servers of its group accepted."""
+class DifferingServer(NamedTuple):
+    """A server has refused `refused_calls` more calls that other servers of its group accepted."""
 
     group: str
     server: str
-    calls: int
-    message: str
+    refused_calls: int
+    error_text: str
+    """The server's last error."""
 
 
 class NoteAdded(NamedTuple):
-    """A note for the run. The writer keeps only the first note about each subject."""
+    """A note for the run. The run has only the first note about each subject."""
 
     subject: str
     line: str
@@ -223,7 +225,7 @@ class LogLine(NamedTuple):
     line: str
 
 
-class RatesLearned(NamedTuple):
+class RateLimitsReported(NamedTuple):
     """A server stated rate limits in the headers of an answer."""
 
     group: str
@@ -232,6 +234,6 @@ class RatesLearned(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The worker has reported everything. `failure` is an error that was only known after all games had ended."""
+    """The worker has reported everything. `failure` is the error of a check after all games, if the check failed."""
 
     failure: RemoteError | None

@@ -1,7 +1,7 @@
 """The writer's access to the journal: appends the records of all workers, and finds the records of a leased game.
 
-The writer is the main process of a run with workers. It leases each game to one worker, together with the records that
-an earlier process or a worker that died has already written.
+The writer is the main process of a run with workers. It leases each game to one worker, together with the game's
+records that are already in the journal, from an earlier process or a worker that died.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.workers.leases import Game, LeasedGame, game_of_job, game_of_sample
+from runner.runs.workers.leases import GameKey, LeasedGame, game_key_of_job, game_key_of_sample
 from runner.runs.workers.messages import Append, Record
 
 
@@ -25,18 +25,18 @@ class OpenGames:
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:
         self._plan, self._journal, self._accounting = plan, journal, accounting
-        self._offsets: dict[Game, list[int]] = {}
-        self.answered: set[str] = set()
+        self._offsets: dict[GameKey, list[int]] = {}
+        self.answered_groups: set[str] = set()
         """The model groups with answers in the journal when the run started."""
 
     def read(self, path: Path) -> None:
         """Read the records that earlier processes wrote to the journal."""
         for offset, record in read_journal(path):
             if "sample" in record:
-                game = game_of_sample(self._plan, *record["sample"][:2])
-                self._offsets.setdefault(game, []).append(offset)
+                key = game_key_of_sample(self._plan, *record["sample"][:2])
+                self._offsets.setdefault(key, []).append(offset)
                 if record["kind"] == CallRecord.KIND and "of" not in record:
-                    self.answered.add(self._plan.group_of(SampleKey(*record["sample"])))
+                    self.answered_groups.add(self._plan.group_of(SampleKey(*record["sample"])))
 
     async def append(self, appends: Sequence[Append], settle: Callable[[SampleKey], None]) -> None:
         """Write records to disk, then call `settle` with the sample of each.
@@ -44,47 +44,47 @@ class OpenGames:
         Raises:
             JournalError: the records cannot be written.
         """
-        self._remember(appends, await self._journal.append_all(_groups(appends)))
+        self._remember(appends, await self._journal.append_all(_record_groups(appends)))
         for append in appends:
             for sample in append.samples:
                 settle(SampleKey(*sample))
 
     def append_now(self, appends: Sequence[Append]) -> None:
-        """Write records of free calls synchronously, without waiting for the disk.
+        """Write records of calls that cost nothing synchronously, without waiting for the disk.
 
         Raises:
             JournalError: the records cannot be written.
         """
-        self._remember(appends, self._journal.append_all_now(_groups(appends)))
+        self._remember(appends, self._journal.append_all_now(_record_groups(appends)))
 
     def _remember(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
-        """Store the offsets of the records, and count the failures among them."""
-        positions = (offset for group in offsets for offset in group)
+        """Store the offsets of the records, and count the failed attempts among these records."""
+        next_offsets = (offset for group in offsets for offset in group)
         for append in appends:
             for sample in append.samples:
-                game = game_of_sample(self._plan, sample[0], sample[1])
-                self._offsets.setdefault(game, []).append(next(positions))
-            for error in append.failures:
+                key = game_key_of_sample(self._plan, sample[0], sample[1])
+                self._offsets.setdefault(key, []).append(next(next_offsets))
+            for error in append.errors:
                 self._accounting.count_failure(TransientError(error))
 
-    def records_for(self, leased: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
+    def records_for(self, game: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
         """Return the records that a worker needs to play a game.
 
-        These are the records of the game or, if games share calls, of all games of its datapoint. In the second case,
-        the result is empty for `sent_datapoints`, whose records the worker already has, and the datapoint is added.
+        If games share calls, these are the records of all games of the datapoint. The worker already has the records of
+        `sent_datapoints`, so the result is empty for them; any other datapoint is added to this set.
         """
         if self._plan.shares_between_games:
-            if leased.job.datapoint.id in sent_datapoints:
+            if game.job.datapoint.id in sent_datapoints:
                 return []
-            sent_datapoints.add(leased.job.datapoint.id)
-        offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
+            sent_datapoints.add(game.job.datapoint.id)
+        offsets = self._offsets.get(game_key_of_job(self._plan, game.job), ())
         return [self._journal.record(offset) for offset in offsets]
 
-    def close(self, leased: LeasedGame) -> None:
+    def forget(self, game: LeasedGame) -> None:
         """Forget the records of a game that has ended."""
         if not self._plan.shares_between_games:
-            self._offsets.pop(game_of_job(self._plan, leased.job), None)
+            self._offsets.pop(game_key_of_job(self._plan, game.job), None)
 
 
-def _groups(appends: Sequence[Append]) -> list[Sequence[Unnumbered]]:
-    return [group for append in appends for group in append.groups]
+def _record_groups(appends: Sequence[Append]) -> list[Sequence[Unnumbered]]:
+    return [group for append in appends for group in append.record_groups]

@@ -27,7 +27,7 @@ from runner.runs.workers.remote_errors import RemoteError
 
 
 class _AbandonedError(Exception):
-    """Ends a granted call that the worker no longer waits for, although it may be billed."""
+    """Ends a granted call that the worker no longer waits for. The provider may still bill the call."""
 
 
 @dataclass(eq=False)
@@ -46,8 +46,8 @@ class WorkerCalls:
 class _Call:
     """A call that a worker has requested or is making."""
 
-    ended: asyncio.Future[Completion]
-    """The result of the call, as far as the budget and the limits need it."""
+    result: asyncio.Future[Completion]
+    """The result of the call, with only the values that the budget and the limits need."""
     task: asyncio.Task[None] | None = None
     """The task that passes the call through the budget and the limits."""
     is_granted: bool = False
@@ -57,7 +57,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PermitRequest(Request):
-    """A worker's call as passed to the layers of budget and limits: with its maximum cost and without its prompt."""
+    """A worker's call, as passed to the layers of the budget and the limits: with a maximum cost, without a prompt."""
 
     max_cost: UsageTotals
     number: int
@@ -89,10 +89,10 @@ class Permits:
         budget: Budget | None,
         in_flight: InFlight,
         stop: StopSwitch,
-        records: Callable[[], int],
+        count_records: Callable[[], int],
     ) -> None:
-        """Connect the layers. `records` returns the number of records in the journal."""
-        self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
+        """Connect the layers. `count_records` returns the number of records in the journal."""
+        self._costs, self._in_flight, self._stop, self._count_records = costs, in_flight, stop, count_records
         self._admission = LocalAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
         self._grant_when_admitted = {
             server: self._admission.wrap(self._grant, server) for server in self._admission.servers
@@ -130,27 +130,27 @@ class Permits:
         self._stop.check()
         calls = request.calls
         if self._costs.groups[request.group].is_called_live:
-            self._in_flight.sent(request.sample, request.max_cost, self._records())
+            self._in_flight.sent(request.sample, request.max_cost, self._count_records())
             calls.in_flight[request.sample] = request.max_cost
         call = calls.by_number[request.number]
         call.is_granted = True
         calls.send(Granted(request.number))
-        return await call.ended
+        return await call.result
 
     def finish(self, calls: WorkerCalls, message: CallEnded) -> None:
         """Finish a granted call with the result that the worker reports."""
         call = calls.by_number.get(message.number)
-        if call is None or call.ended.done():  # the call was abandoned
+        if call is None or call.result.done():  # the call was abandoned
             return
         if message.charge is not None:
             call.charge = message.charge
             used = Usage(message.charge.prompt_tokens, message.charge.completion_tokens)
-            call.ended.set_result(Completion((), "", used))
+            call.result.set_result(Completion((), "", used))
         elif message.failure is not None:
-            call.ended.set_exception(message.failure.error())
+            call.result.set_exception(message.failure.error())
 
     def abandon(self, calls: WorkerCalls, number: int) -> None:
-        """End a call that the worker no longer waits for; if the call was granted, it counts as billed."""
+        """End a call that the worker no longer waits for. A granted call counts as billed."""
         call = calls.by_number.get(number)
         if call is not None:
             _cancel_or_fail(call, _AbandonedError())
@@ -184,5 +184,5 @@ def _cancel_or_fail(call: _Call, error: Exception) -> None:
     """Cancel a call that waits for its permit, or end a granted call with this error."""
     if not call.is_granted and call.task is not None:
         call.task.cancel()
-    elif not call.ended.done():
-        call.ended.set_exception(error)
+    elif not call.result.done():
+        call.result.set_exception(error)

@@ -34,7 +34,8 @@ class WorkerPool(Protocol):
     async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> WorkerHandle:
         """Start a worker whose messages are passed to `receive`.
 
-        If the worker ends before `end` is called, `on_exit` is called once with words that follow "a worker process".
+        If the worker ends without a call of `end`, `on_exit` is called once with text that follows "a worker process",
+        such as "was killed by SIGKILL".
 
         Raises:
             RunError: no worker can be started.

@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
-from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, REFUSED_SECONDS, UNREACHABLE_SECONDS
+from runner.base.errors import BudgetExhausted
+from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, grace_seconds_after
 from runner.rollouts.job import Job
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
-from runner.runs.workers.frames import Pickled
+from runner.runs.workers.frames import PickledMessage
 from runner.runs.workers.heartbeat import HeartbeatMonitor
 from runner.runs.workers.leases import LeaseBook
 from runner.runs.workers.permits import WorkerCalls
@@ -33,40 +33,41 @@ DRAIN_SECONDS = 10.0
 """The maximum time to wait until all workers have reported everything."""
 
 START_SECONDS = 15.0
-"""The time that a starting worker's share of the games stays reserved for it.
+"""The time for which a starting worker's share of the concurrent games stays reserved for it.
 
-If the start takes longer, as in a full cluster, the workers that are ready get these games.
+If the start takes longer, as in a full cluster, the ready workers get these games.
 """
 
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
 
-More games would not fit into the processor's cache. These games end at about the same time, so the writer leases the
-same number of further games in advance.
+More games would not fit into the processor's cache. The games of a worker end at about the same time, so the writer
+leases the same number of further games in advance.
 """
 
 log = logging.getLogger("nip_run.workers")
 
 
 class GameScheduler:
-    """Plays jobs with workers. It has the same interface as `Engine`."""
+    """Plays jobs (games or trees) with workers. It has the method `play_all` of `Engine`."""
 
     def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(workers)]
         self._progress = asyncio.Event()
+        """Set when more games may be leased, the run may be over, or the run is stopping."""
         state.stop.set_on_stop(self._progress)
         self._failure: BaseException | None = None
         """The first error that stops the run, which `play_all` raises."""
-        self._exhausted: BudgetExhausted | None = None
-        """The error of a budget that does not allow more games."""
-        self._was_stopped = False
-        """Whether a game in progress was given up because the run is stopping."""
+        self._budget_error: BudgetExhausted | None = None
+        """The error of the budget, once it does not allow more games."""
+        self._has_stopped_games = False
+        """Whether a game in progress ended unfinished because the run is stopping."""
         self._deaths = WorkerDeaths(workers)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_over = False
-        """Whether all games have ended, so that dead workers are not replaced."""
+        self._is_ending = False
+        """Whether the workers are being ended. Dead workers are then not replaced."""
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
@@ -87,32 +88,32 @@ class GameScheduler:
         state, slots = self._state, self._slots
         self._results = results
         self._concurrency = concurrency
-        # The same worker must play all games that share calls, because it has the records of these calls.
-        self._book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
+        # Games that share calls must go to the same worker, because only this worker has the records of these calls.
+        self._lease_book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
         is_complete = False
         monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
         try:
             state.stop.check()
-            start = Pickled(state.start)
+            start = PickledMessage(state.start)
             for slot in slots:
                 self._create_task(self._start(slot, start))
-            del start  # free the memory, because the message may be large
-            await self._lease_until_over()
+            del start  # to free its memory, because the message may be large
+            await self._lease_until_played()
             await self._drain()
             is_complete = True
         except ERRORS_THAT_STOP_ALL as error:
             await self._wait_for_calls(error)
             raise
         finally:
-            self._is_over = True
+            self._is_ending = True
             monitor.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # the short tasks that start and replace workers
             await asyncio.gather(*(self._end(slot, immediately=not is_complete) for slot in slots))
 
     # Leasing
 
-    async def _lease_until_over(self) -> None:
-        """Lease games until all games are played, or until no game may start and none is in progress.
+    async def _lease_until_played(self) -> None:
+        """Lease games until all games are played or, if the run is stopping, until all games in progress have ended.
 
         Raises:
             Stopped, BudgetExhausted: not all games were played.
@@ -123,67 +124,66 @@ class GameScheduler:
             self._state.accounting.check_unusable_share()
             self._events.forward_stop()
             self._lease()
-            if (self._book.is_empty or self._is_stopping) and not self._has_leases():
+            if (self._lease_book.is_empty or self._is_stopping) and not self._has_leases():
                 break
             await self._progress.wait()
-        if self._exhausted is not None:
-            raise self._exhausted
-        if self._was_stopped or not self._book.is_empty:
+        if self._budget_error is not None:
+            raise self._budget_error
+        if self._has_stopped_games or not self._lease_book.is_empty:
             raise Stopped
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether no more games may start."""
-        return self._exhausted is not None or self._state.stop.stopping
+        """Whether the run is stopping or its budget is exhausted, so that no game may start."""
+        return self._budget_error is not None or self._state.stop.stopping
 
     def _has_leases(self) -> bool:
         return any(slot.leases for slot in self._slots)
 
     def _lease(self) -> None:
-        """Lease games to all workers that have room for them."""
+        """Lease games to the ready workers, up to each worker's maximum number of games."""
         try:
             self._state.check_budget()
         except BudgetExhausted as error:
-            self._exhausted = error
+            self._budget_error = error
         now = asyncio.get_running_loop().time()
-        expected_workers = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
+        expected_workers = sum(slot.is_ready or now < slot.start_deadline for slot in self._slots)
         concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
         if not self._state.start.is_durable:  # all answers are free, such as replayed ones; no call waits for a server
             concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
-        leased = True
-        while leased and not self._is_stopping:
+        has_leased = True
+        while has_leased and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
-            leased = sum(self._lease_to(slot, concurrent_games, waiting_games) for slot in ready) > 0
+            has_leased = sum(self._lease_to(slot, concurrent_games, waiting_games) for slot in ready) > 0
 
     def _lease_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
-        """Lease one game to a worker, and return whether there was a game for it.
+        """Lease one game to a worker if possible, and return whether a game was leased.
 
-        The worker plays up to `concurrent_games` games at a time; up to `waiting_games` further games wait in it.
+        The worker plays up to `concurrent_games` games at a time, and has up to `waiting_games` further games waiting.
         """
-        if slot.plays_alone or len(slot.leases) >= concurrent_games + waiting_games:
+        if slot.tests_suspect or len(slot.leases) >= concurrent_games + waiting_games:
             return False
         # A game that may kill workers is played alone, after the worker's other games.
-        if self._book.has_suspects(slot.number):
+        if self._lease_book.has_suspects(slot.number):
             if slot.leases:
                 return False
-            leased = self._book.suspect_for(slot.number)
-            slot.plays_alone = True
+            game = self._lease_book.next_suspect_for(slot.number)
+            slot.tests_suspect = True
         else:
-            leased = self._book.next_for(slot.number)
-        if leased is None:
+            game = self._lease_book.next_for(slot.number)
+        if game is None:
             return False
-        slot.leases[leased.job.index] = leased
-        records = self._state.open_games.records_for(leased, slot.sent_datapoints)
-        slot.send(messages.Lease(leased.job, records, concurrent_games))
+        slot.leases[game.job.index] = game
+        records = self._state.open_games.records_for(game, slot.sent_datapoints)
+        slot.send(messages.Lease(game.job, records, concurrent_games))
         return True
 
-    async def _wait_for_calls(self, error: NipRunError) -> None:
+    async def _wait_for_calls(self, error: Exception) -> None:
         """Stop new calls, and wait for the calls in flight, which may still be answered and are billed."""
         self._state.stop.stop_all()
         self._events.forward_stop()
-        seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
-        await self._wait_until(lambda: not self._has_leases(), seconds)
+        await self._wait_until(lambda: not self._has_leases(), grace_seconds_after(error))
 
     async def _wait_until(self, is_done: Callable[[], bool], seconds: float) -> None:
         """Wait until `is_done()` returns true, but at most for this time."""
@@ -229,23 +229,23 @@ class GameScheduler:
         self._events.send_run_state(slot)
 
     def _handle_finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
-        leased = slot.leases.pop(message.job_index)
-        slot.plays_alone = False
+        game = slot.leases.pop(message.job_index)
+        slot.tests_suspect = False
         self._deaths.reset()
-        self._state.open_games.close(leased)
+        self._state.open_games.forget(game)
         self._results.put(message.job_index, message.result)
 
     def _handle_unfinished(self, slot: WorkerSlot, message: messages.GameUnfinished) -> None:
-        """Handle a game that an error ended. An exhausted budget stops new games, other errors stop the run."""
+        """Handle a game that ended with an error. An exhausted budget stops new games; other errors stop the run."""
         slot.leases.pop(message.job_index)
-        slot.plays_alone = False
+        slot.tests_suspect = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
             # No new games start. Games in progress continue, because they can still use budget that other calls have
             # reserved but not spent.
-            self._exhausted = error
+            self._budget_error = error
         elif isinstance(error, Stopped):
-            self._was_stopped = True
+            self._has_stopped_games = True
         else:
             self._fail(error)
 
@@ -266,11 +266,11 @@ class GameScheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, slot: WorkerSlot, start: Pickled) -> None:
+    async def _start(self, slot: WorkerSlot, start: PickledMessage) -> None:
         """Start the worker process of a slot."""
         slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
-        slot.waited_until = loop.time() + START_SECONDS
+        slot.start_deadline = loop.time() + START_SECONDS
         loop.call_later(START_SECONDS, self._progress.set)
         try:
             slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._handle_exit, slot))
@@ -279,12 +279,12 @@ class GameScheduler:
             self._fail(error)
 
     def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
-        if not (self._is_over or slot.is_drained):
+        if not (self._is_ending or slot.is_drained):
             self._create_task(self._replace(slot, what_happened))
         self._progress.set()
 
     async def _replace(self, slot: WorkerSlot, what_happened: str) -> None:
-        """Replace a dead worker: count the calls it left in flight, return its games, and start a new worker.
+        """Replace a dead worker: count the calls that it left in flight, return its games, and start a new worker.
 
         `what_happened` follows the words "a worker process", for example "was killed by SIGKILL".
         """
@@ -296,23 +296,23 @@ class GameScheduler:
             await state.permits.wait_until_counted(slot.calls)
             await asyncio.gather(*slot.appends)
             await count_lost(state, slot, what_happened)
-            self._events.remove(slot)
+            self._events.withdraw_reports(slot)
             self._deaths.count(slot, what_happened, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
-        for leased in slot.leases.values():
-            self._book.return_game(leased)
-        self._book.release_slot(slot.number)
+        for game in slot.leases.values():
+            self._lease_book.return_game(game)
+        self._lease_book.release_slot(slot.number)
         slot.leases.clear()
-        slot.plays_alone = False
+        slot.tests_suspect = False
         slot.sent_datapoints.clear()
         self._progress.set()
-        if not (self._is_over or self._book.is_empty or self._is_stopping):
-            await self._start(slot, Pickled(state.start))
+        if not (self._is_ending or self._lease_book.is_empty or self._is_stopping):
+            await self._start(slot, PickledMessage(state.start))
 
     async def _drain(self) -> None:
-        """Tell all workers to report what remains, and wait until they have done so.
+        """Make all workers report everything that remains, and wait until they have reported it.
 
         Raises:
             ProviderRefusal: a model group refused every call of every worker.

@@ -28,7 +28,7 @@ from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
-from runner.runs.workers.leases import game_of_job
+from runner.runs.workers.leases import game_key_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
     LeasedRecords,
@@ -75,23 +75,27 @@ class _Player:
     """Plays the games of one run."""
 
     def __init__(self, start: messages.Start, channel: WorkerChannel, finished: asyncio.Event) -> None:
-        """Connect to the servers of the run's models. Raises the errors of `runner.models.client.connect`."""
+        """Connect to the servers of the run's models.
+
+        Raises:
+            NipRunError: see `runner.models.client.connect`.
+        """
         plan = start.plan
         self._plan, self._channel, self._finished = plan, channel, finished
         logging.getLogger("nip_run").addHandler(RemoteLog(channel))
         logging.getLogger("nip_run").setLevel(logging.INFO)
-        self._waiting: deque[Job] = deque()
-        """The leased games that have not started."""
+        self._waiting_jobs: deque[Job] = deque()
+        """The jobs of the leased games that have not started."""
         self._concurrent_games = 1
         """The maximum number of concurrent games, which the writer sets."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
         self._costs = costs = run_costs(plan)
-        self._answered = set(start.answered)
+        self._answered_groups = set(start.answered_groups)
         self._records = LeasedRecords(plan)
         self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
-        self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
+        self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
         failed_calls = FailedCalls(failed_calls_in(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
@@ -111,7 +115,7 @@ class _Player:
             messages.Granted: self._permits.grant,
             messages.Denied: self._permits.deny,
             messages.StopRequest: lambda _: self._stop.stop(),
-            messages.GroupsAnswered: lambda message: self._answered.update(message.groups),
+            messages.GroupsAnswered: lambda message: self._answered_groups.update(message.groups),
             messages.Drain: self._drain,
         }
 
@@ -133,7 +137,7 @@ class _Player:
             replays={group: replayed_run(run) for group, run in plan.spec.replays.items()},
             cache=self._cache,
             events=self._events,
-            answered=self._answered,
+            answered=self._answered_groups,
             labels=labels_for_dummy(plan, self._costs.groups),
             sleep=self._stop.sleep,
             servers=self._servers,
@@ -154,15 +158,15 @@ class _Player:
         self._channel.send(messages.TemplateRendered(key, text))
 
     def _lease(self, lease: messages.Lease) -> None:
-        self._waiting.append(lease.job)
+        self._waiting_jobs.append(lease.job)
         self._records.add(lease.records)
         self._concurrent_games = lease.concurrent_games
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start games while there is room for them, in the order of their leases."""
-        while self._waiting and len(self._tasks) < self._concurrent_games:
-            task = asyncio.create_task(self._play(self._waiting.popleft()))
+        """Start waiting games in the order of their leases, up to the maximum number of concurrent games."""
+        while self._waiting_jobs and len(self._tasks) < self._concurrent_games:
+            task = asyncio.create_task(self._play(self._waiting_jobs.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._end_game)
 
@@ -180,7 +184,7 @@ class _Player:
         except Exception as error:  # noqa: BLE001 - the writer decides how each error affects the run
             report = messages.GameUnfinished(job.index, RemoteError.of(error))
         finally:
-            self._records.drop(game_of_job(self._plan, job))
+            self._records.drop(game_key_of_job(self._plan, job))
         self._journal.flush()
         self._channel.send(report)
 

@@ -1,6 +1,6 @@
-"""Handles deaths of workers: counts the calls they left in flight, and ends the run after too many deaths.
+"""Counts the deaths of workers and the calls they left in flight, and ends the run after too many deaths.
 
-The scheduler uses it before it starts a new worker.
+The scheduler counts a death before it starts a new worker in the slot of the dead one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
-"""The number of workers that may die in a row before they are ready; a run with more workers allows that many."""
+"""After this many deaths in a row of workers that were not ready yet, the run ends. Many workers raise the limit."""
 
 MAX_DEATHS = 12
-"""The number of workers that may die without a finished game between; a run with many allows 3 times their number."""
+"""After this many deaths without a finished game between them, the run ends. Many workers raise the limit."""
 
 
 async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
@@ -38,35 +38,36 @@ class WorkerDeaths:
 
     def __init__(self, workers: int) -> None:
         # The limits grow with the number of workers, because all workers of a cluster's node die with the node.
-        self._max_early, self._max_deaths = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
+        self._max_early, self._max_all = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
         self._all = self._early = 0
+        """The number of all deaths, and of deaths of workers that were not ready yet."""
 
     def reset(self) -> None:
-        """Start counting from 0, because a game was finished."""
+        """Set the counts to 0, because a game was finished."""
         self._all = self._early = 0
 
     def count(self, slot: WorkerSlot, what_happened: str, *, was_ready: bool) -> None:
-        """Count the death of a worker, in total and for each of its games.
+        """Count the death of a worker, in total and for each game that it played.
 
         Raises:
             RunError: workers die repeatedly, or every worker that plays a certain game dies.
         """
         self._all += 1
         self._early += not was_ready
-        for leased in slot.leases.values():
-            leased.deaths += 1
-            leased.deaths_alone += slot.plays_alone
-            if leased.deaths_alone >= MAX_DEATHS_ALONE:
-                job = leased.job
+        for game in slot.leases.values():
+            game.deaths += 1
+            game.deaths_alone += slot.tests_suspect
+            if game.deaths_alone >= MAX_DEATHS_ALONE:
+                job = game.job
                 raise RunError(
-                    f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
+                    f"{game.deaths} worker processes died while they played rollout {job.rollout_id} "
                     f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
                     f"last {what_happened}. All paid answers are saved. Check that datapoint, or add ~execution to the "
                     "command to play in one process and see the error"
                 )
         for count, limit, when in (
             (self._early, self._max_early, "before they were ready for a game"),
-            (self._all, self._max_deaths, "and no game was finished"),
+            (self._all, self._max_all, "and no game was finished"),
         ):
             if count >= limit:
                 raise RunError(

@@ -1,6 +1,7 @@
-"""Handles the workers' messages that are not about single games: permits, server failures, notes and counts.
+"""Handles the workers' messages that are not about single games: permits, states of servers, notes and counts.
 
-The scheduler passes these messages on. They affect all workers of a run, or only its counts and notes.
+The scheduler passes these messages on. Each of them concerns all workers of the run, or the run's counts and notes. The
+writer is the main process, which writes the run's files.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 
 class WorkerEvents:
-    """Passes messages of workers to other parts of the writer, or on to the other workers."""
+    """Passes messages of workers to the writer's objects for permits, counts, notes and logs, or to other workers."""
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
         self._state, self._slots = state, slots
-        self._answered = set(state.start.answered)
-        self._down: dict[str, set[int]] = {}
-        """The slots whose workers cannot reach a server, by the server's address."""
-        self._is_stopping = False
+        self._answered_groups = set(state.start.answered_groups)
+        """The model groups whose servers have answered at least once."""
+        self._reporting_slots: dict[str, set[int]] = {}
+        """The numbers of the slots whose workers report a problem with a server, by the server's address."""
+        self._has_sent_stop = False
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.PermitRequested: lambda slot, message: permits.request(slot.calls, message),
             messages.CallEnded: lambda slot, message: permits.finish(slot.calls, message),
             messages.CallAbandoned: lambda slot, message: permits.abandon(slot.calls, message.number),
             messages.CallRefused: lambda slot, message: permits.refuse(slot.calls, message.sample),
-            messages.RatesLearned: lambda _, message: permits.apply_rate_limits(
+            messages.RateLimitsReported: lambda _, message: permits.apply_rate_limits(
                 message.group, message.server, message.headers
             ),
             messages.AnswersCounted: self._count_answers,
-            messages.ServerDown: self._update_warning,
-            messages.UnlikeServer: lambda _, message: state.notes.report_unlike(*message),
+            messages.ServerStatus: self._update_warning,
+            messages.DifferingServer: lambda _, message: state.notes.report_differing_server(*message),
             messages.NoteAdded: lambda _, message: state.notes.note(message.line, message.subject),
             messages.LogLine: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
@@ -43,46 +45,46 @@ class WorkerEvents:
         """The handler of each type of message."""
 
     def send_run_state(self, slot: WorkerSlot) -> None:
-        """Send a worker that has become ready the state that the other workers already have."""
-        if self._answered:
-            slot.send(messages.GroupsAnswered(frozenset(self._answered)))
-        if self._is_stopping:
+        """Bring a newly ready worker up to date: send it what the other workers already know."""
+        if self._answered_groups:
+            slot.send(messages.GroupsAnswered(frozenset(self._answered_groups)))
+        if self._has_sent_stop:
             slot.send(messages.StopRequest())
 
     def forward_stop(self) -> None:
-        """Send all workers a stop request if the run is stopping and they have not received one yet."""
-        if self._state.stop.stopping and not self._is_stopping:
-            self._is_stopping = True
+        """Send all workers a stop request, once, when the run is stopping."""
+        if self._state.stop.stopping and not self._has_sent_stop:
+            self._has_sent_stop = True
             for slot in self._slots:
                 if slot.is_ready:
                     slot.send(messages.StopRequest())
 
-    def remove(self, slot: WorkerSlot) -> None:
-        """Remove a dead worker from the warnings about servers that it could not reach."""
-        for server in self._down:
-            self._update_warning(slot, messages.ServerDown(server, None))
+    def withdraw_reports(self, slot: WorkerSlot) -> None:
+        """Withdraw a dead worker's reports of problems with servers."""
+        for server in self._reporting_slots:
+            self._update_warning(slot, messages.ServerStatus(server, None))
 
     def _store_rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
         self._state.plan.spec.prompts.rendered.put(message.key, message.text)
 
     def _count_answers(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
-        self._state.accounting.count_remote_answers(
+        self._state.accounting.count_worker_answers(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
         self._state.accounting.count_new(message.new_answers)
-        if message.group not in self._answered:
-            self._answered.add(message.group)
+        if message.group not in self._answered_groups:
+            self._answered_groups.add(message.group)
             for slot in self._slots:
                 if slot.is_ready:
                     slot.send(messages.GroupsAnswered(frozenset((message.group,))))
 
-    def _update_warning(self, slot: WorkerSlot, message: messages.ServerDown) -> None:
-        """Show a warning about a server while at least one worker cannot reach the server."""
-        reporting_slots = self._down.setdefault(message.server, set())
+    def _update_warning(self, slot: WorkerSlot, message: messages.ServerStatus) -> None:
+        """Show a warning about a server while at least one worker reports a problem with the server."""
+        reporting_slots = self._reporting_slots.setdefault(message.server, set())
         had_warning = bool(reporting_slots)
-        if message.message is None:
+        if message.problem is None:
             reporting_slots.discard(slot.number)
         else:
             reporting_slots.add(slot.number)
         if bool(reporting_slots) != had_warning:
-            self._state.accounting.warn(message.server, message.message)
+            self._state.accounting.warn(message.server, message.problem)

@@ -30,18 +30,18 @@ class WorkerSlot:
     number: int
     worker: WorkerHandle | None = None
     is_ready: bool = False
-    waited_until: float = 0.0
-    """The time on the loop's clock when a starting worker's games are given to other workers."""
+    start_deadline: float = 0.0
+    """The time, by the event loop's clock, after which the games reserved for a starting worker go to other workers."""
     silent_checks: int = 0
-    """The number of checks in a row without a new message from the worker."""
+    """The number of heartbeat checks since the last message from the worker."""
     is_drained: bool = False
     """Whether the worker has reported everything."""
     leases: dict[int, LeasedGame] = field(default_factory=dict)
     """The games that the worker plays, by the index of their job."""
-    plays_alone: bool = False
-    """Whether the worker plays only one game, to find out whether the game kills workers."""
+    tests_suspect: bool = False
+    """Whether the worker plays only one game, a suspect, to find out whether this game kills workers."""
     sent_datapoints: set[str] = field(default_factory=set)
-    """The datapoints whose records the worker has, if games share calls."""
+    """If games share calls: the ids of the datapoints whose records were sent to the worker."""
     calls: WorkerCalls = field(default_factory=lambda: WorkerCalls(lambda _: None))
     appends: set[asyncio.Task[None]] = field(default_factory=set)
     """The tasks that write the worker's records to the journal."""

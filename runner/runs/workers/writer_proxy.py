@@ -26,7 +26,7 @@ from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.channel import WorkerChannel
-from runner.runs.workers.leases import game_of_sample
+from runner.runs.workers.leases import GameKey, game_key_of_sample
 from runner.runs.workers.messages import (
     Acknowledged,
     AnswersCounted,
@@ -35,19 +35,19 @@ from runner.runs.workers.messages import (
     CallEnded,
     CallRefused,
     Denied,
+    DifferingServer,
     Granted,
     LogLine,
     NoteAdded,
     PermitRequested,
-    RatesLearned,
+    RateLimitsReported,
     Record,
-    ServerDown,
-    UnlikeServer,
+    ServerStatus,
 )
 from runner.runs.workers.remote_errors import RemoteError
 
-MAX_UNSENT = 64
-"""The maximum number of appends whose records wait to be sent together, if no call waits for them."""
+MAX_UNSENT_APPENDS = 64
+"""The maximum number of appends whose records wait to be sent together, if no call waits for these records."""
 
 _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The response headers that state a rate limit."""
@@ -56,8 +56,8 @@ _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 class RemoteJournal:
     """A worker's proxy for the journal. The writer acknowledges appended records once they are on disk.
 
-    If answers cost nothing, calls do not wait for the acknowledgement, and records are sent together. A worker that is
-    killed then loses only records that its replacement creates again.
+    If answers cost nothing, calls do not wait for the acknowledgement, and records are sent together. If such a worker
+    is killed, its unsent records are lost, and its replacement creates the same records again.
     """
 
     def __init__(self, channel: WorkerChannel, *, is_bound: bool, is_durable: bool) -> None:
@@ -67,20 +67,22 @@ class RemoteJournal:
         self._clear()
 
     def _clear(self) -> None:
-        # The records of a group are written atomically.
-        self._groups: list[Sequence[Unnumbered]] = []
+        # The records that were not sent yet, as in the message `Append`.
+        self._record_groups: list[Sequence[Unnumbered]] = []
         self._samples: list[tuple[Any, ...]] = []
-        self._failures: list[str] = []
+        self._errors: list[str] = []
 
     async def append(self, *records: Record) -> None:
-        """Append records atomically. If answers cost something, the records are on disk when this returns."""
-        self._groups.append(encode_unnumbered(records))  # encode here, while the data is in the processor's cache
+        """Append records atomically. If answers cost something, wait until the records are on disk."""
+        self._record_groups.append(
+            encode_unnumbered(records)
+        )  # encode here, while the data is in the processor's cache
         for record in records:
             self._samples.append(tuple(record["sample"]))
             if record["kind"] == FailureRecord.KIND:
-                self._failures.append(record["error"])
+                self._errors.append(record["error"])
         if not self._is_durable:
-            if len(self._groups) >= MAX_UNSENT:
+            if len(self._record_groups) >= MAX_UNSENT_APPENDS:
                 self.flush()
             return
         number = next(self._numbers)
@@ -89,12 +91,12 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the waiting records. The writer must get them before the message that their game has ended."""
-        if self._groups:
+        """Send the unsent records. The writer must get a game's records before the message that the game has ended."""
+        if self._record_groups:
             self._send(None)
 
     def _send(self, number: int | None) -> None:
-        self._channel.send(Append(number, self._groups, self._samples, self._failures))
+        self._channel.send(Append(number, self._record_groups, self._samples, self._errors))
         self._clear()
 
     def acknowledge(self, message: Acknowledged) -> None:
@@ -110,37 +112,42 @@ class LeasedRecords:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._games: dict[object, tuple[list[Record], JournalIndex]] = {}
+        self._games: dict[GameKey, tuple[list[Record], JournalIndex]] = {}
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the records of a game."""
         for record in records:
-            game = game_of_sample(self._plan, *record["sample"][:2])
-            if game not in self._games:
+            key = game_key_of_sample(self._plan, *record["sample"][:2])
+            if key not in self._games:
                 stored: list[Record] = []
-                self._games[game] = stored, JournalIndex(stored.__getitem__, ())
-            stored, index = self._games[game]
+                self._games[key] = stored, JournalIndex(stored.__getitem__, ())
+            stored, index = self._games[key]
             stored.append(record)
             index.add(IndexedRecord(len(stored) - 1, len(stored) - 1, parse_record(record)))
 
-    def drop(self, game: object) -> None:
-        """Forget a game that has ended."""
+    def drop(self, key: GameKey) -> None:
+        """Forget the records of a game that has ended."""
         if not self._plan.shares_between_games:
-            self._games.pop(game, None)
+            self._games.pop(key, None)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
         """Return the record of a sample's answer or of the error that ended its game; None if there is no record."""
-        game = self._games.get(game_of_sample(self._plan, sample.datapoint, sample.repeat)) if self._games else None
-        return None if game is None else game[1].get(sample)
+        index = self._index(sample.datapoint, sample.repeat)
+        return None if index is None else index.get(sample)
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """Return the records of a rollout's failed calls."""
-        game = self._games.get(game_of_sample(self._plan, datapoint, repeat)) if self._games else None
-        return () if game is None else game[1].failures(datapoint, repeat)
+        index = self._index(datapoint, repeat)
+        return () if index is None else index.failures(datapoint, repeat)
+
+    def _index(self, datapoint: str, repeat: int) -> JournalIndex | None:
+        """Return the index of a game's records; None if there are no records."""
+        game = self._games.get(game_key_of_sample(self._plan, datapoint, repeat)) if self._games else None
+        return None if game is None else game[1]
 
 
 class RemotePermits:
-    """Requests a permit from the writer for each call that counts, and reports how the call ended."""
+    """Requests a permit from the writer for each call that counts toward a budget or limit, and reports its end."""
 
     def __init__(self, channel: WorkerChannel, costs: CallCosts, *, is_budgeted: bool) -> None:
         self._channel, self._costs, self._is_budgeted = channel, costs, is_budgeted
@@ -151,7 +158,7 @@ class RemotePermits:
     def wrap(self, complete: Complete, server: str | None) -> Complete:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
 
-        async def permitted(request: Request) -> Completion:
+        async def complete_with_permit(request: Request) -> Completion:
             if not (self._is_budgeted or self._costs.groups[request.group].is_called_live):
                 return await complete(request)
             number = next(self._numbers)
@@ -168,13 +175,15 @@ class RemotePermits:
             try:
                 completion = await complete(request)
             except BaseException as error:
-                gave_up = isinstance(error, asyncio.CancelledError)
-                self._channel.send(CallAbandoned(number) if gave_up else CallEnded(number, None, RemoteError.of(error)))
+                is_abandoned = isinstance(error, asyncio.CancelledError)
+                self._channel.send(
+                    CallAbandoned(number) if is_abandoned else CallEnded(number, None, RemoteError.of(error))
+                )
                 raise
             self._channel.send(CallEnded(number, self._costs.charge(request, completion)))
             return completion
 
-        return permitted
+        return complete_with_permit
 
     def grant(self, message: Granted) -> None:
         """Start a call that has its permit."""
@@ -197,7 +206,7 @@ class RemotePermits:
             rates = {name: headers[name] for name in _RATE_HEADERS if name in headers}
             if rates and self._sent_rates.get((group, server)) != rates:
                 self._sent_rates[group, server] = rates
-                self._channel.send(RatesLearned(group, server, rates))
+                self._channel.send(RateLimitsReported(group, server, rates))
 
         return send_rates
 
@@ -209,8 +218,8 @@ class RemoteNotes(ServerNotes):
         super().__init__(costs.groups, [])
         self._channel = channel
 
-    def note(self, line: str, about: str | None = None) -> None:
-        self._channel.send(NoteAdded(about or line, line))
+    def note(self, line: str, subject: str | None = None) -> None:
+        self._channel.send(NoteAdded(subject or line, line))
 
 
 @dataclass(kw_only=True)
@@ -220,10 +229,10 @@ class RemoteEvents(RecordedCallEvents):
     channel: WorkerChannel
     journal: RemoteJournal
     _new_answers: AnswerCounts = AnswerCounts()
-    _counted: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
+    _unsent_counts: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
     """The usage and the number of repeats of the answers since the last report.
 
-    The keys are the model group and whether the answers come from the cache.
+    Each key is a model group, and whether these answers come from the cache.
     """
 
     def sending(self, request: Request) -> None:
@@ -234,11 +243,11 @@ class RemoteEvents(RecordedCallEvents):
         await self.journal.append(self.add_failure(request, attempt, error, wait))
         self.stop.check()
 
-    def server_down(self, server: str, message: str | None) -> None:
-        self.channel.send(ServerDown(server, message))
+    def server_status_changed(self, server: str, problem: str | None) -> None:
+        self.channel.send(ServerStatus(server, problem))
 
-    def unlike(self, group: str, server: str, calls: int, message: str) -> None:
-        self.channel.send(UnlikeServer(group, server, calls, message))
+    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        self.channel.send(DifferingServer(group, server, refused_calls, error_text))
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
@@ -249,17 +258,17 @@ class RemoteEvents(RecordedCallEvents):
 
     def answered(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
-        if not self._counted:
+        if not self._unsent_counts:
             asyncio.get_running_loop().call_soon(self.send_counts)
         key = request.group, completion.from_cache
-        answers, repeats = self._counted.get(key) or (UsageTotals(), 0)
+        answers, repeats = self._unsent_counts.get(key) or (UsageTotals(), 0)
         answers.count(completion.usage, None if completion.from_cache else self.costs.prices[request.group])
-        self._counted[key] = answers, repeats + (request.sample.attempt > 0)
+        self._unsent_counts[key] = answers, repeats + (request.sample.attempt > 0)
 
     def send_counts(self) -> None:
         """Send the counts of all answers since the last message with counts."""
-        counted, self._counted = self._counted, {}
-        for (group, from_cache), (answers, repeats) in counted.items():
+        counts, self._unsent_counts = self._unsent_counts, {}
+        for (group, from_cache), (answers, repeats) in counts.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()
             self.channel.send(AnswersCounted(group, from_cache, answers, repeats, new_answers))
 

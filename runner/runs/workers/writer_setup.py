@@ -1,6 +1,6 @@
 """Builds the writer of a run with workers: the main process, which alone writes the run's files.
 
-A session uses it instead of `runs.execution.wiring`, which is for a run in one process.
+A session uses this module if the run has workers, and `runs.execution.wiring` alone if it has none.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def open_scheduler(
             budget=wiring.budget,
             in_flight=in_flight,
             stop=wiring.stop,
-            records=lambda: journal.records,
+            count_records=lambda: journal.records,
         )
         start = _start_message(wiring, journal, open_games, makes_outputs=makes_outputs)
         state = WriterState(
@@ -73,10 +73,10 @@ def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, m
         is_durable=wiring.is_durable,
         is_budgeted=wiring.budget is not None,
         makes_outputs=makes_outputs,
-        answered=frozenset(open_games.answered),
+        answered_groups=frozenset(open_games.answered_groups),
         concurrency=servers.concurrency,
         adapters=dict(servers.adapters),
-        journal=journal.number,
+        journal_id=journal.number,
     )
 
 

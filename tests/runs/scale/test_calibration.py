@@ -22,9 +22,9 @@ def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_
         calibration = CalibrationRun(plan, results, {"m": 20}, seconds=0.001)
         run = calibration.play_one_process()
         answers = [len(line) for line in run.folder.journal.read_bytes().splitlines()[1:]]
-    assert (run.games, run.calls) == (2 * calibration.first.games, 5 * run.games)
+    assert (run.games, run.calls) == (2 * calibration.short_run.games, 5 * run.games)
     assert len(answers) == run.calls
-    assert run.call > 0
+    assert run.seconds_per_call > 0
     assert not (tmp_path / "results").exists()
 
 

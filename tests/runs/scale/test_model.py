@@ -22,30 +22,32 @@ from runner.runs.planning.duration_model import (
     predict,
 )
 
-GAMES = MeanGames(10_000, {"m": GroupUse(5, 1000, 200)}, steps=5, waited=1.0, longest=1.0, latency=0.2)
-DRAWN = replace(GAMES, waited=0.0, longest=0.0, latency=0.0)
-COSTS = Costs(core=1e-3, begin=1.0, end=2.0, end_call=1e-5)
+GAMES = MeanGames(
+    10_000, {"m": GroupUse(5, 1000, 200)}, steps=5, wait_seconds=1.0, longest_wait_seconds=1.0, seconds_per_call=0.2
+)
+DRAWN = replace(GAMES, wait_seconds=0.0, longest_wait_seconds=0.0, seconds_per_call=0.0)
+COSTS = Costs(core_per_call=1e-3, start=1.0, end=2.0, end_per_call=1e-5)
 PLAYERS = Players(100, {}, cores=8)
 
 
 def test_slow_servers_are_bound_by_how_many_calls_wait_at_once() -> None:
-    found = predict(GAMES, replace(COSTS, core=1e-7), PLAYERS)
+    found = predict(GAMES, replace(COSTS, core_per_call=1e-7), PLAYERS)
     assert found.bounds[0].name == SERVERS
     assert found.bounds[0].calls_per_second == pytest.approx(100 / 0.2)
-    assert found.play == pytest.approx(50_000 / 500)
-    assert found.around == pytest.approx(3.0 + 50_000 * 1e-5)
+    assert found.game_seconds == pytest.approx(50_000 / 500)
+    assert found.other_seconds == pytest.approx(3.0 + 50_000 * 1e-5)
 
 
 def test_a_core_is_the_bound_of_what_is_answered_at_once() -> None:
     found = predict(DRAWN, COSTS, PLAYERS)
     assert found.bounds[0].name == CORE
-    assert found.play == pytest.approx(50.0)
+    assert found.game_seconds == pytest.approx(50.0)
 
 
 def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait() -> None:
     """Two provers in each of five rounds: a game waits five times, and its calls are ten."""
-    both = replace(GAMES, groups={"m": GroupUse(10, 1000, 200)})
-    free = replace(COSTS, core=1e-7)
+    both = replace(GAMES, use_by_group={"m": GroupUse(10, 1000, 200)})
+    free = replace(COSTS, core_per_call=1e-7)
     one, two = predict(GAMES, free, PLAYERS), predict(both, free, PLAYERS)
     assert two.bounds[0].calls_per_second == pytest.approx(one.bounds[0].calls_per_second)
 
@@ -57,44 +59,48 @@ def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait
 def test_a_rate_is_the_bound_but_for_what_may_be_used_at_once(rate: Rate, seconds: float) -> None:
     found = predict(GAMES, COSTS, replace(PLAYERS, rates={"m": rate}))
     assert found.bounds[0].name == RATE
-    assert found.play == pytest.approx(seconds)
+    assert found.game_seconds == pytest.approx(seconds)
 
 
 def test_what_fits_in_the_burst_is_no_bound_and_a_group_that_is_not_asked_has_none() -> None:
-    few = replace(GAMES, games=10)
+    few = replace(GAMES, game_count=10)
     rates = {"m": Rate(requests=600.0), "other": Rate(requests=1.0)}
     assert RATE not in {one.name for one in predict(few, COSTS, replace(PLAYERS, rates=rates)).bounds}
 
 
 def test_workers_are_bound_by_all_cores_and_at_last_by_their_writer() -> None:
-    few = predict(DRAWN, replace(COSTS, cores=5e-4, writer=2e-4), replace(PLAYERS, workers=2))
-    many = predict(DRAWN, replace(COSTS, cores=1e-4, writer=2e-4), replace(PLAYERS, workers=64, cores=64))
+    few = predict(DRAWN, replace(COSTS, cores_per_call=5e-4, writer_per_call=2e-4), replace(PLAYERS, workers=2))
+    many = predict(
+        DRAWN, replace(COSTS, cores_per_call=1e-4, writer_per_call=2e-4), replace(PLAYERS, workers=64, cores=64)
+    )
     assert [(bound.name, round(bound.calls_per_second)) for bound in few.bounds] == [(CORES, 2000), (WRITER, 5000)]
     assert [(bound.name, round(bound.calls_per_second)) for bound in many.bounds] == [(WRITER, 5000), (CORES, 10_000)]
-    assert many.play == pytest.approx(10.0)
+    assert many.game_seconds == pytest.approx(10.0)
 
 
 def test_shards_have_a_part_of_games_places_and_rates_and_are_merged() -> None:
     limited = replace(PLAYERS, rates={"m": Rate(requests=6000.0)}, shards=4)
-    costs = replace(COSTS, merge=1e-4)
+    costs = replace(COSTS, merge_per_call=1e-4)
     found, whole = predict(GAMES, costs, limited), predict(GAMES, costs, replace(limited, shards=1))
-    assert found.play == pytest.approx(whole.play, rel=0.01)  # four times as fast, by a quarter of the rate
-    assert found.around == pytest.approx(3.0 + 12_500 * 1e-5 + 50_000 * 1e-4)  # the last shard merges all calls
-    assert whole.around == pytest.approx(3.0 + 50_000 * 1e-5)
+    assert found.game_seconds == pytest.approx(
+        whole.game_seconds, rel=0.01
+    )  # four times as fast, by a quarter of the rate
+    assert found.other_seconds == pytest.approx(3.0 + 12_500 * 1e-5 + 50_000 * 1e-4)  # the last shard merges all calls
+    assert whole.other_seconds == pytest.approx(3.0 + 50_000 * 1e-5)
     shared = predict(DRAWN, costs, replace(PLAYERS, shards=4))
-    assert shared.play == pytest.approx(12.5)
+    assert shared.game_seconds == pytest.approx(12.5)
     assert shared.bounds[0].calls_per_second == pytest.approx(4000)
     assert shared.calls == 50_000
 
 
 def test_few_games_take_as_long_as_the_longest() -> None:
-    found = predict(replace(GAMES, games=50, longest=9.0), COSTS, PLAYERS)
-    assert found.play == pytest.approx(9.0)
+    found = predict(replace(GAMES, game_count=50, longest_wait_seconds=9.0), COSTS, PLAYERS)
+    assert found.game_seconds == pytest.approx(9.0)
     assert found.bounds[0].name == LONGEST
 
 
 def test_what_is_not_known_of_servers_bounds_nothing() -> None:
-    unknown = replace(GAMES, waited=None, longest=None, latency=None)
+    unknown = replace(GAMES, wait_seconds=None, longest_wait_seconds=None, seconds_per_call=None)
     assert [one.name for one in predict(unknown, COSTS, PLAYERS).bounds] == [CORE]
 
 
@@ -103,16 +109,18 @@ DAY = 86_400.0
 
 @pytest.mark.parametrize("games", [12, 1_000, 50_000_000])
 @pytest.mark.parametrize("players", [PLAYERS, replace(PLAYERS, rates={"m": Rate(requests=60_000.0)}, shards=3)])
-@pytest.mark.parametrize("what", [GAMES, replace(GAMES, longest=None, waited=None, latency=None)])
+@pytest.mark.parametrize(
+    "what", [GAMES, replace(GAMES, longest_wait_seconds=None, wait_seconds=None, seconds_per_call=None)]
+)
 def test_what_fits_into_a_day_does_not_depend_on_how_many_games_are_planned(
     games: int, players: Players, what: MeanGames
 ) -> None:
     """Start, end and the merge's are there once, and not with each game."""
-    costs = replace(COSTS, begin=600.0, merge=1e-4)
-    most = games_within(DAY, replace(what, games=games), costs, players)
-    assert predict(replace(what, games=most), costs, players).seconds == pytest.approx(DAY, rel=2e-3)
+    costs = replace(COSTS, start=600.0, merge_per_call=1e-4)
+    most = games_within(DAY, replace(what, game_count=games), costs, players)
+    assert predict(replace(what, game_count=most), costs, players).seconds == pytest.approx(DAY, rel=2e-3)
 
 
 def test_what_takes_longer_than_a_day_by_itself_leaves_room_for_no_game() -> None:
-    assert games_within(DAY, GAMES, replace(COSTS, begin=2 * DAY), PLAYERS) == 0
-    assert games_within(DAY, GAMES, replace(COSTS, core=2 * DAY / 3 / 5), PLAYERS) == 1
+    assert games_within(DAY, GAMES, replace(COSTS, start=2 * DAY), PLAYERS) == 0
+    assert games_within(DAY, GAMES, replace(COSTS, core_per_call=2 * DAY / 3 / 5), PLAYERS) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.runs.workers.channel import FLUSH_AT, SocketChannel
 from runner.runs.workers.cluster.actor_channel import PIECE_BYTES
-from runner.runs.workers.frames import FrameReader, Outbox, Pickled
+from runner.runs.workers.frames import FrameReader, Outbox, PickledMessage
 from tests.support.hang_guard import HANG_SECONDS
 
 SIZES = [1, 4096, 2 << 20, 10, 9 << 20, 7, 300_000, 300_000, 1]
@@ -71,7 +71,7 @@ def test_messages_of_any_size_arrive_in_order_in_pieces() -> None:
 
 
 def test_a_message_that_was_pickled_once_arrives_as_itself() -> None:
-    outbox, once = Outbox(), Pickled([1, {"two": (3,)}])
+    outbox, once = Outbox(), PickledMessage([1, {"two": (3,)}])
     outbox.add(once)
     outbox.add(once)
     (batch,) = FrameReader().feed(bytes(outbox.take()))

@@ -30,8 +30,8 @@ from runner.runs.workers.leases import (
     SUSPECT_DEATHS,
     LeaseBook,
     LeasedGame,
-    game_of_job,
-    game_of_sample,
+    game_key_of_job,
+    game_key_of_sample,
 )
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
@@ -115,10 +115,10 @@ def test_each_game_has_records_of_its_own(tmp_path: Path, changes: dict[str, obj
     plan = Plan(load_spec(spec_file(tmp_path, size=3), [f"{key}={value}" for key, value in changes.items()]))
     games: dict[object, list[Job]] = {}
     for one in plan.jobs():
-        games.setdefault(game_of_job(plan, one), []).append(one)
+        games.setdefault(game_key_of_job(plan, one), []).append(one)
         branches = 1 if plan.shape is None else plan.shape.branches
         for branch in (plan.branch(one, one.repeat + more) for more in range(branches)):
-            assert game_of_sample(plan, branch.datapoint.id, branch.number) == game_of_job(plan, one)
+            assert game_key_of_sample(plan, branch.datapoint.id, branch.number) == game_key_of_job(plan, one)
     assert all(len(jobs) == 1 for jobs in games.values())
     assert len(games) == plan.size
 
@@ -238,11 +238,11 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     assert book.next_for(0) is second
     assert book.next_for(0) is None
     assert book.has_suspects(0)
-    alone = book.suspect_for(0)
+    alone = book.next_suspect_for(0)
     assert alone is first
     with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
         for _ in range(MAX_DEATHS_ALONE):
-            deaths.count(WorkerSlot(0, leases={0: alone}, plays_alone=True), "was killed by SIGSEGV", was_ready=True)
+            deaths.count(WorkerSlot(0, leases={0: alone}, tests_suspect=True), "was killed by SIGSEGV", was_ready=True)
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,12 @@ class ActorChannel:
         self._reader, self._outbox = FrameReader(), Outbox()
         self._next = 0
         """The number of the writer's next call."""
-        self._early: dict[int, asyncio.Future[None]] = {}
+        self._early_calls: dict[int, asyncio.Future[None]] = {}
         """The calls that arrived before a call with a lower number, by number, each waiting for its turn."""
-        self._open: asyncio.Future[bytes] | None = None
+        self._open_call: asyncio.Future[bytes] | None = None
         """The result of the writer's open call."""
         self._is_flush_scheduled = False
-        self._abandoned: asyncio.TimerHandle | None = None
+        self._abandon_timer: asyncio.TimerHandle | None = None
 
     def send(self, message: Any) -> None:
         """Send a message as the result of the writer's open call."""
@@ -53,9 +53,9 @@ class ActorChannel:
 
     def _return(self) -> None:
         """Let the open call return with the messages so far."""
-        if self._open is not None and not self._open.done():
-            self._open.set_result(bytes(self._outbox.take(PIECE_BYTES)))
-            self._abandoned = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
+        if self._open_call is not None and not self._open_call.done():
+            self._open_call.set_result(bytes(self._outbox.take(PIECE_BYTES)))
+            self._abandon_timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
 
     async def exchange(self, number: int, pieces: Sequence[bytes]) -> bytes:
         """Receive bytes from the writer, and return the worker's next bytes.
@@ -65,19 +65,19 @@ class ActorChannel:
         """
         loop = asyncio.get_running_loop()
         if number != self._next:
-            turn = self._early[number] = loop.create_future()
-            await turn
+            own_turn = self._early_calls[number] = loop.create_future()
+            await own_turn
         self._next = number + 1
         self._return()
-        if self._abandoned is not None:
-            self._abandoned.cancel()
-        result = self._open = loop.create_future()
+        if self._abandon_timer is not None:
+            self._abandon_timer.cancel()
+        result = self._open_call = loop.create_future()
         for piece in pieces:
             for batch in self._reader.feed(piece):
                 self.worker.receive(batch)
         if self._outbox:
             self._return()
-        if (following := self._early.pop(number + 1, None)) is not None:
-            following.set_result(None)
+        if (next_call := self._early_calls.pop(number + 1, None)) is not None:
+            next_call.set_result(None)
         data: bytes = await result
         return data

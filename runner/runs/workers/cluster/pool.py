@@ -33,13 +33,13 @@ NOTICE_SECONDS = 20.0
 """The time between two notes on workers that wait for a free CPU."""
 
 PATIENCE_SECONDS = 600.0
-"""The run ends if no worker has got a CPU for this time."""
+"""The run ends if no worker gets a CPU within this time."""
 
 RETRY_SECONDS = 2.0
-"""The wait before a new actor is created after its node died. Ray may need this time to notice the death."""
+"""The wait before a new actor replaces an actor whose node died. Ray may need this time to notice the death."""
 
 OTHER_NODE_SECONDS = 60.0
-"""The wait before a new actor is created if its node cannot play, for example with another version of nip-run."""
+"""The wait before a new actor replaces one whose node cannot play, for example with another version of nip-run."""
 
 
 @asynccontextmanager
@@ -60,9 +60,10 @@ class RayPool:
     def __init__(self, workers: int, *, notice: float = NOTICE_SECONDS, patience: float = PATIENCE_SECONDS) -> None:
         self.ray: Any = ray_package()
         self.workers, self.notice, self.patience = workers, notice, patience
-        self.placed: set[RayWorker] = set()
+        self.placed_workers: set[RayWorker] = set()
+        """The workers whose actor runs on a node."""
         self.has_played = False
-        """Whether some worker has been ready, so that the cluster is able to play this run."""
+        """Whether at least one worker was ready, so that the cluster can play this run."""
         # Ray must not restart actors: the scheduler replaces dead workers after it has counted their calls in flight.
         self._class = self.ray.remote(worker_class()).options(
             num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=1000
@@ -79,11 +80,12 @@ class RayPool:
     def describe_waiting(self) -> str:
         """Describe how many workers wait for a free CPU."""
         capacity = describe_capacity(self.ray)
-        if not self.placed:
+        if not self.placed_workers:
             return f"no worker has a CPU in the Ray cluster yet: a worker needs 1 CPU, and the cluster has {capacity}"
+        waiting = self.workers - len(self.placed_workers)
         return (
-            f"{self.workers - len(self.placed)} of {self.workers} workers wait for a CPU in the Ray cluster, which "
-            f"has {capacity}; the other workers play"
+            f"{waiting} of {self.workers} workers wait for a CPU in the Ray cluster, which has {capacity}; the other "
+            "workers play"
         )
 
 
@@ -96,10 +98,10 @@ class RayWorker:
         self._loop = asyncio.get_running_loop()
         self._actor: Any = None
         self._start_message: Any = None
-        self._where = ""
+        self._location = ""
         self._is_flush_scheduled = False
         self._reset()
-        self._life = asyncio.create_task(self._live())
+        self._life_task = asyncio.create_task(self._receive_until_end())
 
     def _reset(self) -> None:
         """Reset the channel for a new actor."""
@@ -130,10 +132,10 @@ class RayWorker:
             self._calls.append(self._actor.exchange.remote(self._next_number, *pieces))
             self._next_number += 1
 
-    async def _live(self) -> None:
-        """Receive the worker's messages until it ends.
+    async def _receive_until_end(self) -> None:
+        """Create an actor, and receive the worker's messages until the worker ends.
 
-        Try again if the node cannot play, provided that other workers could, or if Ray failed before the worker ran.
+        Create another actor if Ray failed before the actor ran, or if its node cannot play but other nodes can.
         """
         ray_error = self._pool.ray.exceptions.RayError
         try:
@@ -153,11 +155,11 @@ class RayWorker:
         except NodeError as error:
             self._receive([messages.CannotStart(error.failure)])
         except ray_error as error:
-            self._exit(describe_death(error, self._where))
+            self._exit(describe_death(error, self._location))
         except Exception as error:  # noqa: BLE001 - any error must end the run
             self._receive([messages.CannotStart(RemoteError.of(error))])
         finally:
-            self._pool.placed.discard(self)
+            self._pool.placed_workers.discard(self)
 
     async def _wait_for_place(self) -> None:
         """Create an actor and wait until it runs on a node.
@@ -167,23 +169,23 @@ class RayWorker:
             RunError: no worker has got a CPU for too long.
         """
         self._actor = self._pool.create_actor()
-        describing = asyncio.ensure_future(_result(self._actor.describe.remote()))
+        description = asyncio.ensure_future(_result(self._actor.describe.remote()))
         try:
             started = self._loop.time()
-            while not (await asyncio.wait([describing], timeout=self._pool.notice))[0]:
+            while not (await asyncio.wait([description], timeout=self._pool.notice))[0]:
                 self._note_waiting(self._loop.time() - started)
-            info = describing.result()
+            info = description.result()
         finally:
-            describing.cancel()
-        self._where = f"on node {info['node']} (pid {info['pid']})"
+            description.cancel()
+        self._location = f"on node {info['node']} (pid {info['pid']})"
         if (problem := find_node_problem(info)) is not None:
             raise NodeError(RemoteError.of(RunError(problem)))
         self._is_placed = True
-        self._pool.placed.add(self)
+        self._pool.placed_workers.add(self)
 
     def _note_waiting(self, seconds: float) -> None:
         line = self._pool.describe_waiting()
-        if not self._pool.placed and seconds >= self._pool.patience:
+        if not self._pool.placed_workers and seconds >= self._pool.patience:
             raise RunError(
                 f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
                 "execution.workers, and run the same command again"
@@ -197,7 +199,7 @@ class RayWorker:
     async def _retry(self, seconds: float) -> None:
         """Kill the actor, and wait before the caller creates another one."""
         self._kill_actor()
-        self._pool.placed.discard(self)
+        self._pool.placed_workers.discard(self)
         self._reset()
         self._outbox.add(self._start_message)
         await asyncio.sleep(seconds)
@@ -219,7 +221,7 @@ class RayWorker:
     def _check_start(self, batch: Sequence[Any]) -> None:
         for message in batch:
             if isinstance(message, messages.CannotStart):
-                raise NodeError(with_node(message.failure, self._where))
+                raise NodeError(with_node(message.failure, self._location))
             if isinstance(message, messages.WorkerReady):
                 self._pool.has_played = True
 
@@ -232,8 +234,8 @@ class RayWorker:
             on_exit(what_happened)
 
     def kill(self, what_happened: str) -> None:
-        self._life.cancel()
-        self._exit(f"{self._where} {what_happened}")
+        self._life_task.cancel()
+        self._exit(f"{self._location} {what_happened}")
 
     def _kill_actor(self) -> None:
         if self._actor is not None:
@@ -246,8 +248,8 @@ class RayWorker:
             with suppress(Exception):  # the worker has reported everything, so errors do not matter
                 await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False
-        self._life.cancel()
-        await asyncio.wait([self._life])
+        self._life_task.cancel()
+        await asyncio.wait([self._life_task])
         self._kill_actor()
 
 
