@@ -37,9 +37,10 @@ _BUILTIN_FOLDERS = (
 def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
     """Return the draft of a component.
 
-    For a protocol, prompts or a dataset, `path` is its file or folder. For a spec, `path` is the spec. For an agent, a
-    model or a trainer, `path` is a spec and `part` names which one: the agent, the model group, or the model group of
-    the trainer. For a model, `path` may also be a file that describes a single model.
+    For a protocol, prompts, a dataset or a spec, `path` is its file or folder. For an agent, a model or a trainer,
+    `path` is a spec and `part` names which one: the agent, the model group, or the model group of the trainer. `part`
+    may be None if the spec has only one agent or trainer. For a model without `part`, `path` is a model file, or a
+    folder with a model file and weights.
 
     Raises:
         UsageError: the name is missing or invalid, or the spec has no such part.

@@ -126,7 +126,7 @@ class Store:
             try:
                 registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # otherwise another process has installed it
+                if not self.has(entry.reference):  # if the store has it now, another process has installed it
                     raise
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
@@ -159,7 +159,7 @@ class Store:
 
 
 def _describe_damage(folder: Path, file: FileEntry) -> str | None:
-    """Return a message if an installed file is damaged; otherwise None. If a file does not change, it is read once."""
+    """Return a message if an installed file is damaged; None if it is intact. Unchanged files are not read again."""
     path = folder / file.path
     try:
         with open_to_read(path) as source:

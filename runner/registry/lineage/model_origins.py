@@ -29,7 +29,7 @@ from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
 from runner.registry.lineage.sessions import LineageSession
 
 UNIQUE_PREFIX = "ft:"
-"""Prefix of the names that a provider gives to fine-tuned models. It gives each name only once."""
+"""Prefix of the names that a provider gives to fine-tuned models. The provider gives each name only once."""
 
 
 class Proof(StrEnum):

@@ -56,12 +56,12 @@ def describe_dependencies(session: LineageSession) -> Iterator[str]:
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
     """Yield phrases about the releases that a run continues or is a child of, except the releases in `described`."""
-    before = list_continued_releases(groups)
-    if before:
-        yield f"continues {comma_join(before)}"
-    child = find_parent_release(links)
-    if child is not None and child not in (*described, *before):
-        yield f"child of {child}"
+    continued = list_continued_releases(groups)
+    if continued:
+        yield f"continues {comma_join(continued)}"
+    parent = find_parent_release(links)
+    if parent is not None and parent not in (*described, *continued):
+        yield f"child of {parent}"
 
 
 def list_continued_releases(groups: Iterable[Group]) -> list[str]:

@@ -263,7 +263,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "terms": _check_terms,
     "name": _check_available,
 }
-"""The checks by name, in the order of execution."""
+"""The checks by name. `run_checks` runs them from the first to the last."""
 
 
 def run_checks(subject: Subject) -> list[CheckOutcome]:

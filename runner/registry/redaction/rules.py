@@ -27,7 +27,8 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 """Matches an absolute path, or a path in a home folder, without blanks."""
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
-"""Matches such a path with blanks. It could match sentences, so it is used only for the keys in `_PATH_KEYS`."""
+"""Matches such a path with blanks. This pattern could match sentences, so it is used only for the keys in `_PATH_KEYS`.
+"""
 _PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )

@@ -109,7 +109,7 @@ class BulkTransport(Protocol):
         """
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, in this order, to fetch the small files together.
+        """Announce files in the order in which they will soon be opened, to fetch the small files together.
 
         Files that do not exist are allowed.
         """

@@ -1,10 +1,9 @@
 """Run git commands for `GitTransport` in a temporary bare repository, safely even for hostile remote repositories.
 
-Each command has a limit on memory. Commands that read data of the remote repository also have limits on time and size.
-The configuration, hooks, filters and submodules of the remote repository have no effect. The user's git configuration
-only decides how to reach a server and who the user is:
-credential helpers, proxies, keys, `url.*.insteadOf`, `core.sshCommand`. Other settings that could make git run a
-program or write a file are overridden.
+Each command has a limit on memory. Commands that contact the remote repository also have limits on time and size. The
+configuration, hooks, filters and submodules of the remote repository have no effect. The user's git configuration only
+decides how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`,
+`core.sshCommand`. Other settings that could make git run a program or write a file are overridden.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _SHOWN_BYTES = 16 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class GitLimits:
-    """Limits for each git command. Commands that only read the user's own files have no limits on time and size."""
+    """Limits for each git command that contacts the remote repository. `memory_bytes` applies to all commands."""
 
     idle_seconds: float = 120.0
     """Maximum time without output of git."""
