@@ -219,7 +219,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("doubled", "is not game 0 of its spec"),
         ("noise", "not JSON"),
         ("lies", "the release says accuracy 0.9"),
-        ("spec", "not those of its spec.yaml"),
+        ("spec", "not those in its spec.yaml"),
         ("empty", "manifest"),
         ("odd", "invalid facts of a run: trained cannot be '7'"),
     ],
