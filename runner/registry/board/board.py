@@ -1,7 +1,7 @@
 """The leaderboard of a registry, called *board*: its published runs, ranked for each task, with their models' training.
 
-`nip-run leaderboard --from` and servers show it. Two runs have the same task if they have the same datapoints, labels
-and groups.
+`nip-run leaderboard --from` and servers show boards. Two runs have the same task if they have the same datapoints,
+labels and groups.
 """
 
 from __future__ import annotations
@@ -228,9 +228,9 @@ def _rank_runs(
 
 
 def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
-    """Return a row in which the run with the same answers is named by the reference of its release.
+    """Return a row that names the run with the same answers by the reference of that run's release.
 
-    The row of the database names this run by the hash of its release, which is the run's id in the cache.
+    The row of the database names that run by the hash of its release, which is the run's id in the cache.
     """
     if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row

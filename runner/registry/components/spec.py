@@ -1,6 +1,6 @@
 """Build the component of a spec: one file, merged from the spec and its bases, and copies of the files that it names.
 
-`drafts` uses it.
+`drafts` calls `build_spec`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, in order of time.
+"""The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, oldest first.
 
 A run has one row, even if it is published several times. The training games and the replays of a run belong to its
 row. The tests of a training run have rows of their own, and so has a run that plays another run again.

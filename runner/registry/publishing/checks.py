@@ -149,7 +149,7 @@ def _check_references(subject: Subject) -> Iterator[str]:
 
 
 def _check_kind(subject: Subject) -> Iterator[str]:
-    """The run's kind is `training` if it trains models, and `benchmark` otherwise."""
+    """The run's kind is `training` if it trains models, and `benchmark` if it does not."""
     if subject.run is not None:
         yield from find_kind_problems(subject.run, subject.release.facts)
 

@@ -1,6 +1,6 @@
 """Publish drafts of releases: redact and check them, and send them only if every draft passes every check.
 
-`nip-run publish` and the Python function `publish` use it.
+`nip-run publish` and the Python function `publish` use this module.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class RehashedRun:
     def make_rollout_renamer(self) -> Callable[[str], str]:
         """Return a function that converts the original rollout ids to new ones.
 
-        Call this function with ids in the order in which the plan has the rollouts: it computes pairs of ids one after
-        the other, and stores only the pairs that the caller has skipped.
+        Call this function for rollouts in the order of the plan: it computes pairs of ids one after the other, and
+        stores only the pairs that the caller has skipped.
         """
         if self.original_plan.game_hash == self.redacted_plan.game_hash:
             return str

@@ -157,7 +157,7 @@ class Registry:
         return release, data
 
     def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files in the order in which the caller will read them. The transport can then fetch them together.
+        """Announce files that the caller will read soon, the first one first. The transport can fetch them together.
 
         Other methods still read each file; only fewer requests are sent.
         """
@@ -230,7 +230,7 @@ class Registry:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
-        """Add releases, in this order; releases that the registry already has with the same content do not change.
+        """Add releases one after the other. Releases that the registry already has with the same content do not change.
 
         Raises:
             TakenError: the registry has another release with the same name and version; nothing was added.

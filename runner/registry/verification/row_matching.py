@@ -1,6 +1,6 @@
 """Match the rows of two streams by key, for the comparison of tables in `rows`.
 
-Unmatched rows are kept in memory, which is limited, so the streams must have similar orders.
+The memory for unmatched rows is limited, so the streams must have similar orders.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Stream:
         return positioned
 
     def unmatched_rows(self) -> list[_PositionedRow]:
-        """Return the unmatched rows in order."""
+        """Return the unmatched rows, sorted by position."""
         return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
     def record_match(self, position: int) -> bool:

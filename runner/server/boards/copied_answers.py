@@ -38,10 +38,11 @@ MIN_PAIRS = 20
 """Minimum number of pairs of answers; fewer do not distinguish a copy from a reproduction."""
 SHORT_WORDS = 40
 """Answers with fewer words are compared word by word, longer answers by triples of words."""
-ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
-"""Minimum overlap (Jaccard index) of two short and of two long answers that count as alike: one may be a changed copy
-of the other. Two samples for one prompt share many words but few triples. If one word is changed, three triples
-change."""
+ALIKE_SHORT = 0.6
+"""Minimum overlap (Jaccard index) of two short answers that count as alike: one may be a changed copy of the other."""
+ALIKE_LONG = 0.3
+"""The same minimum for two long answers. It is smaller, because two samples for one prompt share many words but few
+triples, and because three triples change with one word."""
 COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32

@@ -44,7 +44,7 @@ class BoardSnapshot:
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
         self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
-        """The summaries of the lists, in the order in which pages show them."""
+        """The summaries of the lists. Pages show the lists in this order."""
         self.counts = {
             str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }

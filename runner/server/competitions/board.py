@@ -184,8 +184,8 @@ def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
 
 
 def _published_parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
-    visible = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: published_score(score[part]) for part in visible if score[part] is not None}
+    published_parts = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
+    return {part: published_score(score[part]) for part in published_parts if score[part] is not None}
 
 
 @dataclass

@@ -262,9 +262,9 @@ def competition_name(competition: RowMapping) -> str:
     return f"{competition['owner']}/{competition['name']}"
 
 
-def format_time(seconds: float) -> str:
-    """Format a time in UTC, rounded up to a second."""
-    return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def format_time(timestamp: float) -> str:
+    """Format a time (in seconds since 1970) in UTC, rounded up to a second."""
+    return datetime.fromtimestamp(math.ceil(timestamp), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def list_waiting(database: Database) -> dict[int, int]:
@@ -285,7 +285,7 @@ def score_submission(settings: Settings, database: Database, submission: int) ->
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission and store the result; if its labels are replaced meanwhile, store nothing and return False."""
+    """Score a submission and store the result. If labels are replaced during the scoring, return False instead."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)

@@ -61,7 +61,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.bucket_counts: Counter[float] = Counter()
-        """For each of `BUCKETS`, the number of requests that took at most that many seconds."""
+        """The number of requests that took at most so many seconds, for each of `BUCKETS`."""
         self.sum_seconds = 0.0
         self.sent = self.received = self.open = 0
         self.started_at = time.time()

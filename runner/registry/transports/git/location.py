@@ -59,7 +59,7 @@ class GitLocation:
 
     @property
     def commit(self) -> str | None:
-        """The revision if it is a commit, otherwise None."""
+        """The revision if it is a commit; None for a branch, a tag or the default branch."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
 
     @property

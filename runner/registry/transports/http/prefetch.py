@@ -33,7 +33,7 @@ class FilePrefetch:
         """The contents of the files in the last answer that `take` has not returned yet, by path."""
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Set the paths of the files that the caller will open soon, in the order in which it will open them."""
+        """Set the paths of the files that the caller will open soon. The first path is the file to open first."""
         self._fetched.clear()
         self._expected, self._next = paths, 0
         self._positions = {path: position for position, path in enumerate(paths)}

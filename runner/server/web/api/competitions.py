@@ -152,7 +152,7 @@ class SubmissionRow(ResponseBody):
     n: int | None
     clusters: int | None
     submissions: int
-    """Number of visible submissions of the same owner."""
+    """Number of submissions of the same owner that the account may see."""
     reason: str | None
     """The reason if the submission is unranked."""
 

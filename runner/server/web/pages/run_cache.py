@@ -270,7 +270,7 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_caused_by_missing_release(error):
-            return describe_error(error, temporary)  # not cached for long, because the release may become visible
+            return describe_error(error, temporary)  # not cached for long, because the viewer may see the release later
         data = orjson.dumps(PageContent(wrong=describe_error(error, temporary), pieces=pieces))
     with create(page_folder / PAGE) as file:
         file.write(data)
