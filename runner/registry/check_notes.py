@@ -1,6 +1,6 @@
 """Types for the messages of checks, which tell failures and notes apart, and a limit on the messages of a check.
 
-The checks of `publish`, `verify` and `reproduce` use them.
+The checks of `publish`, `verify` and `reproduce` use these types.
 """
 
 from __future__ import annotations

@@ -48,7 +48,11 @@ class Draft:
     notes: tuple[str, ...] = field(default=())
     """Messages for the publisher, such as which files are not in the release."""
     derived: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
-    """Functions that build a file after redaction, by its path. They get the redacted release and a folder with it."""
+    """Functions that build a file again from redacted data, by the file's path.
+
+    Redaction calls them last, because these files quote data that it may have changed. Each function gets the redacted
+    release and a folder with its redacted files.
+    """
     withheld: Mapping[str, Content] = field(default_factory=dict)
     """Files that are checked but not published, by path: the rows of a dataset whose license forbids publishing."""
 

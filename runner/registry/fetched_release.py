@@ -128,7 +128,9 @@ def _rebuild_tables(fetched: FetchedRelease, target: Path) -> Iterator[str]:
 
 @contextmanager
 def replace_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `target` at the end. Also remove temporary folders that `get` left behind.
+    """Yield a temporary folder that replaces `target` at the end of the `with` block.
+
+    Also remove temporary folders that an interrupted `get` left behind.
 
     Raises:
         UsageError: `target` is not empty, or is the current folder.

@@ -31,7 +31,7 @@ def canonical_license(option: str, expression: str | None) -> str | None:
     """Return an SPDX license expression in its standard spelling; None if `expression` is None.
 
     Raises:
-        UsageError: it is not an SPDX license expression. The message names `option`, and suggests an identifier.
+        UsageError: `expression` is not SPDX. The message names `option`, and suggests an identifier.
     """
     if expression is None:
         return None

@@ -1,8 +1,8 @@
 """Compare a run's recorded metrics and counts with those recomputed from its journal, for `verify` and `reproduce`.
 
 A difference is an error if this version of nip-run recorded the number. If another version recorded it, the difference
-is only a note, because that version may have computed the number differently. Version 0.1.0 computed some numbers in
-the same way as this version: only in these numbers a difference is an error.
+is only a note, because that version may have computed the number differently. If version 0.1.0 recorded it, the
+difference is an error only if 0.1.0 computed the number in the same way as this version.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 SPARE_GAMES = 100_000
-"""Number of games that a run may plan without any answers, if the run stopped early or judges debates."""
+"""Number of games that a run may plan without any answers, if it may stop early, is not finished, or judges debates."""
 
 SPARE_GAMES_PER_ANSWER = 1_000
-"""Number of additional games that such a run may plan for each of its answers."""
+"""Number of games that such a run may plan, in addition to `SPARE_GAMES`, for each of its answers."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RecomputedRun:
     """Results recomputed from a journal."""
 
     folder: RunFolder
-    """A temporary folder with the tables and `metrics.json`. It exists until the block of `recompute_run` ends."""
+    """A temporary folder with the tables and `metrics.json`. It exists during the `with` block of `recompute_run`."""
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
     """The counts that a manifest records, such as the number of rollouts."""
@@ -80,7 +80,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
     return RecomputedRun(target, read_json(target.metrics), counts)
 
 
-def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
+def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
     """Check that a run does not claim more games than a journal with this number of records can have.
 
     Raises:
@@ -88,22 +88,22 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
     """
     manifest = folder.manifest()
     planned, rollouts = plan.blocks * len(plan.variants), manifest.rollouts or 0
-    max_planned, max_rollouts = records, max(records, 1) * (plan.shape.branches if plan.shape else 1)
+    max_planned, max_rollouts = record_count, max(record_count, 1) * (plan.shape.branches if plan.shape else 1)
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
-        max_planned = SPARE_GAMES_PER_ANSWER * records + SPARE_GAMES
+        max_planned = SPARE_GAMES_PER_ANSWER * record_count + SPARE_GAMES
     if planned > max_planned or rollouts > max_rollouts:
         raise RunDirectoryError(
             f"{folder.path} is not the run that was played: its manifest and spec claim {max(planned, rollouts):,} "
-            f"games, but its journal has only {records:,} answers"
+            f"games, but its journal has only {record_count:,} answers"
         )
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, because releases have no tables, and the hashes of the tables and metrics.
+    """Write the tables of a fetched run, which releases do not have, and the hashes of its tables and metrics.
 
     Raises as `recompute_run`.
     """
-    folder.check(folder.metrics)  # because its hash is written with those of the tables
+    folder.check(folder.metrics)  # `seal` writes the hash of this file, too
     with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))

@@ -1,7 +1,7 @@
 """Write and read `rollouts.jsonl`: the table of a run's rollouts as JSON lines, which any language can read.
 
-Releases of runs have this file, and boards read it. Its bytes depend only on the table: rows and columns are in the
-order of the table, and numbers have all digits.
+Releases of runs have this file, and boards read it. Its bytes depend only on the table: it has the table's rows and
+columns in the same order, and all digits of numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def write_rollouts(folder: RunFolder) -> Path:
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
     columns = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", tables, {}))
     names = [str(name) for name, _ in columns]
-    # Tables store JSON as strings, and COLUMNS says which columns are JSON. In earlier versions, tables said it.
+    # Tables store JSON as strings, and COLUMNS says which columns are JSON. In tables of earlier versions, such columns
+    # have the type JSON.
     nested = {str(name) for name, kind in columns if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
     try:
         with create(target) as file:

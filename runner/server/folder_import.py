@@ -22,7 +22,7 @@ from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
-from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
+from runner.server.accounts.accounts import add_account, find_account_id, viewer_of_account
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import accounts, releases
@@ -67,13 +67,13 @@ def import_folder(settings: Settings, report: Callable[[str], None]) -> ImportRe
     server, result = Service.open(replace(settings, account_bytes=0)), ImportResult()
     try:
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
-            for family in _families(registry, _find_missing(server, registry), result.problems):
+            for group in _publication_groups(registry, _find_missing(server, registry), result.problems):
                 try:
-                    _import(server, registry, family)
-                    result.releases += len(family)
+                    _import(server, registry, group)
+                    result.releases += len(group)
                 except (ReleaseError, NewerFormatError, UsageError, PermissionError) as error:
                     problems = [str(error), *getattr(error, "__notes__", ())]
-                    result.problems.append(f"{family[-1][0].reference}: {'; '.join(problems)}")
+                    result.problems.append(f"{group[-1][0].reference}: {'; '.join(problems)}")
         for problem in result.problems:
             report(problem)
     finally:
@@ -93,7 +93,7 @@ def _find_missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
     return [entry for entry in entries if entry.reference.folder not in folders]
 
 
-def _families(
+def _publication_groups(
     registry: Registry, entries: Sequence[ReleaseEntry], problems: list[str]
 ) -> Iterator[list[StoredRelease]]:
     """Yield lists of releases to publish together: a training run, after its parts and models, or a single release.
@@ -108,26 +108,26 @@ def _families(
             problems.append(str(error))
     for _, release, _ in [*by_name.values()]:
         parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
-        if parts and str(release.reference) in by_name:  # it may already be part of another training run
+        if parts and str(release.reference) in by_name:  # another training run may have this one as its part
             names = (*parts, str(release.reference))
             yield [by_name.pop(name) for name in dict.fromkeys(names) if name in by_name]
     yield from ([stored] for stored in by_name.values())
 
 
-def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]) -> None:
+def _import(server: Service, registry: Registry, group: Sequence[StoredRelease]) -> None:
     """Publish releases of one owner as an upload, which the server checks like any other.
 
     Raises:
         ReleaseError: the check refuses the releases.
     """
-    owner = family[-1][0].reference.owner
+    owner = group[-1][0].reference.owner
     with server.database.writing() as connection:
         if connection.execute(select(accounts.c.id).where(accounts.c.name == owner)).scalar() is None:
             add_account(connection, owner, time.time())
-        account = account_id(connection, owner)
+        account = find_account_id(connection, owner)
         viewer = viewer_of_account(connection, account)
     sources: dict[str, Callable[[], IO[bytes]]] = {}
-    folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
+    folders = [folder for stored in group for folder in _folders(registry, stored, sources)]
     uploads = server.publishing.uploads
     upload = uploads.declare(viewer, Declaration(folders))
     for sha256, (_, received) in upload.missing.items():

@@ -1,6 +1,6 @@
 """Runs tasks on untrusted data in a separate process with limited time and memory.
 
-Only this module starts processes in the server. `run_isolated` runs a task, which builds a page, and returns a
+Only this module starts processes in the server. `run_isolated` runs a task, such as building a page, and returns a
 `TaskResult`. `run_bounded_check` runs a task with the limits of a check, and returns its result or raises an error.
 `start_process` starts the long-running worker that builds boards.
 """
@@ -66,7 +66,7 @@ class TaskLimits:
     memory: int
     """Maximum memory in bytes (`resource.RLIMIT_DATA`)."""
     seconds: float | None = None
-    """Limit on the wall time and, separately, on the processor time."""
+    """Maximum wall time, and also maximum processor time."""
     file_bytes: int | None = None
     """Maximum size of each file that the process writes."""
     nice: int = 10
@@ -187,7 +187,7 @@ def remove_leftovers(settings: Settings) -> None:
         remove_folder(folder)
 
 
-# Functions that run in the process
+# Functions that run in the isolated process, except `is_server_fault`, which the server also calls
 
 
 def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -150,7 +150,7 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
 
 
 def _replace_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
-    """Replace the rows of a release's own files if they are wrong; return whether they were."""
+    """Correct the list of a release's files in the database; return whether the list was wrong."""
     own_files = files.c.release_id == release, files.c.part == ""  # without the yank and the signature
     stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*own_files))}
     declared = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}

@@ -28,12 +28,12 @@ class Settings:
     rate: float = 100.0
     """Maximum requests per second from one account, or from one address without a token; 0: unlimited."""
     connections: int = 512
-    """Maximum number of open connections; beyond it, idle connections are closed and requests get status 503."""
+    """Maximum number of open connections. If there are more, the server closes idle ones or answers with status 503."""
     any_host: bool = False
     """Accept requests with any `Host` header, not only the host of `address`."""
     limits: Limits = RELEASE_LIMITS
     releases_at_once: int = 500
-    """Maximum releases in one upload, which become visible together: a training run has parts and models."""
+    """Maximum releases in one upload. A training run is uploaded together with its parts and models."""
     files_at_once: int = 20_000
     """Maximum files in one upload."""
     open_uploads: int = 32
@@ -51,13 +51,14 @@ class Settings:
     body_seconds: float = 120.0
     """Time limit for receiving the body of any request except a piece of a file."""
     piece_wait: float = 60.0
-    """Time limit for the next bytes of a piece. After it, the server stores the received bytes and ends the request."""
+    """Time limit for the next bytes of a piece. If none arrive, the server stores the received bytes and ends the
+    request."""
     piece_seconds: float = 900.0
     """Time limit for a request that sends a piece of a file."""
     upload_seconds: float = 24 * 3600.0
     """Seconds without new bytes after which an unfinished upload is deleted."""
     check_seconds: float = 300.0
-    """Limit on the wall time and, separately, on the processor time of checking one upload."""
+    """Maximum wall time, and also maximum processor time, of checking one upload."""
     check_bytes: int = 2 << 30
     """Limit on the memory of checking one upload, in bytes."""
     checks_at_once: int = 1

@@ -140,5 +140,5 @@ def open_registry(settings: Settings, viewer: Viewer) -> Registry:
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:
-    """Return the SQL condition for releases that a viewer may see. Every query for visible data must include it."""
+    """Return the SQL condition for releases that a viewer may see. Every query for a viewer must include it."""
     return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.owners))

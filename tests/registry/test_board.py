@@ -108,6 +108,25 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
     assert all(path.startswith("run/other/before/1/") for path in read)
 
 
+def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_read(
+    registry: Registry, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[str] = []
+    monkeypatch.setattr(
+        registry, "expect", lambda files: announced.extend(f"{entry.reference.folder}/{path}" for entry, path in files)
+    )
+    watched = registry._transport
+    assert isinstance(watched, Watched)
+    registry_board(registry, cache=cache)
+    assert announced == []
+    monkeypatch.setattr("runner.registry.board.cache.__version__", "99.0.0")
+    watched.opened.clear()
+    registry_board(registry, cache=cache)
+    rollouts = {path for path in watched.opened if path.endswith("/rollouts.jsonl")}
+    assert rollouts
+    assert rollouts <= set(announced) <= set(watched.opened)
+
+
 @pytest.mark.full
 def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
@@ -200,7 +219,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("doubled", "is not game 0 of its spec"),
         ("noise", "not JSON"),
         ("lies", "the release says accuracy 0.9"),
-        ("spec", "not those of its spec.yaml"),
+        ("spec", "not those in its spec.yaml"),
         ("empty", "manifest"),
         ("odd", "invalid facts of a run: trained cannot be '7'"),
     ],

@@ -89,7 +89,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with closing(server.database):
         with server.database.writing() as connection:
             add_account(connection, "acme", time.time())
-            token = create_token(connection, "acme", Scope.PUBLISH, time.time(), seconds=None)
+            token = create_token(connection, "acme", Scope.PUBLISH, time.time(), lifetime_seconds=None)
         yield Asked(create_app(server), token)
 
 

@@ -20,7 +20,7 @@ from runner.registry.bundles.runs import build_run_draft
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
-from runner.server.accounts.accounts import Viewer, account_id, viewer_of_account
+from runner.server.accounts.accounts import Viewer, find_account_id, viewer_of_account
 from runner.server.competitions.editing import Changes, change, find_for_change
 from runner.server.competitions.storage import REFUSED, WAITING, submit_run
 from runner.server.store.database import Database
@@ -49,13 +49,13 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 def release(connection: Any, kind: str, owner: str, name: str) -> int:
     row = {"kind": kind, "owner": owner, "name": name, "version": "1", "sha256": "a" * 64, "visibility": "public",
-           "publisher_id": account_id(connection, "alice"), "created": NOW}  # fmt: skip
+           "publisher_id": find_account_id(connection, "alice"), "created": NOW}  # fmt: skip
     return int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
 
 
 def submitted(database: Database, who: str, owner: str, name: str, now: float) -> None:
     with database.writing() as connection:
-        viewer: Viewer = viewer_of_account(connection, account_id(connection, who))
+        viewer: Viewer = viewer_of_account(connection, find_account_id(connection, who))
         submit_run(connection, viewer, "r" * 64, release=release(connection, "run", owner, name), owner=owner, now=now)
 
 

@@ -25,8 +25,8 @@ def people(served: Served) -> dict[str, str]:
         add_account(connection, "guild", 0.0, organisation=True)
         for name in ("ann", "ben", "cleo"):
             add_account(connection, name, 0.0)
-            tokens[name] = create_token(connection, name, Scope.PUBLISH, time.time(), seconds=3600.0)
-            tokens[f"{name}-reads"] = create_token(connection, name, Scope.READ, time.time(), seconds=None)
+            tokens[name] = create_token(connection, name, Scope.PUBLISH, time.time(), lifetime_seconds=3600.0)
+            tokens[f"{name}-reads"] = create_token(connection, name, Scope.READ, time.time(), lifetime_seconds=None)
         add_member(connection, "guild", "ann", is_owner=True)
     records.close()
     return tokens

@@ -41,7 +41,7 @@ def id_of(token: str) -> str:
 
 
 def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(records: Connection) -> None:
-    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=100)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, lifetime_seconds=100)
     found = viewer_of_token(records, token, NOW + 99)
     assert found is not None
     assert (found.account, found.scope) == ("acme", Scope.PUBLISH)
@@ -59,7 +59,7 @@ def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(re
 def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> None:
     add_account(records, "lab", NOW, organisation=True)
     add_member(records, "lab", "acme", is_owner=True)
-    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, lifetime_seconds=None)
     for at, owners in ((None, {"acme", "lab"}), (NOW, {"acme"}), (None, {"acme", "lab"})):
         set_disabled(records, "lab", at)
         found = viewer_of_token(records, token, NOW)
@@ -68,7 +68,7 @@ def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> N
 
 
 def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
-    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, lifetime_seconds=None)
     cookie = sign_in(records, token, NOW)
     assert cookie is not None
     kept = repr([list(records.execute(select(table))) for table in tokens.metadata.sorted_tables])
@@ -78,7 +78,7 @@ def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
 
 
 def test_a_browser_is_signed_in_until_it_signs_out_or_its_token_holds_no_more(records: Connection) -> None:
-    token = create_token(records, "acme", Scope.ADMIN, NOW, seconds=20 * 3600)
+    token = create_token(records, "acme", Scope.ADMIN, NOW, lifetime_seconds=20 * 3600)
     cookie = sign_in(records, token, NOW)
     assert cookie is not None
     found = find_browser_session(records, cookie, NOW + SESSION_SECONDS - 1)
@@ -148,8 +148,8 @@ def test_a_wrong_secret_takes_as_long_as_an_id_that_nobody_has(tmp_path: Path) -
     database = Database(Settings(folder=tmp_path).database_url)
     with database.writing() as connection:
         add_account(connection, "acme", NOW)
-        token = create_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
-        revoked = create_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
+        token = create_token(connection, "acme", Scope.PUBLISH, NOW, lifetime_seconds=None)
+        revoked = create_token(connection, "acme", Scope.PUBLISH, NOW, lifetime_seconds=None)
         connection.execute(update(tokens).where(tokens.c.id == id_of(revoked)).values(revoked=NOW))
     first, last = f"nip_{id_of(token)}_", token[-42:]
     tried = {

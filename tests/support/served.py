@@ -19,7 +19,7 @@ from runner.registry.bundles.runs import build_run_drafts
 from runner.registry.draft import Naming
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.server.accounts.accounts import account_id, add_account
+from runner.server.accounts.accounts import add_account, find_account_id
 from runner.server.service import Service
 from runner.server.store.schema import accounts, checks, files, releases
 from runner.version import __version__
@@ -56,7 +56,9 @@ def put(server: Service, bundles: Iterable[Bundle], *, at: float | None = None) 
 def _put(server: Service, connection: Connection, bundle: Bundle, at: float) -> None:
     release = bundle.release
     there = connection.execute(select(accounts.c.id).where(accounts.c.name == release.owner)).scalar()
-    publisher = add_account(connection, release.owner, at) if there is None else account_id(connection, release.owner)
+    publisher = (
+        add_account(connection, release.owner, at) if there is None else find_account_id(connection, release.owner)
+    )
     row = {
         "kind": str(release.kind), "owner": release.owner, "name": release.name, "version": release.version,
         "sha256": bundle.sha256, "visibility": release.visibility, "publisher_id": publisher, "created": at,

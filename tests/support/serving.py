@@ -157,7 +157,7 @@ class Served:
             with database.writing() as connection:
                 if connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar() is None:
                     add_account(connection, name, time.time())
-                return create_token(connection, name, scope, time.time(), seconds=seconds)
+                return create_token(connection, name, scope, time.time(), lifetime_seconds=seconds)
         finally:
             database.close()
 
@@ -218,8 +218,8 @@ def populate(database: Database) -> dict[str, str]:
         for name in (*PEOPLE, STRANGER, ADMIN):
             add_account(connection, name, now)
             scope = Scope.ADMIN if name == ADMIN else Scope.PUBLISH
-            tokens[name] = create_token(connection, name, scope, now, seconds=None)
-            tokens[f"{name}-reads"] = create_token(connection, name, Scope.READ, now, seconds=None)
+            tokens[name] = create_token(connection, name, scope, now, lifetime_seconds=None)
+            tokens[f"{name}-reads"] = create_token(connection, name, Scope.READ, now, lifetime_seconds=None)
         for name in PEOPLE:
             add_member(connection, ORGANISATION, name, is_owner=name == PEOPLE[0])
     return tokens

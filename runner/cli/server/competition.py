@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 1 << 30
 
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     """Create a competition, owned by the account, from a request file."""
-    from runner.server.accounts.accounts import account_id, viewer_of_account
+    from runner.server.accounts.accounts import find_account_id, viewer_of_account
     from runner.server.accounts.administration import record_act
     from runner.server.competitions.storage import create_competition
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
@@ -31,7 +31,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     account, file = args.names[0], Path(args.names[1])
     request = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
     with database.reading() as connection:
-        viewer = viewer_of_account(connection, account_id(connection, account))
+        viewer = viewer_of_account(connection, find_account_id(connection, account))
     try:
         name = create_competition(settings, database, viewer, request, time.time())
     except PermissionError as error:
@@ -67,7 +67,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     request = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
 
     def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
-        editing.change(connection, competition, request.to_request(), now, by="", reason=args.why or request.why)
+        editing.change(connection, competition, request.to_changes(), now, by="", reason=args.why or request.why)
         return {}
 
     return _apply(database, args, act)

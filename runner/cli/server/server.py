@@ -182,7 +182,7 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
         raise UsageError("add-token takes exactly one account, and --days of 0 or more")
     seconds = args.days * DAY_SECONDS or None
     token = create_token(
-        connection, args.names[0], Scope(args.scope), time.time(), seconds=seconds, label=args.label
+        connection, args.names[0], Scope(args.scope), time.time(), lifetime_seconds=seconds, label=args.label
     )  # fmt: skip
     token_id = token.split("_")[1]
     _record_act(connection, args, f"{args.names[0]} {token_id} ({args.scope})")

@@ -1,7 +1,7 @@
 """The leaderboard of a registry, called *board*: its published runs, ranked for each task, with their models' training.
 
-`nip-run leaderboard --from` and servers show it. Two runs have the same task if they have the same datapoints, labels
-and groups.
+`nip-run leaderboard --from` and servers show boards. Two runs have the same task if they have the same datapoints,
+labels and groups.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RegistryBoard:
     yanked: int = 0
     """Number of runs that are not shown because they were yanked."""
     older: int = 0
-    """Number of runs that are not shown because the board has a newer version."""
+    """Number of runs that are not shown because the board has a newer version of the same release."""
     cycles: list[list[str]] = field(default_factory=list)
     """Groups of runs that claim to have made each other's models, so that one claim must be wrong."""
 
@@ -91,7 +91,7 @@ class LoadedBoard:
     releases: Mapping[ReleaseEntry, Release]
     """The manifests of all runs and models, also of runs that are not on the board."""
     sessions: Mapping[str, LineageSession]
-    """Published runs and models, by the hash of the release."""
+    """The facts about the training of published runs and models, by the hash of the release."""
 
 
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
@@ -133,7 +133,7 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
 
 @contextmanager
 def _omit_on_error(board: RegistryBoard, entry: ReleaseEntry) -> Iterator[None]:
-    """If an error occurs in this block, omit the release from the board, so that the others are still shown."""
+    """If an error occurs in a `with` block, omit the release from the board, so that the others are still shown."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - a malformed release can cause any error
@@ -154,10 +154,13 @@ def _read_manifests(
 def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
-    """Yield each run and model, after the hash of its release. Its datapoints are looked up on demand."""
+    """Yield the hash of each release of a run or model, and the facts about its training.
+
+    The datapoints of a run are looked up on demand.
+    """
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
-            session = cache.session(entry, release)
+            session = cache.lineage_session(entry, release)
             if entry.reference.kind == Kind.RUN and not session.private:
                 if session.trains:
                     cache.check_training(registry, entry, release)
@@ -168,14 +171,14 @@ def _read_sessions(
 def _datapoint_lookup(
     registry: Registry, cache: BoardCache, entry: ReleaseEntry, release: Release
 ) -> Callable[[], frozenset[str] | None]:
-    """Return a function that reads a run's datapoints from its inputs; without inputs, from the manifest's facts."""
-    return lambda: cache.datapoints(registry, entry, release) or cache.session(entry, release).datapoints
+    """Return a function that reads a run's datapoints from its inputs, or from the manifest's facts if it has none."""
+    return lambda: cache.datapoints(registry, entry, release) or cache.lineage_session(entry, release).datapoints
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
     """Yield the benchmark runs to show: of each name, the newest version that is public and not yanked."""
     newest: dict[str, ReleaseEntry] = {}
-    for entry, release in releases.items():  # from the oldest version of a name
+    for entry, release in releases.items():  # older versions of a name come first
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
             continue
         if release.visibility == "private":
@@ -196,7 +199,7 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    """Yield each listed run with checked metrics, after the hash of its release."""
+    """Yield the hash of each listed run's release, and the run with checked metrics."""
     registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):
@@ -226,9 +229,9 @@ def _rank_runs(
 
 
 def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
-    """Return a row that names the release with the same answers by its reference.
+    """Return a row that names the run with the same answers by the reference of that run's release.
 
-    In the cache, the id of a run is the hash of its release, so the row has this hash before.
+    The row of the database names that run by the hash of its release, which is the run's id in the cache.
     """
     if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row
@@ -305,7 +308,7 @@ def _published_row(
     row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
     sessions: Mapping[str, LineageSession],
 ) -> PublishedRow:  # fmt: skip
-    """Return a row for the board: with the id of the run, its release, and the training behind its models."""
+    """Return a row of the board: the row of the database, the run's release, and the training behind its models."""
     session = sessions[entry.sha256]
     ancestry = lineage.ancestry(session)
     overlap = lineage.training_overlap(session, ancestry)

@@ -35,10 +35,22 @@ from runner.version import __version__
 
 DATA = "data/"
 SMALL_FILES = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
-MAX_SMALL_BYTES, MAX_INPUT_BYTES, MAX_ROLLOUTS_BYTES = 16 << 20, 256 << 20, 4 << 30
-"""Maximum sizes of each of `SMALL_FILES`, of each file of a run's inputs, and of its rollouts."""
-_CHECKED = "checked.json"
+MAX_SMALL_BYTES = 16 << 20
+"""Maximum size of each of `SMALL_FILES`."""
+MAX_INPUT_BYTES = 256 << 20
+"""Maximum size of each file of a run's inputs."""
+MAX_ROLLOUTS_BYTES = 4 << 30
+"""Maximum size of the file of a run's rollouts."""
+_RESULT = "checked.json"
 """The file with the result of a check, in the run's folder. Its key `by` is the version of nip-run that checked."""
+_BENCHMARK_RUNS = "kept"
+"""The folder of checked benchmark runs."""
+_TRAINING_RUNS = "trained"
+"""The folder of checked training runs."""
+_OTHER_INPUTS = "inputs"
+"""The folder of the datapoints of runs that are not on the board, such as older versions."""
+_REFUSALS = "refused"
+"""The folder of the reasons why releases were refused."""
 STAGES, ROLLOUTS = "data/stages.jsonl", DATA + ROLLOUTS_FILE
 
 
@@ -54,13 +66,13 @@ class CachedRun:
 
     folder: RunFolder
     marks: tuple[str, ...]
-    """Remarks on its metrics."""
+    """Remarks on the run's metrics."""
     run_id: str
-    """The published id of the run. In the cache, its id is the hash of its release."""
+    """The published id of the run. In the manifest in `folder`, the id is the hash of the release."""
 
 
 class RefusedRelease(ReleaseError):
-    """Raised if a release is intact, but its files contradict each other or are malformed."""
+    """Raised if the files of a release have the right hashes, but contradict each other or are malformed."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,7 @@ class BoardCache:
     def at(cls, path: Path) -> Self:
         """Return the cache in the folder `path`, and create the folder. Raises as `of`."""
         try:
-            # kept: checked benchmark runs; inputs: datapoints of other runs; trained: checked training runs.
-            for name in ("manifests", "kept", "inputs", "refused", "trained"):
+            for name in ("manifests", _BENCHMARK_RUNS, _TRAINING_RUNS, _OTHER_INPUTS, _REFUSALS):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # marks the folder's contents as untrusted
         except OSError as error:
@@ -102,8 +113,8 @@ class BoardCache:
         atomic_write(path, data)
         return release
 
-    def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the run or model in a manifest, with the facts for its lineage. Raises as `session_from_release`."""
+    def lineage_session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
+        """Return the facts in a manifest about the training of a run or model. Raises as `session_from_release`."""
         return session_from_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
@@ -111,20 +122,23 @@ class BoardCache:
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """Return the files that `run` will read from the registry, in this order; empty if the release was checked."""
-        results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
-        if any(path.is_file() for path in results):
+        """Return the files that `run` will read from the registry: none if the result of its check is cached."""
+        if self._cached_result(entry, self.run_folder(entry.sha256)) is not None:
             return []
         return [file.path for file in release.files if _is_board_file(file.path)]
+
+    def run_folder(self, sha256: str) -> RunFolder:
+        """Return the folder of a checked benchmark run, by the hash of its release."""
+        return RunFolder(self.path / _BENCHMARK_RUNS / sha256)
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """Return a benchmark run with the files that its row on the board needs, after checking its metrics.
 
         Raises:
-            RefusedRelease: the release is intact, but its metrics do not follow from its records.
+            RefusedRelease: the release has the right hashes, but its metrics do not follow from its records.
             ReleaseError: the release cannot be read now, or is damaged.
         """
-        folder = RunFolder(self.path / "kept" / entry.sha256)
+        folder = self.run_folder(entry.sha256)
 
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, _is_board_file)
@@ -142,7 +156,7 @@ class BoardCache:
             RefusedRelease: the facts and the stage log disagree.
             ReleaseError: the release cannot be read now, or is damaged.
         """
-        folder = RunFolder(self.path / "trained" / entry.sha256)
+        folder = RunFolder(self.path / _TRAINING_RUNS / entry.sha256)
 
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL_FILES, STAGES))
@@ -156,38 +170,46 @@ class BoardCache:
     def _check_once(
         self, entry: ReleaseEntry, folder: RunFolder, check: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Return the result of checking a release from the cache; otherwise call `check` and cache its result.
+        """Return the cached result of checking a release. If none is cached, call `check` and cache its result.
 
         Raises:
-            RefusedRelease: this version of nip-run refuses the release, or refused it before.
+            RefusedRelease: this version of nip-run refuses the release, now or in an earlier check.
             ReleaseError: the release cannot be read now; the next call tries again.
         """
-        result_path, refusal_path = folder.path / _CHECKED, self.path / "refused" / f"{entry.sha256}.json"
         with locked(self.path / ".lock", str(self.path), 600):
-            for path in (result_path, refusal_path):
-                result: dict[str, Any] = {}
-                with suppress(NipRunError):
-                    result = read_json(path)
-                if result.get("by") == __version__ and "why" in result:
-                    raise RefusedRelease(str(result["why"]))
-                if result.get("by") == __version__:
-                    return result
+            result = self._cached_result(entry, folder)
+            if result is not None and "why" in result:
+                raise RefusedRelease(str(result["why"]))
+            if result is not None:
+                return result
             remove_folder(folder.path)
             make_folders(folder.path)
             try:
                 result = {"by": __version__, **check()}
             except RefusedRelease as error:
                 remove_folder(folder.path)
-                atomic_write(refusal_path, orjson.dumps({"by": __version__, "why": str(error)}))
+                atomic_write(self._refusal_path(entry), orjson.dumps({"by": __version__, "why": str(error)}))
                 raise
-            atomic_write(result_path, orjson.dumps(result))
+            atomic_write(folder.path / _RESULT, orjson.dumps(result))
             return result
+
+    def _cached_result(self, entry: ReleaseEntry, folder: RunFolder) -> dict[str, Any] | None:
+        """Return the result of a check by this version of nip-run, with the key `why` after a refusal; None without."""
+        for path in (folder.path / _RESULT, self._refusal_path(entry)):
+            with suppress(NipRunError):
+                result = read_json(path)
+                if result.get("by") == __version__:
+                    return result
+        return None
+
+    def _refusal_path(self, entry: ReleaseEntry) -> Path:
+        return self.path / _REFUSALS / f"{entry.sha256}.json"
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """Return the content hashes of the datapoints in a run's inputs; None if they are missing or unreadable."""
-        folder = self.path / "kept" / entry.sha256
-        if not (folder / _CHECKED).is_file():
-            folder = self.path / "inputs" / entry.sha256
+        folder = self.run_folder(entry.sha256).path
+        if not (folder / _RESULT).is_file():
+            folder = self.path / _OTHER_INPUTS / entry.sha256
         try:
             if not folder.is_dir():
                 fetch(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
@@ -199,8 +221,9 @@ class BoardCache:
             return None
 
     def runs(self) -> list[RunFolder]:
-        """Return all cached runs."""
-        return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
+        """Return all checked benchmark runs."""
+        folders = sorted((self.path / _BENCHMARK_RUNS).iterdir())
+        return [RunFolder(path) for path in folders if (path / _RESULT).is_file()]
 
 
 def _is_board_file(path: str) -> bool:
@@ -210,7 +233,7 @@ def _is_board_file(path: str) -> bool:
 
 @contextmanager
 def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
-    """Convert exceptions in this block. If the contents of the release caused one, the release is refused.
+    """Convert exceptions from reading a release in a `with` block; refuse the release if its contents caused one.
 
     Raises:
         RefusedRelease: the release contradicts itself, or is malformed.
@@ -228,7 +251,7 @@ def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
 def fetch(
     registry: Registry, entry: ReleaseEntry, release: Release, target: Path, is_selected: Callable[[str], bool]
 ) -> None:
-    """Copy the selected files of a release's run into a folder, and check their hashes.
+    """Copy the selected files of a run's release into the folder `target`, and check their hashes.
 
     Raises:
         ReleaseError: a file is damaged, missing, or too large.

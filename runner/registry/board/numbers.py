@@ -34,11 +34,11 @@ from runner.spec.origin import DATA
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
-"""Prefix of the mark on a row if its metrics were not checked: they are the published ones."""
+"""Prefix of the mark on a row with published metrics, which the board cannot recompute."""
 
 
 def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tuple[str, ...], str]:
-    """Check that a run agrees with its release, and write its table of rollouts. In the table, its id is `cached_id`.
+    """Check that a run agrees with its release, and write its table of rollouts, with `cached_id` as the run's id.
 
     Returns:
         The marks on the run's row, and the published id of the run.

@@ -1,6 +1,6 @@
 """Check that the files of a run's release outside `data/` agree with the files in `data/`, for `verify`.
 
-Users see the files outside first: the hyperparameters, the spec that includes them, and the metrics.
+Users see the files outside `data/` first: the hyperparameters, the spec that includes them, and the metrics.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from runner.spec.run_names import SAVED_SPEC
 def find_extra_file_problems(
     fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Yield a message for each value in these files that differs from `data/`; skip `ignored` files.
+    """Yield a message for each value in the files outside `data/` that differs from `data/`; skip `ignored` files.
 
-    The files may lack values. If another version of nip-run wrote the metrics, they may also have more values.
+    The files may lack values. If another version of nip-run recorded the run, `run_data.yaml` may also have values that
+    `data/` lacks.
 
     Raises:
         NipRunError: a file of the run cannot be read.

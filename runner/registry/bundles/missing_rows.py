@@ -73,7 +73,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
             if not fetched.is_training_run:
                 write_tables(run)
             return
-    # If reading failed with one of the two settings only, it worked with the other, and the problem would mislead.
+    # If one of the two settings could read the file, the problem with the other would mislead.
     problem = f": {problems[0]}" if len(problems) > 1 else ""
     raise UsageError(
         f"{file} does not have the rows that were played (by hash){problem}; {describe_missing_rows(fetched)}"

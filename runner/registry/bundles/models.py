@@ -60,7 +60,7 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     manifest = replace_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
         return []
-    groups = zip(list_recorded_groups(folder), _links(folder, manifest, naming), strict=True)
+    groups = zip(list_recorded_groups(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
     switched = read_stages(folder.path, manifest.identity).all(Switched)
     return [
         _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
@@ -83,7 +83,7 @@ def _model_draft(
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Return the draft of one model. Its names are not redacted yet: it is redacted later, together with its run."""
+    """Return the draft of one model. Its names are redacted later, together with those of the run."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _find_weights(state["model"], last["weights_sha256"])
     files, omitted = _weight_files(weights, state["model"], naming) if weights is not None else ({}, [])

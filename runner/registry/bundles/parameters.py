@@ -29,7 +29,7 @@ NOT_PARAMETERS = frozenset(
         "name", "description", "kind", "benchmark", "prompts", "sweep", "max_sweep_points", "cache", "rejudge",
     )
 )  # fmt: skip
-"""Keys of a spec with names or files. All other keys are hyperparameters."""
+"""Keys of a spec that name something or select files, and so are not hyperparameters."""
 
 _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "dataset": frozenset(("path", "revision", "columns", "labels", "ids", "explode")),
@@ -37,7 +37,7 @@ _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "training": frozenset(("rerun_tests", "from")),
     "models": frozenset(("run", "from_run", "from_group", "lineage", "base_model")),
 }
-"""More such keys, by section of the spec; for `models`, in each model group."""
+"""Keys in sections of the spec that are not hyperparameters either; for `models`, in each model group."""
 
 
 def select_parameters(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Build the README.md of a run's release: what was played, the result, and commands to play, check and compare the run.
 
-It has no text from models or datasets. Names that the publisher chose are formatted as code, so that they cannot
-contain links or headings.
+The README has no text from models or datasets. Names that the publisher chose are formatted as code, so that they
+cannot contain links or headings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _introduction(manifest: Manifest) -> str:
 
 def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence about the releases that this one continues or is based on, if there are any."""
-    # For a part of a training run, such as a test, the README of the training run names them.
+    # For a part of a training run, such as a test, the README of the training run names these releases.
     links = () if manifest.parent_run_id is not None else release.links
     # The phrases are, for example, "continues run/acme/a@1" and "child of run/acme/b@2".
     phrases = [plain(phrase) for phrase in describe_parents(parse_groups(release.facts), links)]

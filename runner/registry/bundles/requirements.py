@@ -1,6 +1,6 @@
 """List what a user needs to play a fetched spec: the command, servers, keys and the rough cost.
 
-`nip-run get` and `reproduce` show it.
+`nip-run get` and `reproduce` show this list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.training.plan import plan_of
 from runner.training.trainer_files import missing_lines
 from runner.training.trust import estimate_run, missing_addresses, unconfirmed_prices
 
-NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
+NO_APPROVAL_NEEDED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 """Requests that need no approval: they are sent without a key, to an address that the user gives."""
 
 
@@ -46,7 +46,7 @@ class PlayRequirements:
     problem: str | None = None
     """The reason why the spec cannot be played as it is; None if it can."""
 
-    def fresh(self, command: str) -> str:
+    def fresh_command(self, command: str) -> str:
         """Return a `reproduce` command with the options that are needed to play the run again."""
         options = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
         return " ".join([command, "--fresh", *options, *allow_options(self.keys)])
@@ -73,7 +73,7 @@ def find_requirements(folder: Path) -> PlayRequirements:
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]
-        keys = tuple(sorted({use for plan in plans for use in required_permissions(plan) if use not in NOT_ASKED}))
+        keys = tuple(sorted({use for plan in plans for use in required_permissions(plan)} - {*NO_APPROVAL_NEEDED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
         estimates = [estimate for plan in plans for estimate in estimate_run(plan)]
         prices = tuple(dict.fromkeys(line for plan in plans for _, line in unconfirmed_prices(plan)))

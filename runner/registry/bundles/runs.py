@@ -1,7 +1,7 @@
 """Drafts of the releases of a run: the run with everything that determines it, its parts and its models.
 
-`nip-run publish` and the Python function `publish` use it. The same run folder gives the same bytes at any time and on
-any machine.
+`nip-run publish` and the Python function `publish` use this module. The same run folder gives the same bytes at any
+time and on any machine.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ _BUILTIN_FOLDERS = (
 def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
     """Return the draft of a component.
 
-    `path` is a protocol file, a folder of templates, a table, a model file or a spec. `part` names the agent, the model
-    group, or the model group of the trainer in that spec, if the component is of kind `agent`, `model` or `trainer`.
+    For a protocol, prompts, a dataset or a spec, `path` is its file or folder. For an agent, a model or a trainer,
+    `path` is a spec and `part` names which one: the agent, the model group, or the model group of the trainer. `part`
+    may be None if the spec has only one agent or trainer. For a model without `part`, `path` is a model file, or a
+    folder with a model file and weights.
 
     Raises:
         UsageError: the name is missing or invalid, or the spec has no such part.
@@ -71,7 +73,8 @@ def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | No
         facts=component.facts,
     )
     readme = _readme(release, reference).encode()
-    derived = {README: lambda redacted, _: _readme(redacted, reference).encode()}
+    # The README quotes the description and the licence. Redaction may change them, and then builds the README again.
+    derived = {README: lambda redacted_release, _: _readme(redacted_release, reference).encode()}
     return Draft(release, {README: readme, **component.contents}, component.notes, derived)
 
 

@@ -1,7 +1,8 @@
 """Build components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
 `drafts` uses the builders. Each component is checked as if a spec named it. Its identity is the hash that runs record.
-It does not depend on comments and formatting, so it shows whether a release and a run have the same component.
+The identity does not depend on comments and formatting, so it shows whether a release and a run have the same
+component.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class UnnamedComponent:
 def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
     """Return the protocol in a file, and the content of the file for a release.
 
-    If the protocol extends others, the content is merged with them; otherwise it is the user's file, unchanged.
+    If the protocol extends others, the content is merged with them. If not, it is the user's file, unchanged.
 
     Raises:
         SpecError: the file has mistakes; the error lists them all.

@@ -1,6 +1,7 @@
 """Install components by reference or from a lock (`nip-run.lock`), for `nip-run install`.
 
-First all releases that they need are found, then all are installed, so that a missing one leaves nothing half done.
+The installer first finds all releases that the components need, and then installs all of them. So if a release is
+missing, nothing is installed.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Installer:
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
         """Return a release with the registry to install it from, or with None if it is already installed.
 
-        A release in the lock comes from the registry there; other releases come from the default registry.
+        If the user has named a registry, all releases come from it. If not, a release in the lock comes from the
+        registry that the lock names, and other releases come from the default registry.
         """
         if self.where is None and isinstance(reference, Reference) and reference in self.lock.pins:
             registry = self._registry(self.lock.where(reference))
@@ -178,7 +180,7 @@ _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
 
 
 def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:
-    """Yield the releases that a component needs. If the component does not pin the hash, it is None."""
+    """Yield the releases that a component needs, each with its hash, or with None if the component pins no hash."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
             reference = parse(link.release)

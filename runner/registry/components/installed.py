@@ -23,7 +23,8 @@ MAIN_FILES: Mapping[Kind, str] = {
     Kind.SPEC: "spec.yaml",
     Kind.MODEL: "model.yaml",
 }
-"""The file that replaces a reference when a spec is loaded. For prompts it is a folder, for datasets see `DATASETS`."""
+"""The file that replaces a reference when a spec is loaded. A reference to prompts is replaced by their folder, and one
+to a dataset by one of `DATASETS`."""
 
 DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 

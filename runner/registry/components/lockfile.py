@@ -1,6 +1,7 @@
 """Read and write `nip-run.lock`: the hash and the registry of each release that a project's specs name (the *pins*).
 
-`install` and `installed` use it. Users put the file under version control. It is sorted JSON with one line per release.
+`install` writes this file, and `installed` reads it. Users put the file under version control. It is sorted JSON with
+one line per release.
 """
 
 from __future__ import annotations
@@ -121,24 +122,24 @@ class Lock:
             TakenError: a reference is pinned to another release; nothing was written.
             RunError: the file cannot be written.
         """
-        with self._lock_file() as lock:
+        with self._exclusive_access() as current:
             conflicts = [
                 f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
                 f"sha256:{pin.sha256[:12]}"
                 for reference, pin in pins.items()
-                if (pinned := lock.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
+                if (pinned := current.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
             ]
             if conflicts:
                 raise TakenError(
                     f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine. To use the "
                     f"new one, remove the line of the release from {self.path} and install it again"
                 )
-            new = {name: self._relative_pin(pin) for name, pin in pins.items() if name not in lock.pins}
-            return lock.write({**lock.pins, **new}) if new else lock
+            new = {name: self._relative_pin(pin) for name, pin in pins.items() if name not in current.pins}
+            return current.write({**current.pins, **new}) if new else current
 
     def remove(self, references: set[Reference]) -> Lock:
         """Remove pins from the file, and return the new lock. Raises as `add`."""
-        with self._lock_file() as current:
+        with self._exclusive_access() as current:
             return current.write(
                 {reference: pin for reference, pin in current.pins.items() if reference not in references}
             )
@@ -148,8 +149,8 @@ class Lock:
         return Lock(self.path, pins)
 
     @contextmanager
-    def _lock_file(self) -> Iterator[Lock]:
-        """Yield the current lock while no other process can write the file."""
+    def _exclusive_access(self) -> Iterator[Lock]:
+        """Yield the current content of `nip-run.lock`; in the `with` block, no other process can write the file."""
         with locked(self.path.with_name(WRITE_LOCK), str(self.path), WAIT_SECONDS):
             yield Lock.read(self.path)
 

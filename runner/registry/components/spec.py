@@ -1,6 +1,6 @@
 """Build the component of a spec: one file, merged from the spec and its bases, and copies of the files that it names.
 
-`drafts` uses it.
+`drafts` calls `build_spec`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _USE_SECTIONS: Mapping[str, Kind] = {"models": Kind.MODEL, "agents": Kind.AGENT,
 _RUN_KEYS = re.compile(
     r"rejudge(\.run)?|until\.compare|models\.[^.]+\.(run|from_run|from_group)|training\.(from|rerun_tests)(\..*)?"
 )
-"""Matches keys that name runs. Others do not have these runs."""
+"""Matches keys that name runs, which other users do not have."""
 
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 

@@ -1,7 +1,8 @@
 """The store: the folder with all components that a user has installed. Each component is checked when it is used.
 
-`install` and `installed` use it. The store has the layout of a folder registry (`transports.folder`). Its files come
-from others, so each release's folder has a marker, like a folder that `nip-run get` wrote.
+`install` adds components, and `installed` reads them. The store has the layout of a folder registry
+(`transports.folder`). Its files come from others, so each release's folder has a marker, like a folder that
+`nip-run get` wrote.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Store:
             try:
                 registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # otherwise another process has installed it
+                if not self.has(entry.reference):  # if the store has it now, another process has installed it
                     raise
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
@@ -159,7 +160,7 @@ class Store:
 
 
 def _describe_damage(folder: Path, file: FileEntry) -> str | None:
-    """Return a message if an installed file is damaged; otherwise None. If a file does not change, it is read once."""
+    """Return a message if an installed file is damaged; None if it is intact. Unchanged files are not read again."""
     path = folder / file.path
     try:
         with open_to_read(path) as source:

@@ -16,15 +16,15 @@ from runner.registry.lineage.sessions import LineageSession, session_from_releas
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
-def find_closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
-    """Return a message if a release, and those published `together` with it, would close a cycle; otherwise None.
+def find_closed_cycle(release: Release, batch: Iterable[Release], registry: Registry) -> str | None:
+    """Return a message if publishing a release would close a cycle; None if not.
 
-    If the cycle includes releases of other owners, the message is a `CheckNote`, which does not prevent the publish:
-    otherwise, other owners could block a publish with wrong claims.
+    `batch` has the releases that are published together with it. If the cycle includes releases of other owners, the
+    message is a `CheckNote`, which does not prevent the publish, because other owners could have made wrong claims.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None  # only a run that made models can close a cycle
-    new = {str(item.reference): item for item in (*together, release)}
+    new = {str(item.reference): item for item in (*batch, release)}
     lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
     key = str(release.reference)
     if own_chain := lineage.find_cycle(key, release.owner):

@@ -1,6 +1,6 @@
 """Describe the training behind a run's models: as remarks on a row (*marks*), as text and as JSON.
 
-Boards and `nip-run log` show them.
+Boards and `nip-run log` show these descriptions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, in order of time.
+"""The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, oldest first.
 
 A run has one row, even if it is published several times. The training games and the replays of a run belong to its
 row. The tests of a training run have rows of their own, and so has a run that plays another run again.
@@ -43,7 +43,7 @@ class HistoryRow:
     ancestry: Ancestry
     """The training behind the run's models, in this run and in its ancestors."""
     overlap: TrainingOverlap | None
-    """The number of the run's datapoints that its models were trained on; None if it is not a benchmark run."""
+    """The number of the run's datapoints that its models were trained on; see `Lineage.training_overlap`."""
     published: tuple[LineageSession, ...]
     """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
@@ -105,7 +105,7 @@ class HistoryRow:
 
 
 def build_history(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the rows for an agent, a model group, a model or a run, each below its ancestor, the oldest first.
+    """Return the rows for an agent, a model group, a model or a run. Each row follows its ancestor; see `_in_tree`.
 
     Raises:
         UsageError: nothing has this name; the message suggests the nearest name.
@@ -131,7 +131,7 @@ def build_history(name: str, sessions: Iterable[LineageSession]) -> list[History
 
 
 def build_full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the rows of all runs in the order of `build_history`; training games without their run are omitted."""
+    """Return the rows of all runs, ordered by `_in_tree`; training games without their run are omitted."""
     sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
     selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}

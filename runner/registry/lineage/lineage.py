@@ -116,7 +116,7 @@ class Lineage(OriginIndex):
 
     def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         """Add the origin of a model to the ancestry, and yield the models to trace next."""
-        is_start = use.lineage is use.group.lineage  # otherwise an ancestor from the declared lineage
+        is_start = use.lineage is use.group.lineage  # False for an ancestor in the declared lineage
         origin = self.origin_of(use.session, use.group) if is_start else self.find_origin(use)
         if origin is None:
             return

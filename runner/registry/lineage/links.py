@@ -223,7 +223,7 @@ def complete_step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
-    """Return the models that a training run made for a model group, in the order of iterations."""
+    """Return the models that a training run made for a model group, sorted by iteration."""
     training = source.spec.get("training") or {}
     models: list[dict[str, Any]] = []
     iteration_of: dict[str, int] = {}

@@ -20,7 +20,10 @@ TEXTS = ("kind", "benchmark", "protocol")
 MAX_TEXT = 300
 """Maximum number of characters of each fact in `TEXTS`, and of a model's name."""
 MAX_MODELS = 100
-_TEXT_LENGTH, _MODELS_LENGTH = 200, 1_000
+_TEXT_LENGTH = 200
+"""Maximum number of characters of a fact that is shown."""
+_MODELS_LENGTH = 1_000
+"""Maximum number of characters of the list of models that is shown."""
 
 
 def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:

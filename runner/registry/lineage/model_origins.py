@@ -29,7 +29,7 @@ from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
 from runner.registry.lineage.sessions import LineageSession
 
 UNIQUE_PREFIX = "ft:"
-"""Prefix of the names that a provider gives to fine-tuned models. It gives each name only once."""
+"""Prefix of the names that a provider gives to fine-tuned models. The provider gives each name only once."""
 
 
 class Proof(StrEnum):
@@ -311,7 +311,7 @@ def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
 
 
 def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
-    """Return a remark if the lineage names the release of a maker, but with another hash; otherwise None."""
+    """Return a remark if the lineage names the release of a maker with another hash; None if it does not."""
     for maker in makers:
         session = maker.session
         if session.key == last.release and last.release_sha256 not in (None, session.sha256):

@@ -1,7 +1,7 @@
 """Relations between runs: replays, runs played again, judged debates, children, and parts of training runs.
 
-Boards and `nip-run log` describe them. If paths or addresses in a release were redacted, the release has another
-identity than its local run; `unify_identities` recognizes that both are the same run.
+Boards and `nip-run log` describe these relations. If paths or addresses in a release were redacted, the release has
+another identity than its local run; `unify_identities` recognizes that both are the same run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def reproduced_by(session: LineageSession) -> ReleaseLink | None:
 
 
 def replayed_run(session: LineageSession) -> str | None:
-    """Return the id of the run that a session replays completely, without calling any model; otherwise None."""
+    """Return the id of the run that a session replays completely, without calls to models; None if it replays none."""
     replay_of = session.facts.get("replay_of")  # the run id, and the last replayed round; None for all rounds
     if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or session.trains:
         return None
@@ -56,12 +56,12 @@ def describe_dependencies(session: LineageSession) -> Iterator[str]:
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
     """Yield phrases about the releases that a run continues or is a child of, except the releases in `described`."""
-    before = list_continued_releases(groups)
-    if before:
-        yield f"continues {comma_join(before)}"
-    child = find_parent_release(links)
-    if child is not None and child not in (*described, *before):
-        yield f"child of {child}"
+    continued = list_continued_releases(groups)
+    if continued:
+        yield f"continues {comma_join(continued)}"
+    parent = find_parent_release(links)
+    if parent is not None and parent not in (*described, *continued):
+        yield f"child of {parent}"
 
 
 def list_continued_releases(groups: Iterable[Group]) -> list[str]:

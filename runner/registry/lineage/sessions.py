@@ -1,6 +1,6 @@
 """The class `LineageSession`: a run or model, with the facts that the other modules of `lineage` need.
 
-It is read from the manifest of a release in a registry, or from a run in the results folder.
+A session is read from the manifest of a release in a registry, or from a run in the results folder.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _check_references(subject: Subject) -> Iterator[str]:
 
 
 def _check_kind(subject: Subject) -> Iterator[str]:
-    """The run's kind is `training` if it trains models, and `benchmark` otherwise."""
+    """The run's kind is `training` if it trains models, and `benchmark` if it does not."""
     if subject.run is not None:
         yield from find_kind_problems(subject.run, subject.release.facts)
 
@@ -263,7 +263,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "terms": _check_terms,
     "name": _check_available,
 }
-"""The checks by name, in the order of execution."""
+"""The checks by name. `run_checks` runs them from the first to the last."""
 
 
 def run_checks(subject: Subject) -> list[CheckOutcome]:

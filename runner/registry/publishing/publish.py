@@ -1,6 +1,6 @@
 """Publish drafts of releases: redact and check them, and send them only if every draft passes every check.
 
-`nip-run publish` and the Python function `publish` use it.
+`nip-run publish` and the Python function `publish` use this module.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReadyRelease:
 def prepare_releases(
     families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
 ) -> Iterator[list[ReadyRelease]]:
-    """Redact and check drafts, and yield them ready to send. Their temporary files exist until the block ends.
+    """Redact and check drafts, and yield them ready to send. Their temporary files exist during the `with` block.
 
     A family is a training run with its parts and models, or a single draft. All drafts of a family get the same
     replacements for private names.

@@ -33,7 +33,7 @@ def write_draft_folder(contents: Mapping[str, Content], target: Path) -> Path:
 
 
 def write_fetched_folder(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
-    """Write a folder like the folder that `nip-run get` writes, and return it. Only logs and rollouts are linked.
+    """Write a folder like the folder that `nip-run get` writes, and return it. Logs and rollouts are symbolic links.
 
     Raises:
         ReleaseError: the folder cannot be written.
@@ -42,7 +42,7 @@ def write_fetched_folder(release: Release, contents: Mapping[str, Content], targ
     return _write(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
 
 
-def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[str], bool]) -> Path:
+def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[str], bool]) -> Path:
     try:
         make_folders(target)
         for path, content in contents.items():
@@ -51,7 +51,7 @@ def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[s
                 folder /= name
                 make_folder(folder)
             if isinstance(content, Path):
-                if is_linked(path):
+                if is_symlink(path):
                     link_to(target / path, content.absolute())
                     continue
                 if _hard_link(content, target / path):

@@ -121,7 +121,7 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
     )
     if draft.derived:
         folder = write_draft_folder({**draft.withheld, **contents}, work_folder / "published")
-        contents |= {path: build(release, folder) for path, build in draft.derived.items()}
+        contents |= {path: rebuild(release, folder) for path, rebuild in draft.derived.items()}
     counts = rules.summary() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
 

@@ -71,7 +71,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_ENCODED, PATH), (_VARIABLE, PATH), (_HOST_PATH, PATH), (_SHARE, PATH), (_DRIVE, PATH), (_USER, ADDRESS),
     (_IPV6, ADDRESS), (_IPV4, ADDRESS), (_ABSOLUTE, PATH), (_HOME, PATH), (_INTERNAL_HOST, ADDRESS),
 )  # fmt: skip
-"""The patterns of private locations. They are applied in this order, after the pattern of URLs."""
+"""The patterns of private locations. They are applied after the pattern of URLs, from the first to the last."""
 
 
 def redact_locations(text: str, count: Callable[[str], None]) -> str:

@@ -32,10 +32,10 @@ class RehashedRun:
 
     hashes: Mapping[str, str]
     """The changed hashes, by their old values: of the game, of the run (its identity) and of the spec."""
-    before: Plan
-    after: Plan
+    original_plan: Plan
+    redacted_plan: Plan
     _parameters: Mapping[str, tuple[str, str]] = field(repr=False)
-    """The hashes of each model group's parameters: before and after redaction."""
+    """The original and the new hash of each model group's parameters."""
 
     def rehash_parameters(self, sample: SampleKey, recorded: str) -> str:
         """Return the new hash of a sample's model parameters, with as many digits as were recorded.
@@ -43,24 +43,26 @@ class RehashedRun:
         Raises:
             ReleaseError: the recorded hash is not that of the sample's model.
         """
-        before, after = self._parameters[self.before.group_of(sample)]
-        if before == after:
+        original, new = self._parameters[self.original_plan.group_of(sample)]
+        if original == new:
             return recorded
-        if not before.startswith(recorded):
+        if not original.startswith(recorded):
             raise ReleaseError(
                 f"the journal's answer for {sample.datapoint} was requested with other parameters than those in the "
                 "spec, so the path in the model's name cannot be redacted; play the run again to publish it"
             )
-        return after[: len(recorded)]
+        return new[: len(recorded)]
 
     def make_rollout_renamer(self) -> Callable[[str], str]:
-        """Return a function that converts old rollout ids to new ones. Call it in the order of the plan.
+        """Return a function that converts the original rollout ids to new ones.
 
-        It computes pairs of ids as it needs them, and stores only the pairs that the caller has skipped.
+        Call this function for rollouts in the order of the plan: it computes pairs of ids one after the other, and
+        stores only the pairs that the caller has skipped.
         """
-        if self.before.game_hash == self.after.game_hash:
+        if self.original_plan.game_hash == self.redacted_plan.game_hash:
             return str
-        pairs, skipped = zip(_rollout_ids(self.before), _rollout_ids(self.after), strict=True), dict[str, str]()
+        pairs = zip(_rollout_ids(self.original_plan), _rollout_ids(self.redacted_plan), strict=True)
+        skipped = dict[str, str]()
 
         def rename(rollout_id: str) -> str:
             while rollout_id not in skipped and (pair := next(pairs, None)) is not None:
@@ -85,11 +87,11 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
         ReleaseError: a hash changes, but the recorded one does not match the run's spec and inputs.
         NipRunError: the folder cannot be read.
     """
-    manifest, before = folder.manifest(), saved_plan(folder)
-    after = before.with_spec(_redact_spec(before.spec, rules))
-    plan = recorded_plan(before.spec, folder, plan_of)
+    manifest, original = folder.manifest(), saved_plan(folder)
+    redacted = original.with_spec(_redact_spec(original.spec, rules))
+    plan = recorded_plan(original.spec, folder, plan_of)
     changes = {
-        manifest.game_sha256: (before.game_hash, after.game_hash),
+        manifest.game_sha256: (original.game_hash, redacted.game_hash),
         manifest.identity: (plan.identity, plan.with_spec(_redact_spec(plan.spec, rules)).identity),
     }
     hashes = {}
@@ -102,14 +104,14 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
                 "or inputs changed after the run; restore them, or play the run again"
             )
         hashes[recorded] = new
-    old, new = spec_hash(before), spec_hash(after)
+    old, new = spec_hash(original), spec_hash(redacted)
     if old != new:
         hashes[manifest.spec_sha256] = new
-    old_models, new_models = before.spec.experiment.models, after.spec.experiment.models
+    old_models, new_models = original.spec.experiment.models, redacted.spec.experiment.models
     parameters = {
         group: (parameters_hash(settings), parameters_hash(new_models[group])) for group, settings in old_models.items()
     }
-    return RehashedRun(hashes, before, after, parameters)
+    return RehashedRun(hashes, original, redacted, parameters)
 
 
 def _redact_spec(spec: Spec, rules: RedactionRules) -> Spec:

@@ -27,7 +27,8 @@ _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 """Matches an absolute path, or a path in a home folder, without blanks."""
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
-"""Matches such a path with blanks. It could match sentences, so it is used only for the keys in `_PATH_KEYS`."""
+"""Matches such a path with blanks. Only values of the keys in `_PATH_KEYS` are compared with this pattern, because it
+could match sentences."""
 _PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
@@ -196,7 +197,7 @@ class RedactionRules:
         return self.redact_message(value) if is_message else self.redact_value(value, name)
 
     def _redact_text(self, text: str) -> str:
-        """Replace model paths, private locations, the spec's addresses, and changed hashes in a text, in this order."""
+        """Replace first model paths, then private locations, the spec's addresses, and changed hashes in a text."""
         for pattern, name in self._models:
             text = self._substitute(pattern, name, text, MODEL)
         text = redact_locations(text, lambda rule: self.counts.update([rule]))

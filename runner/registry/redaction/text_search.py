@@ -92,7 +92,7 @@ def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterat
         counts: Counter[Cause] = Counter()
         last: dict[Cause, int] = {}
         for offset, line, cause in _matches(content, finders):
-            if offset > last.get(cause, -1):  # otherwise it was found in the previous block, which overlaps
+            if offset > last.get(cause, -1):  # blocks overlap, so a match may be found twice
                 counts[cause] += 1
                 last[cause] = offset
             lines.setdefault(cause, {})[line] = None

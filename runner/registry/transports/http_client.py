@@ -57,23 +57,23 @@ class HttpClient(httpx2.Client):
         attempts = self.timeouts.tries if self._is_repeatable(request) else 1
         for attempt in range(attempts):
             is_last = attempt + 1 == attempts
-            seconds = 0.0
+            requested_seconds = 0.0
             try:
                 response = super().send(request, **options)
             except (httpx2.RequestError, httpx2.InvalidURL) as error:
                 if is_last or not isinstance(error, httpx2.TransportError):
                     raise ConnectionFailed(self.explain(request, error)) from error
             else:
-                seconds = requested_wait(response.headers)
-                if response.status_code not in BUSY or is_last or seconds > self.timeouts.longest_wait:
+                requested_seconds = requested_wait(response.headers)
+                if response.status_code not in BUSY or is_last or requested_seconds > self.timeouts.longest_wait:
                     return response
                 response.close()
-            self.pause(attempt, seconds)
+            self.pause(attempt, requested_seconds)
         raise AssertionError("the last attempt returns or raises")
 
-    def pause(self, attempt: int, seconds: float = 0.0) -> None:
-        """Wait before the next attempt, twice as long after each attempt, and at least `seconds`."""
-        self._rate.sleep(max(self.timeouts.wait * 2**attempt, seconds))
+    def pause(self, attempt: int, min_seconds: float = 0.0) -> None:
+        """Wait before the next attempt, twice as long after each attempt, and at least `min_seconds`."""
+        self._rate.sleep(max(self.timeouts.wait * 2**attempt, min_seconds))
 
     def open_file(
         self, url: str, name: str, check: Callable[[httpx2.Response], object], headers: Mapping[str, str] | None = None

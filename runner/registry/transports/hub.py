@@ -185,7 +185,7 @@ class HubSession:
 
     @contextmanager
     def map_errors(self, action: str) -> Iterator[None]:
-        """Replace exceptions in this block with errors for users: "cannot {action}: {reason}".
+        """Convert exceptions in a `with` block to errors for users: "cannot {action}: {reason}".
 
         Raises:
             NotFoundError: there is no such file.

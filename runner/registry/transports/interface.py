@@ -81,7 +81,7 @@ class Transport(Protocol):
         """
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
-        """Add folders, in this order, each with its files by paths inside it.
+        """Add folders one after the other. A folder's files have paths inside the folder.
 
         Readers never see an incomplete folder. If a call is interrupted, the same call again adds the missing folders.
 
@@ -109,7 +109,7 @@ class BulkTransport(Protocol):
         """
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, in this order, to fetch the small files together.
+        """Announce files that will be opened soon, the first one first, to fetch the small files together.
 
         Files that do not exist are allowed.
         """

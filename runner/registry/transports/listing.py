@@ -33,8 +33,8 @@ class ReleaseEntry:
     tier: str = field(default="", compare=False)
     """The level of verification that the registry states for a run, without proof; empty if it states none."""
     unreadable: str | None = None
-    """The error message if the listing of the release failed, for example because its checksum file is damaged;
-    otherwise None. Then `sha256` is empty, and `Registry.read` raises an error with this message."""
+    """The error message if the release could not be listed, for example because its checksum file is damaged. With such
+    a message, `sha256` is empty, and `Registry.read` raises an error with this message."""
 
 
 class Listing:
@@ -50,11 +50,11 @@ class Listing:
         self._listed.clear()
 
     def releases(self, kind: Kind | None) -> list[ReleaseEntry]:
-        """Return the releases of a kind, or of all kinds, by kind, owner, name, and version from the oldest."""
+        """Return the releases of a kind, or of all kinds, sorted by kind, owner, name and version (oldest first)."""
         return self._releases_below("" if kind is None else f"{kind}/")
 
     def versions(self, reference: Reference) -> list[ReleaseEntry]:
-        """Return all versions of a release, from the oldest, without listing the rest of the registry."""
+        """Return all versions of a release, oldest first, without listing the rest of the registry."""
         return self._releases_below(f"{reference.kind}/{reference.owner}/{reference.name}/")
 
     def _releases_below(self, prefix: str) -> list[ReleaseEntry]:

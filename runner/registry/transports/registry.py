@@ -67,7 +67,7 @@ class Registry:
         self._transport.close()
 
     def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
-        """Return all releases, by kind, owner, name, and version from the oldest.
+        """Return all releases, sorted by kind, owner, name and version (oldest first).
 
         Raises:
             ReleaseError: the registry cannot be read.
@@ -122,7 +122,7 @@ class Registry:
 
     @contextmanager
     def _name_release(self, entry: ReleaseEntry) -> Iterator[None]:
-        """Prefix the errors in this block with the release and the registry."""
+        """Prefix the errors in a `with` block with the release and the registry."""
         try:
             yield
         except (ReleaseError, NewerFormatError) as error:
@@ -140,8 +140,8 @@ class Registry:
         """Read the manifest of a release, and return it with its bytes.
 
         Raises:
-            ReleaseError: it is damaged, does not match its name or checksum, or is too large.
-            NewerFormatError: a newer nip-run wrote it.
+            ReleaseError: the manifest is damaged, does not match its name or checksum, or is too large.
+            NewerFormatError: a newer nip-run wrote the manifest.
         """
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)
@@ -157,7 +157,7 @@ class Registry:
         return release, data
 
     def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that the caller will read soon, in this order, so that the transport can fetch them together.
+        """Announce files that the caller will read soon, the first one first. The transport can fetch them together.
 
         Other methods still read each file; only fewer requests are sent.
         """
@@ -168,7 +168,7 @@ class Registry:
         """Open a file of a release to read. The caller checks its hash, for example with `checked_copy`.
 
         Raises:
-            ReleaseError: it is missing, or cannot be read.
+            ReleaseError: the file is missing, or cannot be read.
         """
         try:
             return self._transport.open(f"{entry.reference.folder}/{path}")
@@ -182,7 +182,7 @@ class Registry:
 
         Raises:
             NotFoundError: the release has no such file.
-            ReleaseError: it is damaged, or larger than `max_bytes` bytes.
+            ReleaseError: the file is damaged, or larger than `max_bytes` bytes.
         """
         file = release.file(path)
         if file is None:
@@ -230,7 +230,7 @@ class Registry:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
-        """Add releases, in this order; releases that the registry already has with the same content do not change.
+        """Add releases one after the other. Releases that the registry already has with the same content do not change.
 
         Raises:
             TakenError: the registry has another release with the same name and version; nothing was added.

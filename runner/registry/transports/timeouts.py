@@ -25,13 +25,15 @@ class Timeouts:
     """Maximum time without progress of an upload. It is long because a server may notice a broken connection only after
     a minute, and refuses a second upload of the file until then."""
     check_again: float = 0.1
-    """Time from the end of an upload until the first request for the result of the server's check. It then grows."""
+    """Time from the end of an upload until the first request for the result of the server's check. Before each further
+    request, the client waits longer."""
     check_seconds: float = 3600.0
     """Maximum time to wait for the result of the server's check."""
     answer_bytes: int = 64 << 20
     """Maximum size of an answer that is not a file."""
     answer_seconds: float = 300.0
-    """The fixed part of the maximum time for a transfer, and for all answers of a server together; see `rate`."""
+    """Maximum time of a transfer without any bytes, and of all answers of a server together without any bytes. Each
+    byte adds time; see `rate`."""
     request_seconds: float = 2.0
     """Time that each request adds to the maximum time for all answers of a server together."""
     rate: int = 8 << 10

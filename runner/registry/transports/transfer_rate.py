@@ -50,7 +50,7 @@ class TransferRate:
         of `step`, and returns the number of transferred bytes.
 
         Raises:
-            Exception: `error`, if the server has used its time; otherwise any exception of `step`.
+            Exception: `error`, if the server has used its time; if it has not, any exception of `step`.
         """
         left = self.seconds_left
         if left <= 0:

@@ -1,6 +1,6 @@
 """Play a fetched run again with calls to models, and test whether the published result still holds.
 
-`nip-run reproduce --fresh` uses it. The calls are made with the user's own API key.
+`nip-run reproduce --fresh` uses this module. The calls are made with the user's own API key.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from runner.training.plan import MAX_PART_SUFFIX
 
 
 def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
-    """Fetch a release into the results folder, unless it is already there, and return it.
+    """Return a release in the results folder, after fetching it if the folder does not have it.
 
     Raises:
         ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.

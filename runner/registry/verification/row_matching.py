@@ -1,6 +1,6 @@
 """Match the rows of two streams by key, for the comparison of tables in `rows`.
 
-Unmatched rows are kept in memory, which is limited, so the streams must have similar orders.
+The memory for unmatched rows is limited, so the streams must have similar orders.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ class _Stream:
         return positioned
 
     def unmatched_rows(self) -> list[_PositionedRow]:
-        """Return the unmatched rows in order."""
+        """Return the unmatched rows, sorted by position."""
         return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
     def record_match(self, position: int) -> bool:
-        """Record that the row at a position was matched. Return whether it is after all rows matched before."""
+        """Record that the row at a position was matched; return whether all earlier matches had smaller positions."""
         is_in_order = position > self._last_matched
         self._last_matched = max(self._last_matched, position)
         return is_in_order
 
 
 def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
-    """Yield a match for each row of both streams; rows with the same key are matched in order.
+    """Yield a match for each row of both streams. The n-th rows with the same key match each other.
 
     Raises:
         TooFar: the orders are too different for the memory limit.

@@ -1,6 +1,6 @@
 """Replay a published training run for `nip-run reproduce`: its training games and tests are runs, called its parts.
 
-Each part is replayed, and must have used the models that the part before it made.
+Each part is replayed, and must have used the models that the previous iteration made.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _run_of(part: ReplayResult) -> RunFolder:
 
 
 def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
-    """Yield a message for each part that is missing, or that other models played than those the part before made."""
+    """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
     switched = {record.iteration: record.models for record in stages.all(Switched)}

@@ -1,7 +1,7 @@
 """Find problems in a release, a fetched folder or a run: in its files, inputs and recorded numbers.
 
-`nip-run verify`, `reproduce` and servers use it. It plays no games and changes no files; the engine only replays a
-run's journal in a temporary folder.
+`nip-run verify`, `reproduce` and servers use this module. It plays no games and changes no files; the engine only
+replays a run's journal in a temporary folder.
 """
 
 from __future__ import annotations

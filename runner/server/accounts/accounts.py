@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 class Scope(StrEnum):
-    """The permission of a token. Each scope includes the scopes before it."""
+    """The permission of a token. ADMIN includes PUBLISH, and PUBLISH includes READ."""
 
     READ = "read"
     PUBLISH = "publish"
@@ -52,7 +52,7 @@ class Viewer:
     owners: frozenset[str] = frozenset()
     """The account and its organisations. The viewer sees their private releases, and may publish under these names."""
     scope: Scope = Scope.READ
-    token: str = ""
+    token_id: str = ""
     """The id of the request's token."""
 
     def publishes_as(self, owner: str) -> bool:
@@ -95,41 +95,42 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
     return int(connection.execute(insert(accounts).returning(accounts.c.id), row).scalar_one())
 
 
-def account_id(connection: Connection, name: str) -> int:
+def find_account_id(connection: Connection, name: str) -> int:
     """Return the id of an account; raise UsageError if it does not exist."""
-    identity = connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar()
-    if identity is None:
+    account_id = connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar()
+    if account_id is None:
         raise UsageError(f"there is no account {name!r}; `nip-run server accounts DIR` lists all of them")
-    return int(identity)
+    return int(account_id)
 
 
 def create_token(
-    connection: Connection, account: str, scope: Scope, now: float, *, seconds: float | None, label: str = ""
+    connection: Connection, account: str, scope: Scope, now: float, *, lifetime_seconds: float | None, label: str = ""
 ) -> str:
-    """Create a token that expires after `seconds` (None: never), and return its text, which is not stored."""
-    identity = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
+    """Create a token that expires after `lifetime_seconds` (None: never), and return its text, which is not stored."""
+    token_id = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
     secret = secrets.token_urlsafe(32)
+    expires = None if lifetime_seconds is None else now + lifetime_seconds
     row = {
-        "id": identity, "account_id": account_id(connection, account), "secret_sha256": hash_secret(secret),
-        "scope": scope, "label": label[:200], "created": now, "expires": None if seconds is None else now + seconds,
+        "id": token_id, "account_id": find_account_id(connection, account), "secret_sha256": hash_secret(secret),
+        "scope": scope, "label": label[:200], "created": now, "expires": expires,
     }  # fmt: skip
     connection.execute(insert(tokens), row)
-    return f"nip_{identity}_{secret}"
+    return f"nip_{token_id}_{secret}"
 
 
-def revoke_token(connection: Connection, identity: str, now: float) -> None:
+def revoke_token(connection: Connection, token_id: str, now: float) -> None:
     """Revoke a token; raise UsageError if no valid token has this id."""
     updated = connection.execute(
-        update(tokens).where(tokens.c.id == identity, tokens.c.revoked.is_(None)).values(revoked=now)
+        update(tokens).where(tokens.c.id == token_id, tokens.c.revoked.is_(None)).values(revoked=now)
     )
     if updated.rowcount == 0:
         raise UsageError(
-            f"token {identity!r} does not exist or is revoked; `nip-run server tokens DIR` lists valid ones"
+            f"token {token_id!r} does not exist or is revoked; `nip-run server tokens DIR` lists valid ones"
         )
 
 
 def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | None:
-    """Return the viewer of a token, or None if it is unknown, expired or revoked, or its account is disabled.
+    """Return the viewer of a token; None if the token is unknown, expired or revoked, or its account is disabled.
 
     The answer and its duration do not reveal which of these is the reason.
     """
@@ -172,7 +173,10 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
         row.name: row.is_organisation
         for row in connection.execute(select(accounts).where(accounts.c.name.in_((organisation, account))))
     }
-    pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
+    pair = {
+        "organisation_id": find_account_id(connection, organisation),
+        "account_id": find_account_id(connection, account),
+    }
     if kinds.get(organisation) is not True or kinds.get(account) is not False:
         raise UsageError(
             f"{account!r} cannot be a member of {organisation!r}: name an organisation first, then accounts of people"
@@ -186,7 +190,7 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
 
 def check_not_last_owner(connection: Connection, organisation: str, account: str) -> None:
     """Raise UsageError if an account is the last owner of an organisation."""
-    organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
+    organisation_id, member_id = find_account_id(connection, organisation), find_account_id(connection, account)
     owners = select(members.c.account_id).where(members.c.organisation_id == organisation_id, members.c.is_owner)
     if {row.account_id for row in connection.execute(owners)} == {member_id}:
         raise UsageError(f"{account!r} is the last owner of {organisation!r}; make another member an owner first")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Reference
-from runner.server.accounts.accounts import account_id, check_not_last_owner
+from runner.server.accounts.accounts import check_not_last_owner, find_account_id
 from runner.server.store.schema import accounts, acts, is_release, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
@@ -73,7 +73,7 @@ def list_tokens(connection: Connection, account: str | None = None) -> Iterator[
     """Yield the tokens of an account, or all tokens, newest first."""
     query = select(tokens, accounts.c.name).join(accounts, accounts.c.id == tokens.c.account_id)
     if account is not None:
-        query = query.where(accounts.c.id == account_id(connection, account))
+        query = query.where(accounts.c.id == find_account_id(connection, account))
     for row in connection.execute(query.order_by(tokens.c.created.desc(), tokens.c.id)):
         yield Token(row.id, row.name, row.scope, row.label, row.created, row.expires, row.revoked)
 
@@ -89,12 +89,12 @@ def set_disabled(connection: Connection, name: str, at: float | None) -> None:
 
     The server refuses tokens of a disabled account.
     """
-    connection.execute(update(accounts).where(accounts.c.id == account_id(connection, name)).values(disabled=at))
+    connection.execute(update(accounts).where(accounts.c.id == find_account_id(connection, name)).values(disabled=at))
 
 
 def remove_member(connection: Connection, organisation: str, account: str) -> None:
     """Remove a member from an organisation; raise UsageError for the last owner and for a non-member."""
-    organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
+    organisation_id, member_id = find_account_id(connection, organisation), find_account_id(connection, account)
     check_not_last_owner(connection, organisation, account)
     membership = members.c.organisation_id == organisation_id, members.c.account_id == member_id
     if connection.execute(delete(members).where(*membership)).rowcount == 0:
@@ -104,14 +104,16 @@ def remove_member(connection: Connection, organisation: str, account: str) -> No
 
 
 def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) -> None:
-    """Show a public release only to its owner, or to everyone again. Its name and version stay reserved.
+    """Hide a public release from everyone but its owner, or make a hidden release public again.
+
+    The name and version of a hidden release stay reserved.
 
     Raises:
         NotFoundError: there is no public release of this name to hide, or no hidden one to show.
     """
-    before, after = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
+    old, new = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
     updated = connection.execute(
-        update(releases).where(is_release(reference), releases.c.visibility == before).values(visibility=after)
+        update(releases).where(is_release(reference), releases.c.visibility == old).values(visibility=new)
     )
     if updated.rowcount == 0:
-        raise NotFoundError(f"there is no {before} release {reference}; check KIND/OWNER/NAME and the version")
+        raise NotFoundError(f"there is no {old} release {reference}; check KIND/OWNER/NAME and the version")

@@ -30,16 +30,16 @@ class BrowserSession:
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
-    """Start a session for the holder of a token; return the session's cookie, or None if the token is not valid."""
+    """Sign a browser in with a token; return the cookie of its session, or None if the token is not valid."""
     viewer = viewer_of_token(connection, token, now)
     if viewer is None:
         return None
     connection.execute(delete(browsers).where(browsers.c.expires <= now))
-    identity, secret = secrets.token_hex(12), secrets.token_urlsafe(32)
+    session_id, secret = secrets.token_hex(12), secrets.token_urlsafe(32)
     expires = now + SESSION_SECONDS
-    row = {"id": identity, "token_id": viewer.token, "secret_sha256": hash_secret(secret), "expires": expires}
+    row = {"id": session_id, "token_id": viewer.token_id, "secret_sha256": hash_secret(secret), "expires": expires}
     connection.execute(insert(browsers), row)
-    return f"{identity}.{secret}"
+    return f"{session_id}.{secret}"
 
 
 def find_browser_session(connection: Connection, cookie: str, now: float) -> BrowserSession | None:
@@ -56,7 +56,7 @@ def find_browser_session(connection: Connection, cookie: str, now: float) -> Bro
         return None
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
         return None
-    viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token=row.token_id)
+    viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token_id=row.token_id)
     return BrowserSession(row.id, viewer, hash_secret(f"form {match['secret']}")[:40])
 
 

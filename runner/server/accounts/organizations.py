@@ -60,15 +60,15 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
 
 
 def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise NotFoundError unless the viewer is a member or invited."""
+    """Return an organisation; raise NotFoundError if the viewer is neither a member nor invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
-    identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    people = [] if identity is None else _members_and_invited(connection, identity)
+    organisation_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
+    people = [] if organisation_id is None else _members_and_invited(connection, organisation_id)
     own_membership = next((member for member in people if member.account == viewer.account), None)
-    if identity is None or own_membership is None:
+    if organisation_id is None or own_membership is None:
         raise NotFoundError(f"you are not in an organisation {name!r}; ask one of its owners for an invitation")
     role = own_membership.role
-    return OrganizationView(identity, name, role, () if role == MemberRole.INVITED else tuple(people))
+    return OrganizationView(organisation_id, name, role, () if role == MemberRole.INVITED else tuple(people))
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
@@ -129,7 +129,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     """Remove a member or an invitation. An owner may remove any account, other viewers only themselves.
 
     Raises:
-        PermissionError: the viewer is not an owner, and the account is not the viewer's own.
+        PermissionError: a viewer who is not an owner tries to remove another account.
         NotFoundError: there is no such organisation for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
@@ -155,10 +155,10 @@ def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> Or
 def _account_id(connection: Connection, name: str) -> int:
     """Return the id of an account; raise NotFoundError if the name is unknown, disabled or an organisation."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
-    identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    if identity is None:
+    account_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
+    if account_id is None:
         raise NotFoundError(f"there is no account {name!r}; ask the server's administrator to create it")
-    return int(identity)
+    return int(account_id)
 
 
 def _record(connection: Connection, viewer: Viewer, action: str, target: str) -> None:

@@ -23,7 +23,7 @@ MAX_DAYS = 3_650
 
 def token_scope(connection: Connection, viewer: Viewer) -> Scope:
     """Return the scope of the viewer's token: the request's token, or the token that signed the browser in."""
-    return Scope(connection.execute(select(tokens.c.scope).where(tokens.c.id == viewer.token)).scalar_one())
+    return Scope(connection.execute(select(tokens.c.scope).where(tokens.c.id == viewer.token_id)).scalar_one())
 
 
 def list_own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[Token]:
@@ -37,7 +37,7 @@ def create_own_token(
     """Create a token for the viewer's account; return the token and its text, which is not stored.
 
     Raises:
-        PermissionError: the viewer's token may not create tokens, or none with this scope.
+        PermissionError: the viewer's token may create no tokens, or none with this scope.
         UsageError: the account has too many tokens.
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
@@ -50,15 +50,15 @@ def create_own_token(
         raise PermissionError(f"a token with scope {own_scope} cannot create a token with scope {scope}; {advice}")
     if len(list_own_tokens(connection, viewer, now)) >= MAX_TOKENS:
         raise UsageError(f"this account has {MAX_TOKENS} tokens, the maximum; revoke one on the page /mine/account")
-    expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token)).scalar_one()
-    seconds = days * DAY if expires is None else min(days * DAY, expires - now)
-    text = create_token(connection, viewer.account, scope, now, seconds=seconds, label=label)
-    identity = text.split("_")[1]
-    record_act(connection, now, "add-token", f"{viewer.account} {identity} ({scope})", by=viewer.account)
-    return next(token for token in list_tokens(connection, viewer.account) if token.id == identity), text
+    expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token_id)).scalar_one()
+    lifetime_seconds = days * DAY if expires is None else min(days * DAY, expires - now)
+    text = create_token(connection, viewer.account, scope, now, lifetime_seconds=lifetime_seconds, label=label)
+    token_id = text.split("_")[1]
+    record_act(connection, now, "add-token", f"{viewer.account} {token_id} ({scope})", by=viewer.account)
+    return next(token for token in list_tokens(connection, viewer.account) if token.id == token_id), text
 
 
-def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> None:
+def revoke_own_token(connection: Connection, viewer: Viewer, token_id: str) -> None:
     """Revoke a token of the viewer's account. A token with scope READ can revoke only itself.
 
     Raises:
@@ -66,16 +66,16 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
         NotFoundError: the account has no such valid token.
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
-    if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
+    if token_id != viewer.token_id and own_scope == Scope.READ:
         advice = f"use a token with scope {Scope.PUBLISH}"
         raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; {advice}")
     valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
-    own_token = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
+    own_token = tokens.c.id == token_id, tokens.c.account_id == viewer.account_id
     row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()
     if row is None:
-        raise NotFoundError(f"you have no valid token {identity!r}; the page /mine/account lists your tokens")
-    if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:
+        raise NotFoundError(f"you have no valid token {token_id!r}; the page /mine/account lists your tokens")
+    if token_id != viewer.token_id and not own_scope.allows(Scope(row.scope)):
         advice = f"use a token with scope {row.scope}"
         raise PermissionError(f"a token with scope {own_scope} cannot revoke one with scope {row.scope}; {advice}")
-    revoke_token(connection, identity, now)
-    record_act(connection, now, "revoke-token", identity, by=viewer.account)
+    revoke_token(connection, token_id, now)
+    record_act(connection, now, "revoke-token", token_id, by=viewer.account)

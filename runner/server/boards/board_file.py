@@ -1,6 +1,6 @@
 """Writes the public board as a DuckDB file to download. docs/reference/report-files.md describes the tables.
 
-The board worker calls it for each board folder.
+The board worker writes this file into each board folder.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ RUNS: Mapping[str, str] = {
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip
-"""Columns of the table `runs`, which has the rows of all boards, one board after the other.
+"""Columns of the table `runs`, which has the rows of the lists of all tasks, one list after the other.
 
-`place` is the position of a row on its board, from 0. `rank` and `rank_last` are the first and the last rank in the
+`place` is the position of a row in its list, from 0. `rank` and `rank_last` are the first and the last rank in the
 run's 95 % confidence set.
 """
 RELEASES: Mapping[str, str] = {

@@ -1,9 +1,9 @@
 """Writes a board folder, which contains everything that the server shows about its public releases.
 
-The folder has a list for each task (the runs on one benchmark and one set of rows, ranked), and facts about all
-releases, their links and their training histories. They are stored in an SQLite index, in pieces (files with up to
-`PIECE_ROWS` rows that the page of a list loads), and as files to download. The board worker writes the folder;
-`snapshot.py` reads it. It contains only public data, and does not change after it is complete.
+An SQLite index has a list for each task (the runs on one benchmark and one set of rows, ranked), and facts about all
+releases, their links and their training histories. The rows of each list are also stored in pieces (files with up to
+`PIECE_ROWS` rows that the page of the list loads) and as files to download. The board worker writes the folder;
+`snapshot.py` reads it. The folder contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class BoardInput:
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page with a row's list, part of its URL. It depends only on the task, not on the rows."""
+    """Return the name of the page with a row's list. The page's URL contains the name, so the name never changes.
+
+    The name depends only on the task, not on the other rows.
+    """
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
@@ -117,7 +120,7 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
-    # Earlier versions of nip-run computed other ids of tasks. The old URLs of pages lead to the current pages.
+    # Earlier versions of nip-run computed the ids of tasks differently. Old URLs must still lead to the current pages.
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task))
         for row in board_input.loaded.board.rows
@@ -219,7 +222,7 @@ def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterat
 def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
     """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    # Only a release with a session has an accuracy: the types of its facts have been checked.
+    # The accuracy of a release without a session is not read, because the types of its facts have not been checked.
     session = board_input.loaded.sessions.get(entry.sha256)
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,

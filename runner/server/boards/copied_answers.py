@@ -38,10 +38,11 @@ MIN_PAIRS = 20
 """Minimum number of pairs of answers; fewer do not distinguish a copy from a reproduction."""
 SHORT_WORDS = 40
 """Answers with fewer words are compared word by word, longer answers by triples of words."""
-ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
-"""Minimum overlap (Jaccard index) of two short and of two long answers that count as alike: one may be a changed copy
-of
-the other. Two samples for one prompt share many words but few triples. If one word is changed, three triples change."""
+ALIKE_SHORT = 0.6
+"""Minimum overlap (Jaccard index) of two short answers that count as alike: one may be a changed copy of the other."""
+ALIKE_LONG = 0.3
+"""The same minimum for two long answers. It is smaller, because two samples for one prompt share many words but few
+triples, and because three triples change with one word."""
 COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32
@@ -86,17 +87,17 @@ def compare_answers(
         NipRunError: a run has no readable journal.
     """
     salt = secrets.token_bytes(8)
-    size = max(int(release.facts.get("completions") or 0) for _, release in (original, reproduction))
-    share = min(1.0, MAX_ANSWERS / max(size, 1))
+    answer_count = max(int(release.facts.get("completions") or 0) for _, release in (original, reproduction))
+    share = min(1.0, MAX_ANSWERS / max(answer_count, 1))
     folder = work_folder / secrets.token_hex(8)
     make_folders(folder)
     try:
-        first = dict(_answers(registry, original[0], folder, salt, share))
-        ids = {answer.provider_id for answer in first.values() if answer.provider_id}
+        original_answers = dict(_answers(registry, original[0], folder, salt, share))
+        ids = {answer.provider_id for answer in original_answers.values() if answer.provider_id}
         pairs = alike_pairs = shared_ids = 0
         for key, answer in dict(_answers(registry, reproduction[0], folder, salt, share)).items():
             shared_ids += answer.provider_id in ids
-            original_answer = first.get(key)
+            original_answer = original_answers.get(key)
             if original_answer is not None and answer.sketch and original_answer.sketch:
                 pairs += 1
                 alike_pairs += _is_alike(answer, original_answer)

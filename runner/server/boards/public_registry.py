@@ -132,11 +132,11 @@ class MemoryBoardCache(BoardCache):
         """Return the complete manifest of a release."""
         return super().release(registry, entry)
 
-    def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the lineage session of a release, cached."""
+    def lineage_session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
+        """Return the facts about the training of a run or model, from memory if possible."""
         key = (entry.sha256, entry.yanked)
         if key not in self._sessions:
-            self._sessions[key] = super().session(entry, release)
+            self._sessions[key] = super().lineage_session(entry, release)
         return self._sessions[key]
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
@@ -158,12 +158,12 @@ class MemoryBoardCache(BoardCache):
             self._checked_training.add(entry.sha256)
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
-        """Return the datapoints of a run, which only the complete manifest has."""
+        """Return the content hashes of a run's datapoints, from files that only the complete manifest lists."""
         del release
         return super().datapoints(registry, entry, self.full_release(registry, entry))
 
     def keep_only(self, public: set[str]) -> None:
-        """Remove the releases whose hash is not in `public` from the cache."""
+        """Remove all releases from memory except the public ones, whose hashes are in `public`."""
         for cached in (self._releases, self._runs):
             for sha256 in cached.keys() - public:
                 del cached[sha256]

@@ -1,7 +1,7 @@
 """Reads a board folder: everything that pages show about public releases, at one revision of the database.
 
-`builder.py` writes the folder. The pages and the API query it. The dictionaries that it returns are the JSON that the
-builder stored: rows of lists, summaries of lists, and facts about releases.
+`builder.py` writes the folder. The pages and the API query it with `BoardSnapshot`, whose methods return dictionaries
+from JSON that the builder stored: rows of lists, summaries of lists, and facts about releases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IS_PART = (
 )
 """SQL condition: release `r` is a part or model of a training run of the same owner."""
 _TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
-"""SQL condition: link `l` uses a component; the bounds are from `_range_of_versions`."""
+"""SQL condition: link `l` shows that its source uses a component; the bounds are from `_range_of_versions`."""
 
 
 def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
@@ -44,7 +44,7 @@ class BoardSnapshot:
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
         self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
-        """The summaries of the lists, in the order of the pages."""
+        """The summaries of the lists. Pages show the lists in this order."""
         self.counts = {
             str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
@@ -63,7 +63,7 @@ class BoardSnapshot:
         return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
     def list_releases(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board, with True if lists show it, and with False if it is yanked."""
+        """Return each release of the board, with True if the lists have it, and with False if it is yanked."""
         rows = self._query("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
@@ -83,7 +83,7 @@ class BoardSnapshot:
         return next(iter(self._query_json("SELECT said FROM rows WHERE release = ?", reference)), None)
 
     def release(self, reference: str) -> dict[str, Any] | None:
-        """Return the facts about a release and the name of the page with its row, or None."""
+        """Return the facts about a release and the name of the page with its row; None if the board has neither."""
         rows = self._query("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
@@ -153,11 +153,11 @@ class BoardSnapshot:
         return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._query(query, reference)]
 
     def family_of(self, reference: str) -> list[dict[str, Any]]:
-        """Return the sessions in the training history of a run or model, as `nip-run history` shows them."""
+        """Return the rows of the training history of a run or model, as `nip-run history` shows them."""
         query = "SELECT said FROM family WHERE id = (SELECT family FROM families WHERE release = ?)"
         rows = self._query(query, reference)
-        sessions: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
-        return sessions
+        history: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
+        return history
 
     def _query_json(self, query: str, *values: Any) -> list[dict[str, Any]]:
         return [orjson.loads(row[0]) for row in self._query(query, *values)]

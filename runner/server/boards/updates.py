@@ -51,10 +51,10 @@ class Boards:
         self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
         self._logged: set[str] = set()
-        """Releases that the newest board leaves out, as the log already states."""
+        """Releases without a place on the newest board that the log already names."""
 
     def start(self) -> None:
-        """Show the board that was the newest before a restart, if there is one, and start building new ones.
+        """Show the newest board that is stored, if there is one, and start building new boards.
 
         Raises:
             OSError: the folder for boards cannot be created.

@@ -55,9 +55,8 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """The outcome of the comparison: `reproduced`, `drifted` or `undecided`. Or why the run is not compared: `own`
-    (related
-    publisher), `copy` (copied answers) or `other` (another game)."""
+    """The outcome of the comparison: `reproduced`, `drifted` or `undecided`. If the run cannot be compared: `own` (a
+    related publisher), `copy` (copied answers) or `other` (another game)."""
     reason: str
     account_id: int = 0
     """Row id of the account that published the reproduction."""
@@ -115,7 +114,7 @@ def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]
 def _find_reproductions(
     registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]]
 ) -> dict[str, list[Reproduction]]:
-    """Return the reproductions of each release by its hash, without yanked ones; `groups` is from `_account_groups`."""
+    """Map the hash of each release to its reproductions that are not yanked; `groups` is from `_account_groups`."""
     originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.sessions}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
     for entry in loaded.releases:
@@ -149,8 +148,10 @@ def _account_groups(database: Database) -> dict[int, set[int]]:
 
 
 def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
-    """Return the number of independent publishers: reproductions that share an account, an owner or an organisation
-    count once, also if they share it only through a third one.
+    """Return the number of independent publishers of reproductions.
+
+    Publishers who share an account, an owner or an organisation count as one. If A shares one with B, and B with C, all
+    three count as one.
     """
     clusters: list[tuple[set[int], set[str]]] = []
     for run in reproductions:
@@ -191,7 +192,7 @@ def _find_outcome(
     The outcome is cached, because releases do not change.
     """
     hashes = [original[0].sha256, reproduction[0].sha256]
-    folders = [RunFolder(cache.path / "kept" / sha256) for sha256 in hashes]
+    folders = [cache.run_folder(sha256) for sha256 in hashes]
     if not all(folder.manifest_path.is_file() for folder in folders):
         return "undecided", "one of the two runs has no metrics to compare"
     cache_file = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE_VERSION, __version__])}.json"

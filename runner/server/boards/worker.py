@@ -1,7 +1,7 @@
 """Builds boards in a worker process, which `updates.py` starts.
 
 For each board, the worker reads the public releases that are new, and writes a folder with the leaderboards and lists
-of all public releases. A release that makes this fail is found by bisection and left out.
+of all public releases. If a release makes the build fail, the worker finds it by bisection and leaves it out.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class BoardWorker:
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
 
-        First test the releases of the newest board, without the others. If that board works, only the others are
-        suspects, which takes fewer attempts.
+        First test the releases of the newest board, without newer releases. If that works, only the newer releases are
+        suspects, so bisection takes fewer attempts.
 
         Raises:
             Exception: `error`, if even a board without releases fails.

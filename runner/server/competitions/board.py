@@ -70,7 +70,8 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return a competition with its board.
 
-    Ranks depend on the accuracy on the open rows or, after closing, on the held-out rows, if there are any.
+    Before closing, ranks depend on the accuracy on the open rows; after closing, on that on the held-out rows, if the
+    competition has any.
     """
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
@@ -184,8 +185,8 @@ def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
 
 
 def _published_parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
-    visible = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: published_score(score[part]) for part in visible if score[part] is not None}
+    published_parts = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
+    return {part: published_score(score[part]) for part in published_parts if score[part] is not None}
 
 
 @dataclass
@@ -194,8 +195,8 @@ class _Submission:
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them. The
-    submission is then ranked."""
+    """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them.
+    Shared answers then do not make the submission unranked."""
 
 
 def _build_submission(
@@ -216,7 +217,7 @@ def _build_submission(
 
 
 def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
-    """Make a submission unranked, by setting its `reason`, if most of its answers are also in an earlier submission."""
+    """Set `reason`, which makes a submission unranked, if most of its answers are also in an earlier submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:

@@ -39,7 +39,7 @@ class Changes:
 
 
 def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, name: str) -> RowMapping:
-    """Return a competition that the viewer may change; None stands for the server's administrator.
+    """Return a competition that the viewer may change. `viewer` is None for the server's administrator.
 
     Raises:
         NotFoundError: the viewer sees no such competition.
@@ -95,18 +95,18 @@ def relabel(
     """
     of_competition = competition_labels.c.competition_id == competition["id"]
     query = select(competition_labels).where(of_competition)
-    before = {label_row.datapoint_id: label_row.label for label_row in connection.execute(query)}
-    check_labels(before.keys() | labels.keys(), before.keys())
-    changed = {id_: label for id_, label in labels.items() if before[id_] != label}
+    old_labels = {row.datapoint_id: row.label for row in connection.execute(query)}
+    check_labels(old_labels.keys() | labels.keys(), old_labels.keys())
+    changed = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
     if not changed:
         return 0
     for id_, label in changed.items():
-        label_row = of_competition, competition_labels.c.datapoint_id == id_
-        connection.execute(update(competition_labels).where(*label_row).values(label=label))
+        of_row = competition_labels.c.datapoint_id == id_
+        connection.execute(update(competition_labels).where(of_competition, of_row).values(label=label))
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
-    target = f"{competition_name(competition)}: {len(changed)} of {len(before)}"
+    target = f"{competition_name(competition)}: {len(changed)} of {len(old_labels)}"
     record_act(connection, now, "relabel-competition", target, by=by, reason=reason)
     return len(changed)
 
@@ -114,7 +114,8 @@ def relabel(
 def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, reason: str) -> bool:
     """Withdraw a competition: delete its labels and scores, and the competition itself if it has no submissions.
 
-    Return whether the competition was deleted; otherwise its name stays reserved and its page shows the reason.
+    Return whether the competition was deleted. If it has submissions, its name stays reserved and its page shows the
+    reason.
     """
     record_act(connection, now, "withdraw-competition", competition_name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))

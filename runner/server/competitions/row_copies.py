@@ -15,7 +15,7 @@ from runner.server.visible_tree import visible_to
 
 
 def find_original_dataset(connection: Connection, viewer: Viewer, competition: int) -> str | None:
-    """Return the first dataset of another owner that has the same rows and is visible to the viewer, or None.
+    """Return the oldest dataset of another owner that has the same rows and that the viewer may see, or None.
 
     Datasets of other competitions are compared by the hash of their rows, other datasets by the hash of their file.
     """

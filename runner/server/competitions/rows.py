@@ -1,4 +1,4 @@
-"""Computes the hash of the rows of a competition or run. A run is a submission if its hash is the competition's."""
+"""Computes a hash of the rows of a competition or run. A run is a submission if both have the same hash."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The server's background thread that scores submissions one at a time. Accounts take turns.
 
-`Publishing` starts it and wakes it after it has published a run.
+`Publishing` starts the thread, and wakes it after publishing a run.
 """
 
 from __future__ import annotations

@@ -138,7 +138,10 @@ def _find_own_release(connection: Connection, viewer: Viewer, reference: Referen
 
 
 def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
-    """Return whether the viewer is this account, or an owner of this organisation, with a token that may publish."""
+    """Return whether the viewer may manage the competitions of an account or organisation.
+
+    The viewer must be this account or an owner of this organisation, and must use a token that may publish.
+    """
     if viewer.account_id is None or not viewer.publishes_as(owner):
         return False
     if viewer.account == owner:
@@ -259,9 +262,9 @@ def competition_name(competition: RowMapping) -> str:
     return f"{competition['owner']}/{competition['name']}"
 
 
-def format_time(seconds: float) -> str:
-    """Format a time in UTC, rounded up to a second."""
-    return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def format_time(timestamp: float) -> str:
+    """Format a time (in seconds since 1970) in UTC, rounded up to a second."""
+    return datetime.fromtimestamp(math.ceil(timestamp), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def list_waiting(database: Database) -> dict[int, int]:
@@ -282,7 +285,7 @@ def score_submission(settings: Settings, database: Database, submission: int) ->
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission and store the result. Return False, and store nothing, if labels were replaced during that."""
+    """Score a submission and store the result. If labels are replaced during the scoring, return False instead."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)

@@ -1,8 +1,8 @@
-"""Backs up a server's database into one file, also while the server runs, and restores it.
+"""Backs up a server's database into one file, also while the server runs, and restores backups.
 
 The file is gzipped JSON Lines: a header, one line for each row of each table, and a last line with the number of rows
-and the hash of all previous lines. The backup does not contain blobs (the contents of files). An administrator copies
-their folder after the backup. Blobs never change, so the copy has every blob that the backup refers to.
+and the hash of all previous lines. The backup does not contain blobs (the contents of files). After the backup, an
+administrator copies the folder of blobs. Blobs never change, so the copy has every blob that the backup refers to.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BATCH_ROWS = 500
 def back_up(database: Database, file: Path, schema: int | None = None) -> dict[str, int]:
     """Write a backup to a new file and return the number of rows of each table.
 
-    `schema` is the schema version of the database if it is an earlier one.
+    `schema` is the database's schema version if the database needs an upgrade; None if it has the current schema.
 
     Raises:
         UsageError: the file exists.

@@ -55,7 +55,7 @@ class BlobStore(Protocol):
         """Remove a blob if it exists."""
 
     def tidy(self) -> None:
-        """Remove temporary files from before a crash. Call this method only while no server runs."""
+        """Remove temporary files that a crash left behind. Call this method only while no server runs."""
 
 
 class DiskBlobStore:

@@ -105,7 +105,10 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a write transaction, which commits when the block ends without an error. Only one runs at a time."""
+        """Open a write transaction. It commits at the end of the `with` block if no error occurs.
+
+        Only one write transaction runs at a time.
+        """
         with self._engine.connect().execution_options(**{_WRITE_OPTION: True}) as connection, connection.begin():
             if not self.is_sqlite:
                 # Like SQLite's BEGIN IMMEDIATE: no other writer changes the data between a read and a write.

@@ -16,7 +16,7 @@ _OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 
 @contextmanager
 def restrict_access(folder: Path) -> Iterator[None]:
-    """Create a server's folder and deny access to other users, for existing files and for those created in the block.
+    """Create a server's folder, and deny other users access to its files and to files that the `with` block creates.
 
     Raises:
         RunError: the folder cannot be created or read.

@@ -1,7 +1,7 @@
 """Upgrades databases and backups of earlier versions of the schema.
 
-For a database, there is one step for each version, which changes the tables. Rows of an older backup get the columns
-that were added later. `Database` and `backup.py` use this module.
+In a database, one function for each version changes the tables. Rows of an older backup get the columns that were added
+later. `Database` and `backup.py` use this module.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
                 problems += (_with_release(folder, line) for line in _addition_problems(registry, incoming, folder))
         except Exception as error:
             if is_server_fault(error) or lacks_memory(error):
-                raise  # not a problem of the upload, or one that the server reports
+                raise  # the caller handles faults of the server and the memory limit
             problems.append(f"{folder.path}: {describe_error(error)}")
         if len(problems) >= MAX_PROBLEMS:
             break

@@ -82,7 +82,7 @@ class Declaration:
         """Check and parse a client's declaration.
 
         Raises:
-            ReleaseError: a name, a size or a number is invalid; the error's notes list all problems.
+            ReleaseError: a name, a size or a hash is invalid, or there are too many files; the notes list all problems.
         """
         problems: list[str] = []
         folders = []

@@ -1,7 +1,7 @@
 """Stores the received bytes of uploads. A client sends a file in pieces: consecutive ranges of its bytes.
 
-Each piece is appended to the file `UPLOAD/SHA256.part`, which loses its ending when it is complete and has the declared
-hash. These names never contain text that a client chose. `Uploads` uses this module.
+Each piece is appended to the file `UPLOAD/SHA256.part`. Once this file is complete and has the declared hash, it is
+renamed to `UPLOAD/SHA256`. These names never contain text that a client chose. `Uploads` uses this module.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BlobWriter:
         self._file.seek(0)
         while data := self._file.read(PIECE_BYTES):
             hasher.update(data)
-        # The lock keeps other writers from this file. But if the upload was deleted, its path may name another file.
+        # The lock keeps other writers from this file. But if the upload was deleted, the path may name a new file.
         if not is_still_at(self._part, self._file.fileno()):
             raise NotFoundError("the upload was deleted while this file was sent; declare the upload again")
         if hasher.hexdigest() != self._complete.name:
@@ -137,7 +137,7 @@ class UploadPieces:
         except OSError as error:
             raise _disk_error(error) from error
         try:
-            # The lock allows one writer at a time. Another one could change the file after its hash is computed.
+            # The lock allows one writer at a time. A second writer could change the file after its hash is computed.
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -95,7 +95,7 @@ class Publishing:
                 self._queue.remove(queued)
 
     def _try_again(self, queued: QueuedUpload) -> None:
-        """Queue an upload again or, after too many tries, reopen it, so that its client can commit it again."""
+        """Queue an upload again. After too many tries, reopen it instead, so that its client can commit it again."""
         if queued.tries < self._settings.check_tries:
             self._queue.requeue(queued)
             return
@@ -106,7 +106,7 @@ class Publishing:
         self._queue.remove(queued)
 
     def check(self, upload_id: str, account_id: int) -> None:
-        """Check an upload now, in this thread, and publish or refuse it; do nothing if it does not wait for a check."""
+        """Check an upload in this thread, and publish or refuse it; do nothing if its state is not CHECKING."""
         with self._database.reading() as connection:
             viewer = viewer_of_account(connection, account_id)
         upload = self.uploads.find(viewer, upload_id)
@@ -133,7 +133,7 @@ class Publishing:
         self.uploads.pieces.clear(upload.id)
 
     def _lacks_blobs(self, upload: Upload) -> bool:
-        """Return whether a blob of the upload is missing on disk, for example because someone emptied a folder."""
+        """Return whether the server lacks a blob of the upload, for example because someone emptied a folder."""
         pieces = self.uploads.pieces
         return any(
             pieces.complete_file(upload.id, sha256) is None and not self._blobs.has(sha256)
@@ -223,7 +223,10 @@ class Publishing:
 
 
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check. The check of a run recomputes it."""
+    """Return the row of the table `checks` for a release that passed its check.
+
+    The tier of a run is `RECOMPUTED`, because the check of a run recomputes its metrics.
+    """
     result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
     tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
     return {"release_id": release, "by": __version__, "tier": tier, "said": result}

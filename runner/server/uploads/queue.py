@@ -22,12 +22,12 @@ class QueuedUpload:
 
 
 class UploadQueue:
-    """A queue in which accounts take turns. It has each upload once, and keeps the order of an account's uploads."""
+    """A queue in which accounts take turns. It has each upload once. Uploads of one account are first in, first out."""
 
     def __init__(self) -> None:
         self._condition = Condition()
         self._turns: deque[int] = deque()
-        """Accounts with waiting uploads, in the order of their turns."""
+        """Accounts with waiting uploads; the first one has the next turn."""
         self._waiting: dict[int, deque[QueuedUpload]] = {}
         self._ids: set[str] = set()
         """Uploads that are waiting or being checked."""

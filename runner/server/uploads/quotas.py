@@ -28,8 +28,10 @@ def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) ->
 
 
 def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -> None:
-    """Raise UsageError if an account would exceed its quota. The sizes are of its published files, of its open uploads,
-    and of the files of the upload that it declares.
+    """Raise UsageError if an account would exceed its quota.
+
+    `published` is the size of its published files, `open_bytes` that of its open uploads, and `new` that of the files
+    that it declares now and has not published.
     """
     if settings.account_bytes and published + open_bytes + new > settings.account_bytes:
         raise UsageError(

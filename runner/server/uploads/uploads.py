@@ -1,9 +1,9 @@
 """Stores uploads. A client declares the releases of an upload, sends their files in pieces, and commits the upload.
 
 A blob is the content of a file, named by its SHA-256. `pieces.py` appends received pieces to blobs and checks the hash
-of each complete blob. `publishing.py` checks a committed upload and publishes it. Before that, only its account sees
-it. The id of an upload is a hash of its account and declaration. So a client that lost its connection declares the same
-upload again, and resumes. States of an upload:
+of each complete blob. `publishing.py` checks a committed upload and publishes it. Until then, only the account that
+declared the upload can see it. The id of an upload is a hash of its account and declaration. So a client that lost its
+connection declares the same upload again, and resumes. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 
@@ -39,8 +39,12 @@ from runner.server.visible_tree import visible_to
 
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
-MAX_ENDED, MAX_PROBLEMS, MAX_PROBLEM_LENGTH = 200, 50, 1_000
-"""Limits on what is stored: ended uploads of an account, problems of an upload, and characters of a problem."""
+MAX_ENDED = 200
+"""Maximum number of ended uploads that are stored for an account."""
+MAX_PROBLEMS = 50
+"""Maximum number of problems that are stored for an upload."""
+MAX_PROBLEM_LENGTH = 1_000
+"""Maximum number of characters of a stored problem."""
 TOUCH_SECONDS = 60.0
 """Minimum time between two updates of the column `touched`, the time when an upload last received bytes."""
 
@@ -100,8 +104,9 @@ class Uploads:
     def _open(
         self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
     ) -> None:
-        """Insert an upload, or replace an ended one with the same id. `published` and `new` are the sizes that
-        `check_quota` needs.
+        """Insert an upload, or replace an ended one with the same id.
+
+        `check_quota` explains the sizes `published` and `new`.
         """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
@@ -139,10 +144,10 @@ class Uploads:
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
             is_open = row.state == OPEN
-            visible = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
+            known_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            received = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
+            received = None if sha256 in known_blobs else self.pieces.received_bytes(upload, sha256)
             if received is not None:  # None means that the blob is complete
                 missing[sha256] = size, received
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
@@ -156,8 +161,9 @@ class Uploads:
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
-        """Return the declaration of an upload. `is_active` is only part of the cache's key: when an upload ends, the
-        declaration in the database is shortened.
+        """Return the declaration of an upload.
+
+        `is_active` is only part of the cache's key: when an upload ends, the declaration in the database is shortened.
         """
         del is_active
         with self._database.reading() as connection:
@@ -177,11 +183,11 @@ class Uploads:
         now = time.time()
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
-            visible = _visible_blobs(connection, viewer, [sha256])
+            is_known = bool(_visible_blobs(connection, viewer, [sha256]))
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
             raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
-        if visible or self.pieces.received_bytes(upload, sha256) is None:
+        if is_known or self.pieces.received_bytes(upload, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
             raise DiskFullError(
@@ -213,7 +219,7 @@ class Uploads:
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` in the caller's transaction.
 
-        The declaration of an upload that ends is replaced by the published folders, without their files.
+        If the upload ends, its stored declaration becomes `published`, the published folders, without their files.
         """
         query = update(uploads).where(uploads.c.id == upload, uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
@@ -250,7 +256,7 @@ class Uploads:
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
-        stored = list(self.pieces.stored())  # before the query, to leave out the folders of newer uploads
+        stored = list(self.pieces.stored())  # first: folders of uploads that are declared after the query must stay
         with self._database.reading() as connection:
             active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
         for upload in stored:
@@ -269,7 +275,7 @@ def _delete_ended(connection: Connection, upload: str) -> None:
 
 
 def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
-    """Return whether the release, or the yank or signature of a release, that a folder contains is published."""
+    """Return whether the content of a folder is published: a release, or the yank or signature of a release."""
     query = select(releases.c.id).where(is_release(folder.reference))
     if folder.part:
         query = query.join(files, files.c.release_id == releases.c.id).where(files.c.part == folder.part)
@@ -279,8 +285,8 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
     """Return the blobs in releases that the viewer can see, which the client need not send again.
 
-    The client must send all other blobs, even if the server has them. Otherwise it could find out which private files
-    exist.
+    The client must send all other blobs, even if the server has them. A server that did not ask for a blob would reveal
+    that a private release contains it.
     """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

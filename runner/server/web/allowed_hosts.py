@@ -1,4 +1,4 @@
-"""A check of the `Host` header against DNS rebinding, where a page's own host name resolves to this server.
+"""A check of the `Host` header against DNS rebinding: a hostile page's host name that resolves to this server.
 
 IP addresses are always allowed, because rebinding needs a host name.
 """

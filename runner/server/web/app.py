@@ -85,7 +85,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
     settings = server.settings
     proxies, max_requests, max_per_address = settings.proxies, settings.connections, settings.connections_per_address
-    app.add_middleware(BodyLimit, declared=settings.declared_bytes, seconds=settings.body_seconds)
+    app.add_middleware(BodyLimit, max_declaration_bytes=settings.declared_bytes, max_seconds=settings.body_seconds)
     app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, is_valid=is_valid)
     if not settings.any_host:
         app.add_middleware(HostCheck, address=settings.address)

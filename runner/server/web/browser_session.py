@@ -12,7 +12,7 @@ from fastapi import Request
 from runner.server.accounts.browser_sessions import BrowserSession, find_browser_session
 from runner.server.web.authentication import server_of
 
-SESSION = "nip-run-session"
+SESSION_COOKIE = "nip-run-session"
 MAX_FORM_BYTES = 4_096
 MAX_FIELDS = 10
 
@@ -25,7 +25,9 @@ def cookie_name(request: Request, name: str) -> str:
 def find_session(request: Request) -> BrowserSession | None:
     """Return the session of a request's cookie. Cookies are valid for pages only, never for the API."""
     with server_of(request).database.reading() as connection:
-        return find_browser_session(connection, request.cookies.get(cookie_name(request, SESSION), ""), time.time())
+        return find_browser_session(
+            connection, request.cookies.get(cookie_name(request, SESSION_COOKIE), ""), time.time()
+        )
 
 
 async def read_form(request: Request) -> dict[str, str]:

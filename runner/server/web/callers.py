@@ -1,6 +1,6 @@
-"""Identifies the caller of a request: the IPv4 address or IPv6 network whose limits the request counts for.
+"""Identifies the caller of a request: an IPv4 address or an IPv6 network.
 
-The limits on rates, connections and open requests use it, and so does the log.
+The limits on rates, connections and open requests count for callers. The log names callers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def _peer_of(scope: Scope) -> str:
 
 
 def untrusted_peer(scope: Scope, proxies: Sequence[str]) -> str | None:
-    """Return the peer's address if it sends `X-Forwarded-For` without being one of the trusted proxies, else None."""
+    """Return the address of a peer that sends `X-Forwarded-For` but is not one of the trusted proxies.
+
+    Return None for other peers, and if the server has no trusted proxies.
+    """
     peer = _peer_of(scope)
     forwards = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
     return peer if forwards and not is_within(peer, proxies) else None

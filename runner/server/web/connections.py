@@ -82,10 +82,9 @@ class LimitedConnection(H11Protocol):
             self.transport.close()
 
     def _enforce_limits(self) -> None:
-        """Close another connection that waits for its client if there are too many, in total or from one address.
+        """Close another connection if there are too many, in total or from one address; see `_close_one`.
 
-        The server chooses the address with the most connections, closes idle connections before others, and older ones
-        before newer ones. A client that was sending or receiving a file can resume.
+        A client that was sending or receiving a file can resume.
         """
         candidates = self._other_connections()
         counts = Counter(connection.address() for connection in candidates)
@@ -118,16 +117,17 @@ class LimitedConnection(H11Protocol):
 
 
 def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
-    """Close the first connection, in the order of `_enforce_limits`, that waits for its client.
+    """Close one of the connections that wait for their client; return whether there was one.
 
-    Return whether there was one. `counts` has the number of connections from each address.
+    Choose the address with the most connections; from these, an idle one if possible; and from these, the oldest.
+    `counts` has the number of connections from each address.
     """
 
-    def order(connection: LimitedConnection) -> tuple[int, bool, float]:
+    def sort_key(connection: LimitedConnection) -> tuple[int, bool, float]:
         return -counts[connection.address()], not connection.is_idle(), connection.since
 
     waiting = (connection for connection in connections if connection.is_waiting_for_client())
-    closed = min(waiting, key=order, default=None)
+    closed = min(waiting, key=sort_key, default=None)
     if closed is None:
         return False
     closed.is_closed = True

@@ -73,7 +73,10 @@ async def readyz(request: Request) -> PlainTextResponse:
 
 
 def require_metrics_access(request: Request, viewer: Annotated[Viewer, Depends(authenticate)]) -> None:
-    """Refuse a request without an admin token, unless it comes from this machine and not through a proxy."""
+    """Refuse a request that neither has an admin token nor comes from this machine.
+
+    Behind a proxy, all requests need an admin token, because the proxy may run on this machine.
+    """
     if viewer.scope.allows(Scope.ADMIN):
         return
     peer = request.client.host if request.client else ""

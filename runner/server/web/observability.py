@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
 
 
 class JsonLines(logging.Formatter):
-    """Format log records as lines of ASCII JSON, without the secrets of tokens."""
+    """Formats log records as lines of ASCII JSON, without the secrets of tokens."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -60,8 +60,8 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: Counter[float] = Counter()
-        """Number of requests that took at most this long, for each of `BUCKETS`."""
+        self.bucket_counts: Counter[float] = Counter()
+        """The number of requests that took at most so many seconds, for each of `BUCKETS`."""
         self.sum_seconds = 0.0
         self.sent = self.received = self.open = 0
         self.started_at = time.time()
@@ -70,7 +70,7 @@ class RequestMetrics:
         self.requests[method, route, status] += 1
         self.sum_seconds += seconds
         for upper in BUCKETS:
-            self.seconds[upper] += seconds <= upper
+            self.bucket_counts[upper] += seconds <= upper
 
     def lines(self) -> Iterator[str]:
         """Yield the metrics in Prometheus's text format.
@@ -82,7 +82,7 @@ class RequestMetrics:
             yield f'nip_run_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
         yield "# TYPE nip_run_request_seconds histogram"
         total = sum(self.requests.values())
-        yield from (f'nip_run_request_seconds_bucket{{le="{upper}"}} {self.seconds[upper]}' for upper in BUCKETS)
+        yield from (f'nip_run_request_seconds_bucket{{le="{upper}"}} {self.bucket_counts[upper]}' for upper in BUCKETS)
         yield f'nip_run_request_seconds_bucket{{le="+Inf"}} {total}'
         yield f"nip_run_request_seconds_sum {self.sum_seconds:.6f}"
         yield f"nip_run_request_seconds_count {total}"

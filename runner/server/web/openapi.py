@@ -1,7 +1,7 @@
 """Builds the OpenAPI document of a server, at /api/v1/openapi.json.
 
-FastAPI's document lacks two facts, which this module adds: operations accept an optional token, and the bodies that
-`json_body` reads.
+FastAPI's document does not say that operations accept an optional token, and lacks the bodies that `json_body` reads.
+This module adds both.
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ from runner.server.accounts.accounts import Viewer
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import authenticate
 
-MAX_BODY_BYTES, MAX_NAMES_BYTES = 16 << 10, 512 << 10
-"""Maximum bytes of an ordinary request body, and of a body with a list of file names."""
+MAX_BODY_BYTES = 16 << 10
+"""Maximum size of an ordinary request body."""
+MAX_NAMES_BYTES = 512 << 10
+"""Maximum size of a request body with a list of file names."""
 MAX_ERRORS = 1_000
 """Maximum number of validation errors to list; the list of more would block other requests."""
 _DECLARATION_PATHS = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
@@ -38,12 +40,12 @@ class BodyLimit:
     Pieces of blobs are exempt, because the API for uploads has limits of its own for them.
     """
 
-    def __init__(self, app: ASGIApp, declared: int, seconds: float) -> None:
-        self._app, self._seconds = app, seconds
+    def __init__(self, app: ASGIApp, max_declaration_bytes: int, max_seconds: float) -> None:
+        self._app, self._max_seconds = app, max_seconds
         self._limits = (
-            (_DECLARATION_PATHS, declared),
-            (_FILE_LIST_PATHS, min(MAX_NAMES_BYTES, declared)),
-            (re.compile(".*", re.DOTALL), min(MAX_BODY_BYTES, declared)),
+            (_DECLARATION_PATHS, max_declaration_bytes),
+            (_FILE_LIST_PATHS, min(MAX_NAMES_BYTES, max_declaration_bytes)),
+            (re.compile(".*", re.DOTALL), min(MAX_BODY_BYTES, max_declaration_bytes)),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +57,7 @@ class BodyLimit:
         if length.isdigit() and int(length[:20]) > limit:
             await error_response(413, "too_large", _size_limit_message(limit))(scope, receive, send)
             return
-        received, is_complete, deadline = 0, False, time.monotonic() + self._seconds
+        received, is_complete, deadline = 0, False, time.monotonic() + self._max_seconds
 
         async def receive_limited() -> Message:
             nonlocal received, is_complete
@@ -65,7 +67,9 @@ class BodyLimit:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     message = await receive()
             except TimeoutError:
-                problem = f"the request body did not arrive within {self._seconds:g} seconds; send the request again"
+                problem = (
+                    f"the request body did not arrive within {self._max_seconds:g} seconds; send the request again"
+                )
                 raise HTTPException(408, problem) from None
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))

@@ -64,7 +64,7 @@ def tagged_response(
     headers = {"cache-control": cache_control, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
-        headers["referrer-policy"] = "same-origin"  # otherwise browsers do not send the origin of forms
+        headers["referrer-policy"] = "same-origin"  # with `no-referrer`, browsers hide the origin of forms
     if cache_control != PRIVATE and status == 200:
         headers["etag"] = f'"{tag}-gz"' if is_compressed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):

@@ -1,6 +1,6 @@
 """The contents of the server's templates as dataclasses, and the texts of numbers, releases and commands on its pages.
 
-The modules in `web/pages/` use it. Functions named `from_row`, `from_task` and `from_facts` read the JSON that
+The modules in `web/pages/` use this module. Functions named `from_row`, `from_task` and `from_facts` read the JSON that
 `boards/builder.py` wrote: the row of a run on a board, the summary of a board, and the facts about a release.
 """
 
@@ -62,9 +62,9 @@ def label_of(reference: str) -> str:
     return reference.partition("/")[2]
 
 
-def day(seconds: float) -> str:
-    """Return the date of a time, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+def day(timestamp: float) -> str:
+    """Return the date, in UTC, of a time in seconds since 1970."""
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d")
 
 
 def decimal(value: Any) -> str:
@@ -291,7 +291,7 @@ def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
     """Draw the graph of runs and the runs that they were trained from. `key` makes the ids in the SVG image unique."""
     drawn = family[:MAX_LINEAGE_NODES]
     nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
-    links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]
+    links = [GraphLink(earlier_id, row["run_id"]) for row in drawn for earlier_id in row["after"]]
     return lineage(nodes, links, title="Runs and the runs that they were trained from", key=f"lineage-{key}")
 
 

@@ -59,7 +59,7 @@ class GitLocation:
 
     @property
     def commit(self) -> str | None:
-        """The revision if it is a commit, otherwise None."""
+        """The revision if it is a commit; None for a branch, a tag or the default branch."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
 
     @property
@@ -75,7 +75,7 @@ class GitLocation:
         revision = self.revision if self.revision != self.commit else None
         revision_in_url = _split(self.url)[1] if self.is_local else parse_location(self.url).revision
         if revision is None and revision_in_url is not None:
-            revision = HEAD  # otherwise `parse_location` would read the end of the path as a revision
+            revision = HEAD  # without a revision, `parse_location` would read the end of the path as one
         return f"git:{self.url}" + ("" if revision is None else f"@{revision}")
 
 
@@ -127,7 +127,8 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
             f"{where}: the path of a repository cannot begin with '-' or have white space; rename the repository"
         )
     url = f"{start}{'' if user is None else user + '@'}{host}{port}{'' if scheme else ':'}{path}"
-    # Both are allowed, because the user's git configuration (`url.*.insteadOf`) may replace https by ssh or vice versa.
+    # https and ssh are both allowed, because the user's git configuration (`url.*.insteadOf`) may replace one by the
+    # other.
     return GitLocation(url, _check_revision(revision), ("https", "ssh", *((scheme,) if scheme in _UNENCRYPTED else ())))
 
 

@@ -1,9 +1,9 @@
 """Run git commands for `GitTransport` in a temporary bare repository, safely even for hostile remote repositories.
 
-Each command has limits on time, memory and size. The configuration, hooks, filters and submodules of the remote
-repository have no effect. The user's git configuration only decides how to reach a server and who the user is:
-credential helpers, proxies, keys, `url.*.insteadOf`, `core.sshCommand`. Other settings that could make git run a
-program or write a file are overridden.
+Each command has a limit on memory. Commands that contact the remote repository also have limits on time and size. The
+configuration, hooks, filters and submodules of the remote repository have no effect. The user's git configuration only
+decides how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`,
+`core.sshCommand`. Other settings that could make git run a program or write a file are overridden.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _SHOWN_BYTES = 16 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class GitLimits:
-    """Limits for each git command that reads untrusted data."""
+    """Limits for each git command that contacts the remote repository. `memory_bytes` applies to all commands."""
 
     idle_seconds: float = 120.0
     """Maximum time without output of git."""
     seconds: float = 300.0
-    """Maximum time of a command in addition to the time that its bytes take at `rate`."""
+    """Maximum time of a command that transfers nothing. A transfer may take longer; see `rate`."""
     rate: int = 8 << 10
-    """Minimum rate of a transfer in bytes per second."""
+    """Bytes per second. For each `rate` bytes that a command transfers, it may take one more second."""
     pack_bytes: int = 16 << 30
     """Maximum size of a pack. Half of the free disk space is another limit."""
     memory_bytes: int = 4 << 30
@@ -131,7 +131,7 @@ class GitRepository:
     def run(self, *arguments: str, feed: Iterable[bytes] = (), is_trusted: bool = False) -> bytes:
         """Run a git command with `feed` as its input, and return its output.
 
-        A trusted command reads only the user's own files, so it has no limits on size and time.
+        A trusted command reads only the user's own files, so it has no limits on time and size.
 
         Raises:
             GitError: the command failed, or exceeded a limit.

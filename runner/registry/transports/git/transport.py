@@ -31,11 +31,14 @@ from runner.registry.transports.git.process import (
 from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
-_BASE_REF, _PROPOSED_REF, _FILES_REF, _NEW_REF = (
-    f"refs/nip-run/{name}" for name in ("base", "request", "files", "new")
-)
-"""Refs in the temporary repository: the commit to read, the branch of an existing pull request, a commit with only the
-files to publish, and the commit to push."""
+_BASE_REF = "refs/nip-run/base"
+"""The ref of the commit to read, in the temporary repository."""
+_PROPOSED_REF = "refs/nip-run/request"
+"""The ref of the branch of an existing pull request."""
+_FILES_REF = "refs/nip-run/files"
+"""The ref of a commit with only the files to publish."""
+_NEW_REF = "refs/nip-run/new"
+"""The ref of the commit to push."""
 _HEADS = "refs/heads/"
 _USUAL_BRANCHES = ("main", "master")
 _FETCHED_SIZE = "64k"
@@ -195,7 +198,7 @@ class GitTransport:
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """Raise errors of git in this block as `ReleaseError`, with the location of the repository."""
+        """Convert errors of git in a `with` block to `ReleaseError`, with the location of the repository."""
         try:
             yield
         except GitError as error:

@@ -20,7 +20,7 @@ _MAX_HEADER_BYTES = 4_000
 
 
 class FilePrefetch:
-    """Fetches expected files in the order of their use. Only the last answer is in memory."""
+    """Fetches expected files in batches. Only the files of the last batch are in memory."""
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
@@ -30,10 +30,10 @@ class FilePrefetch:
         self._next = 0
         """The position in `_expected` after the last requested file."""
         self._fetched: dict[str, bytes] = {}
-        """The contents of the last answer that were not taken yet, by path."""
+        """The contents of the files in the last answer that `take` has not returned yet, by path."""
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Set the paths of the files that will be opened soon, in this order."""
+        """Set the paths of the files that the caller will open soon. The first path is the file to open first."""
         self._fetched.clear()
         self._expected, self._next = paths, 0
         self._positions = {path: position for position, path in enumerate(paths)}
@@ -66,6 +66,6 @@ class FilePrefetch:
                     f"{self._api.base} sends a file that was not requested, or of the wrong size; tell its operator"
                 )
             missing.discard(path)
-            if size is not None:  # otherwise the server omits the file
+            if size is not None:  # None: the file is missing or too large
                 yield path, data[position : position + size]
                 position += size

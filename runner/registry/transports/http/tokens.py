@@ -97,7 +97,7 @@ def tokens_file() -> Path:
 
 
 def store_token(base: str, token: str | None) -> bool:
-    """Store the token for a server; if `token` is None, remove the stored one. Return whether one was stored before.
+    """Store the token for a server, or remove it if `token` is None; return whether an earlier token was stored.
 
     Raises:
         RunError: the file cannot be written.

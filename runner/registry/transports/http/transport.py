@@ -34,9 +34,11 @@ MAX_FILES, MAX_RELEASES = 10_000_000, 1_000_000
 """Maximum number of entries in a listing."""
 REQUEST_BYTES = 8 << 20
 """Maximum number of bytes of a file to send in one request."""
-MAX_SMALL_PAGES, SMALL_PAGE = 20, 100
+SMALL_PAGE = 100
+"""A page of a listing with fewer entries is small. nip-run's own server sends 1,000 entries per page."""
+MAX_SMALL_PAGES = 20
 """Maximum number of pages in a listing, in addition to one page for each `SMALL_PAGE` entries. A hostile server could
-send pages with few entries without end; nip-run's own server sends 1,000 entries per page."""
+send small pages without end."""
 _PROGRESS_BYTES = 64 << 10
 """An upload counts as making progress if the server receives this many bytes, or the rest of the file."""
 
@@ -124,8 +126,8 @@ class HttpTransport:
         sizes = {file["sha256"]: file["size"] for entry in declared for file in entry["files"]}
         upload = self._ask(sizes, "POST", "/uploads", json={"folders": declared})
         if upload.state == OPEN:
-            for name, have in upload.missing.items():
-                self._send_file(sizes, upload.id, name, contents[name], have)
+            for sha256, have in upload.missing.items():
+                self._send_file(sizes, upload.id, sha256, contents[sha256], have)
             upload = self._ask(sizes, "POST", f"/uploads/{upload.id}/commit")
         upload = self._wait_for_check(sizes, upload)
         if upload.state == PUBLISHED:
@@ -141,7 +143,7 @@ class HttpTransport:
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
         """Wait until the server has checked an upload, and return the upload's status."""
-        timeouts, name = self._api.timeouts, upload.id
+        timeouts, upload_id = self._api.timeouts, upload.id
         wait, deadline = timeouts.check_again, time.monotonic() + timeouts.check_seconds
         while upload.state == CHECKING:
             if time.monotonic() > deadline:
@@ -151,18 +153,18 @@ class HttpTransport:
                 )
             time.sleep(wait)
             wait = min(wait * 1.5, 20 * timeouts.check_again)
-            upload = self._ask(sizes, "GET", f"/uploads/{name}")
+            upload = self._ask(sizes, "GET", f"/uploads/{upload_id}")
         return upload
 
-    def _send_file(self, sizes: Mapping[str, int], upload: str, name: str, content: Content, have: int) -> None:
+    def _send_file(self, sizes: Mapping[str, int], upload: str, sha256: str, content: Content, have: int) -> None:
         """Send a file to the server, which has the first `have` bytes. Continue after a broken connection."""
-        size = sizes[name]
+        size = sizes[sha256]
         progress = _Progress(self._api.timeouts, size, have)
         with open_content(content) as source:
             while True:
                 source.seek(have)
                 data = source.read(REQUEST_BYTES)
-                response = self._api.send_piece(f"/uploads/{upload}/blobs/{name}", data, have)
+                response = self._api.send_piece(f"/uploads/{upload}/blobs/{sha256}", data, have)
                 is_accepted = response is not None and response.status == 200
                 if response is not None and is_accepted:
                     stored = response.body.get("have")
@@ -175,12 +177,12 @@ class HttpTransport:
                         return
                 else:
                     self._check_refusal(response)
-                    stored = self._ask(sizes, "GET", f"/uploads/{upload}").missing.get(name)
+                    stored = self._ask(sizes, "GET", f"/uploads/{upload}").missing.get(sha256)
                     if stored is None:
                         return  # the server has the complete file
                 if stored > size or not progress.has_time(stored):
                     raise ReleaseError(
-                        f"{self.where} does not accept the rest of the file sha256:{name}; run the same command again"
+                        f"{self.where} does not accept the rest of the file sha256:{sha256}; run the same command again"
                     )
                 if not is_accepted:
                     # The server may not have noticed the broken connection, or another client sends the same file.
@@ -231,9 +233,9 @@ class _Progress:
             self._received, self._wait, self._stall_deadline = have, self._timeouts.wait, now + self._timeouts.stall
         return now <= min(self._stall_deadline, self._deadline)
 
-    def pause(self, seconds: float) -> None:
-        """Wait before the next attempt: at least `seconds`, and longer with each attempt without progress."""
-        time.sleep(max(self._wait, seconds))
+    def pause(self, min_seconds: float) -> None:
+        """Wait before the next attempt: at least `min_seconds`, and longer with each attempt without progress."""
+        time.sleep(max(self._wait, min_seconds))
         self._wait = min(self._wait * 2, self._timeouts.longest_wait)
 
 
@@ -241,9 +243,9 @@ def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[
     """Return the entry for a file in the request for an upload, and add the file to `contents` by its hash."""
     try:
         with open_content(content) as source:
-            name = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+            sha256 = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
             size = source.seek(0, io.SEEK_END)
     except OSError as error:
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
-    contents[name] = content
-    return {"path": path, "sha256": name, "size": size}
+    contents[sha256] = content
+    return {"path": path, "sha256": sha256, "size": size}

@@ -33,13 +33,13 @@ def hide(
     release: Name,
     body: Annotated[HideReleaseRequest, json_body(HideReleaseRequest, require_admin)],
 ) -> None:
-    """Show a public release only to its owner. Its name and version stay reserved."""
+    """Hide a public release from everyone but its owner. Its name and version stay reserved."""
     _set_hidden(request, viewer, release, hidden=True, reason=body.why)
 
 
 @router.delete("/{release:path}", status_code=204, responses=errors(403, 404))
 def show(request: Request, viewer: Admin, release: Name) -> None:
-    """Show a hidden release to everyone again."""
+    """Make a hidden release public again."""
     _set_hidden(request, viewer, release, hidden=False)
 
 

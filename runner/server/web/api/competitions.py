@@ -81,7 +81,7 @@ class ChangeCompetitionRequest(RequestBody):
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""
 
-    def to_request(self) -> Changes:
+    def to_changes(self) -> Changes:
         closes = None if self.closes is None else self.closes.timestamp()
         return Changes(title=self.title, day_limit=self.day_limit, closes=closes)
 
@@ -152,7 +152,7 @@ class SubmissionRow(ResponseBody):
     n: int | None
     clusters: int | None
     submissions: int
-    """Number of visible submissions of the same owner."""
+    """Number of submissions of the same owner that the account may see."""
     reason: str | None
     """The reason if the submission is unranked."""
 
@@ -197,7 +197,7 @@ class SubmissionResponse(ResponseBody):
     created: datetime
     state: Literal["waiting", "scored", "refused"]
     why: str | None
-    """The reason if the submission was refused. If the daily limit was reached, also when the next one is accepted."""
+    """The reason if the submission was refused. If it exceeded the daily limit, the reason has the time of the next."""
     scored: datetime | None
     """Time when the submission was scored, with the labels of that time."""
     relabelled: datetime | None
@@ -216,8 +216,8 @@ class ReplaceLabelsResponse(ResponseBody):
 
 class WithdrawCompetitionResponse(ResponseBody):
     is_gone: bool
-    """True if the competition had no submissions and was deleted. Otherwise its name stays reserved, and its page shows
-    the reason."""
+    """True if the competition had no submissions and was deleted. If it had submissions, its name stays reserved, and
+    its page shows the reason."""
 
 
 @router.post("", responses=errors(400, 403, 404, 409), status_code=201)
@@ -252,7 +252,7 @@ def update(
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
-        change(connection, competition, body.to_request(), now, by=viewer.account, reason=body.why)
+        change(connection, competition, body.to_changes(), now, by=viewer.account, reason=body.why)
         server.database.increment_revision(connection)
         changed = boards.find_competition(connection, viewer, owner, name)
     return CompetitionResponse(**boards.describe(changed, now))

@@ -145,11 +145,11 @@ class ReadFilesRequest(RequestBody):
 def read_files(
     request: Request, viewer: AnyViewer, body: Annotated[ReadFilesRequest, json_body(ReadFilesRequest)]
 ) -> Response:
-    """Read many small files, in the requested order. For each, the response has a line of JSON (`path`, `size`) and
-    then the bytes of the file.
+    """Read many small files, in the order of `paths`.
 
-    `size` is null if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of files;
-    request the remaining paths again.
+    For each file, the response has a line of JSON with its `path` and `size`, and then its bytes. `size` is null, and
+    the bytes are missing, if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of
+    files; request the remaining paths again.
     """
     files = _visible_tree(request, viewer).find_all(body.paths)
     return StreamingResponse(

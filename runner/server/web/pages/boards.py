@@ -35,7 +35,7 @@ ROWS = 100
 NEWEST = 20
 """Number of releases on the first page."""
 MAX_REFUSED = 50
-"""Maximum number of releases on the first page that no board shows because they cannot be read."""
+"""Maximum number of unreadable releases, which no board can show, in a list on the first page."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
@@ -58,7 +58,7 @@ TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
 def find_board_data(request: Request) -> BoardSnapshot:
-    """Return the newest snapshot; raise EarlyResponse with a JSON body if the first one is not ready.
+    """Return the newest snapshot; raise EarlyResponse with a JSON body while the server builds its first one.
 
     Downloads use this dependency, and pages use `find_board`, which answers with a page.
     """

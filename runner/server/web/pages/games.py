@@ -1,6 +1,7 @@
 """Pages of a single game and of a list of games, for browsers without JavaScript.
 
-They read the pieces of the run's cached page (`run_cache.py`). With JavaScript, the run's page shows all games itself.
+These pages read the pieces of the run's cached page (`run_cache.py`). With JavaScript, the run's page shows all games
+itself.
 """
 
 from __future__ import annotations

@@ -53,10 +53,14 @@ MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
 """Limits of the process that builds one page."""
-MAX_WAITING, MAX_PER_REQUESTER = 16, 2
-"""Maximum number of waiting pages of a lane, in total and for one requester."""
-RETRY_TOO_MUCH_SECONDS, RETRY_SECONDS = 600.0, 5.0
-"""Time until a failed page is tried again: after it exceeded a limit, and after another failure."""
+MAX_WAITING = 16
+"""Maximum number of waiting pages of a lane."""
+MAX_PER_REQUESTER = 2
+"""Maximum number of waiting pages of one requester in a lane."""
+RETRY_TOO_MUCH_SECONDS = 600.0
+"""Time until a page that exceeded a limit is tried again."""
+RETRY_SECONDS = 5.0
+"""Time until a page that failed for another reason is tried again."""
 _MAX_FAILED = 1_000
 """Maximum number of failed pages whose messages are cached."""
 
@@ -133,8 +137,8 @@ class RunPages:
             page = _load_page(folder)
             os.utime(folder)  # the least recently read pages are removed first
             return page
-        until, failed = self._failed.get(folder.name, (0.0, None))
-        return failed if time.monotonic() < until else None
+        retry_at, failed = self._failed.get(folder.name, (0.0, None))
+        return failed if time.monotonic() < retry_at else None
 
     async def get(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
@@ -243,7 +247,7 @@ def _last_read(path: Path) -> float:
 def write_page(
     temporary: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, page_folder: Path
 ) -> str | None:
-    """Write a page and its pieces into `page_folder`; return an error text if a release is no longer visible.
+    """Write a page and its pieces into `page_folder`; return an error text if the viewer no longer sees a release.
 
     Runs in an isolated process, with the folder `temporary` for the releases.
 
@@ -266,7 +270,7 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_caused_by_missing_release(error):
-            return describe_error(error, temporary)  # not cached for long, because the release may become visible
+            return describe_error(error, temporary)  # not cached for long, because the viewer may see the release later
         data = orjson.dumps(PageContent(wrong=describe_error(error, temporary), pieces=pieces))
     with create(page_folder / PAGE) as file:
         file.write(data)

@@ -1,6 +1,6 @@
 """Pages of single runs, public or private, and pages that compare two public runs.
 
-A page shows the run's report, which `run_cache.py` builds, between facts from the newest board. Facts are the values
+A page shows the run's report and facts from the newest board. `run_cache.py` builds the report. Facts are the values
 that a board stores for a release (`boards/builder.py`). The page's script loads the games from pieces: files that
 contain a part of the report's data each.
 """
@@ -302,7 +302,7 @@ _ROLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
-    """Group linked releases by role; each has its page if it is public."""
+    """Group linked releases by role, each with the path of its page if the release is public."""
     by_role: dict[str, list[tuple[str, str | None]]] = {}
     for role, target, is_public in links:
         by_role.setdefault(role, []).append((label_of(target), href_of(target) if is_public else None))
@@ -353,7 +353,7 @@ _COMPARISON_ROUTE = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version
 
 def _compared_runs(request: Request) -> list[Reference]:
     """Return the two runs in the path of a request."""
-    values = list(request.path_params.values())  # in the order of `_COMPARISON_ROUTE`
+    values = list(request.path_params.values())  # as in `_COMPARISON_ROUTE`, the first run's values come first
     return [run_reference(*values[:3]), run_reference(*values[3:6])]
 
 

@@ -17,7 +17,7 @@ from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSess
 from runner.server.store.schema import reference_of, releases
 from runner.server.visible_tree import visible_to
 from runner.server.web.authentication import server_of
-from runner.server.web.browser_session import SESSION, cookie_name, find_session, is_own_form, read_form
+from runner.server.web.browser_session import SESSION_COOKIE, cookie_name, find_session, is_own_form, read_form
 from runner.server.web.pages.runs import release_facts
 from runner.server.web.pages.site import ListingView, Session
 from runner.server.web.responses import PRIVATE, page_response
@@ -42,10 +42,10 @@ class SignInView(View):
     csrf_token: str
 
 
-def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
+def _set_cookie(request: Request, response: Response, name: str, value: str, max_age: int) -> None:
     secure = server_of(request).settings.address.startswith("https:")
     response.set_cookie(
-        cookie_name(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+        cookie_name(request, name), value, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict"
     )
 
 
@@ -74,7 +74,7 @@ def log_in(request: Request, form: Form) -> Response:
     if cookie is None:
         return _sign_in_page(request, "This token is unknown, expired or revoked. Ask the administrator for one.", 401)
     response = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
-    _set_cookie(request, response, SESSION, cookie, SESSION_SECONDS)
+    _set_cookie(request, response, SESSION_COOKIE, cookie, SESSION_SECONDS)
     response.delete_cookie(cookie_name(request, _FORM_COOKIE), path="/")
     return response
 
@@ -100,7 +100,7 @@ def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(
         with server_of(request).database.writing() as connection:
             sign_out(connection, session)
     response = RedirectResponse("/", 303, {"cache-control": PRIVATE})
-    response.delete_cookie(cookie_name(request, SESSION), path="/")
+    response.delete_cookie(cookie_name(request, SESSION_COOKIE), path="/")
     return response
 
 
@@ -112,8 +112,8 @@ def mine(request: Request, session: Session) -> Response:
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
     lines = [ReleaseLine.from_facts(release_facts(row), private_href(reference_of(row))) for row in rows]
-    visible = "Only you and the members of the owning organisations see these releases."
-    lead = [visible if lines else "You have no private releases. Publish one with nip-run publish --private."]
+    audience = "Only you and the members of the owning organisations see these releases."
+    lead = [audience if lines else "You have no private releases. Publish one with nip-run publish --private."]
     lead.append(f"You see private releases of: {', '.join(sorted(viewer.owners))}.")
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     section = [("mine", view.render())]

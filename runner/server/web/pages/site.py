@@ -74,22 +74,23 @@ def site_of(request: Request) -> ServerSite:
 
 
 def missing_page(request: Request, message: str) -> Response:
-    """Return the 404 page. It is the same for hidden and for missing pages, so it does not reveal hidden ones."""
+    """Return the 404 page, which does not reveal whether a release is hidden or does not exist."""
     hint = "Check the address. New releases appear after a few seconds. To see your private releases, open /mine."
     page = ServedPage("Page not found", [("missing", ListingView(lead=(message, hint)).render())])
     return page_response(request, page, status=404, cache_control="no-store")
 
 
-def waiting_page(request: Request, message: str, seconds: int) -> Response:
+def waiting_page(request: Request, message: str, reload_seconds: int) -> Response:
     """Return a page that the browser reloads after this number of seconds."""
-    page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], reload_seconds=seconds)
+    section = ("making", ListingView(lead=(message,)).render())
+    page = ServedPage("In a moment", [section], reload_seconds=reload_seconds)
     response = page_response(request, page, status=503, cache_control="no-store")
-    response.headers["retry-after"] = str(seconds)
+    response.headers["retry-after"] = str(reload_seconds)
     return response
 
 
 def find_board(request: Request) -> BoardSnapshot:
-    """Return the newest board; raise EarlyResponse if the first one is not ready."""
+    """Return the newest board; raise EarlyResponse with a page while the server builds its first one."""
     board = site_of(request).boards.newest
     if board is None:
         message = "The server is building its first boards. This page reloads by itself every few seconds."
