@@ -145,7 +145,7 @@ def test_labels_that_are_replaced_score_all_anew_and_the_end_is_told_with_why(co
     assert abs(values[0] + values[1] - 1.0) <= before["open"]["rounded_to"] + 1e-9
     assert before["relabelled"] is None
     assert after["scored"] > after["relabelled"]
-    assert b"Its labels were replaced at" in served.ask("/competitions/acme/spring").body
+    assert b"Labels were replaced at" in served.ask("/competitions/acme/spring").body
     (served.folder / "one.json").write_text(json.dumps({"labels": {"p1": LABELS["p1"]}, "why": "one was right"}))
     keep(served.folder, "relabel-competition", "acme/spring", "one.json")
     assert contest.score(submission)["scored"] > after["scored"]

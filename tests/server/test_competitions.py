@@ -213,7 +213,9 @@ def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -
     by_release = {row["release"]: row for row in board["board"]}
     (held,) = (row for row in after["held_out"]["metrics"] if row["metric"] == "accuracy")
     assert by_release[after["release"]]["accuracy"] == held["value"]
-    assert {row["rank"] for row in board["board"]} == {1}
+    assert by_release[after["release"]]["rank"] == 1
+    unranked = [row["reason"] for row in board["board"] if row["rank"] is None]
+    assert all("answers" in reason for reason in unranked), "runs of other tests, with the same answers"
     assert [
         [row["metric"] for row in one["metrics"]] for one in (before["open"], after["open"], after["held_out"])
     ] == [["accuracy"]] * 3
@@ -230,9 +232,9 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
     assert asked("mallory")[0] == 403
     assert asked("bob")[0] == 403  # a member of acme, and no owner
     assert asked("alice", dataset="acme/none@1")[0] == 404
-    assert asked("alice", name="cup") == (409, "a competition acme/cup exists; choose another name")
+    assert asked("alice", name="cup") == (409, "a competition acme/cup already exists; choose another name")
     status, said = asked("alice", labels={**LABELS, "q": 1})
-    assert (status, said) == (400, "labels without a row: q")
+    assert (status, said.partition(";")[0]) == (400, "labels without a row: q")
     status, said = asked("alice", labels={"p1": 1})
     assert status == 400
     assert said.startswith("rows without a label: p0, p10, p11 and 36 more")
@@ -271,7 +273,7 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     ]  # fmt: skip
     page = contest.served.ask("/competitions/acme/third")
     assert page.status == 200
-    assert b">acme/claims@1</a>: 40 scored at once" in page.body
+    assert b">acme/claims@1</a>: 40 scored immediately" in page.body
     assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -142,7 +142,7 @@ def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
     slept: list[float] = []
     with git.http(repository.parent, move) as address:
         transport = GitTransport(f"{address}/registry.git", limits=GitLimits(pushes=2), sleep=slept.append)
-        with pytest.raises(ReleaseError, match="other publishers changed main"):
+        with pytest.raises(ReleaseError, match="other publishers changed the branch main"):
             transport.add({"prompts/acme/a/1": [("a", b"a")]}, "never")
         transport.close()
     assert len(pushed) == len(slept) == 2
