@@ -163,7 +163,6 @@ def test_hostile_refusals_are_text() -> None:
         ("tree: its samples are not independent games", "tree"),
         ("unknown task: its saved inputs cannot be read", "unknown task"),
         ("no rollout has a verdict to count", "no verdict"),
-        ("another selection: limit 6 (this list: none)", "another sample"),
         ("its templates use other columns: a (this list: b)", "other columns"),
         (
             "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how",
