@@ -49,7 +49,7 @@ def test_everything_new_says_its_format(folder: Path) -> None:
     training = read_json(run_folder(folder, "learning", "new") / "manifest.json")
     assert (begun["stage"], begun["format"], begun["run"]) == ("begun", 2, training["identity"])
     assert cache_format(folder / "own.sqlite") == 1
-    assert board_format(folder / "new" / "leaderboard.duckdb") == 6
+    assert board_format(folder / "new" / "leaderboard.duckdb") == 7
 
 
 @pytest.mark.full

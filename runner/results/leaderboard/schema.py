@@ -424,7 +424,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank": "the first rank in the run's 95 % confidence set, within its list",
         "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list"},
+    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list; 1 if it favors the one placed lower"},
     "flips": {
         "run_a": "the first run; each pair is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",
