@@ -48,10 +48,6 @@ class SweepPoints:
     """The keys with several values, except the seed."""
     lines: Sequence[SweepLine]
 
-    @property
-    def is_pooled(self) -> bool:
-        return any(line.seeds > 1 for line in self.lines)
-
 
 def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoints]:
     """Return the sweeps among a results folder's rows, pooled over seeds and ranked as in `nip-run sweep`.

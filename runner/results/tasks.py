@@ -2,7 +2,8 @@
 
 Runs are comparable if their task is the same: the same datapoints, from any file and in any order. Only the columns
 that the verifier's templates use count, so provers may see more. In version 1, the columns of all agents counted.
-Ids count, because boards pair the rollouts of two runs by the ids of their datapoints.
+Ids count, because boards pair the rollouts of two runs by the ids of their datapoints. Competitions are an exception:
+their submissions must have all columns of the competition (see `server/competitions/rows.py`).
 """
 
 from __future__ import annotations

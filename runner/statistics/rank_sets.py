@@ -19,7 +19,7 @@ from runner.statistics.significance import ALPHA, holm
 Name = TypeVar("Name", bound=Hashable)
 Pair = tuple[Name, Name]
 PairTests = Callable[[Sequence[tuple[Name, Name]]], Sequence[float]]
-"""Returns the two-sided p-value of each pair."""
+"""Returns the two-sided p-value of each pair, whose first system is placed first; 1 if the test favors the second."""
 
 MAX_PAIRWISE = 50
 """The most systems of which all pairs are tested; of more, each is tested against the leader only."""

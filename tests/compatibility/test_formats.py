@@ -49,7 +49,7 @@ def test_everything_new_says_its_format(folder: Path) -> None:
     training = read_json(run_folder(folder, "learning", "new") / "manifest.json")
     assert (begun["stage"], begun["format"], begun["run"]) == ("begun", 2, training["identity"])
     assert cache_format(folder / "own.sqlite") == 1
-    assert board_format(folder / "new" / "leaderboard.duckdb") == 6
+    assert board_format(folder / "new" / "leaderboard.duckdb") == 7
 
 
 @pytest.mark.full
@@ -66,7 +66,7 @@ def test_what_0_1_0_began_goes_on_as_it_was_begun(folder: Path) -> None:
     assert len({record["sample"][1] for record in journal(run)}) == 3
     assert cache_format(folder / "cache.sqlite") == 0
     assert read_json(run / "manifest.json")["format"] == 1
-    assert board_format(board) == 6
+    assert board_format(board) == 7
 
 
 # What a newer nip-run wrote
@@ -104,7 +104,7 @@ def newer_cache(folder: Path) -> Path:
 def newer_board(folder: Path) -> Path:
     path = folder / "results" / "leaderboard.duckdb"
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE format AS SELECT 7 AS version")
+        connection.execute("CREATE TABLE format AS SELECT 8 AS version")
     return path
 
 
@@ -137,7 +137,7 @@ def test_what_is_newer_is_refused_and_nothing_is_changed(folder: Path, name: str
     assert refused.code == 1
     begins = str(path.relative_to(folder)) if name != "explain misses" else "results/runs/served"
     assert any(line.startswith(begins) for line in refused.err.splitlines())
-    newer, known = {".jsonl": (3, 2), ".duckdb": (7, 6)}.get(path.suffix, (2, 1))
+    newer, known = {".jsonl": (3, 2), ".duckdb": (8, 7)}.get(path.suffix, (2, 1))
     said = f"{path.name} was written by a newer nip-run (its format is {newer}, this one knows up to {known}); upgrade"
     assert said in refused.err
     assert contents(folder) == before

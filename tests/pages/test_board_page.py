@@ -11,7 +11,7 @@ import pytest
 from runner.cli.main import main
 from runner.pages.boards.lists import BoardPage, local_board
 from runner.pages.boards.marks import FALLBACK_KIND, mark_of
-from runner.pages.boards.page import MAX_PLAIN_ROWS
+from runner.pages.boards.page import MAX_PLAIN_ROWS, board_site
 from runner.pages.sweeps import short_names
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
 from runner.registry.lineage.descriptions import NO_WEIGHTS
@@ -66,11 +66,28 @@ def test_a_sweep_is_pooled_and_ranked_as_the_command_has_it(results: Results) ->
     found = nip_run_here("sweep", "swept/spec.yaml", "--json", cwd=results.path.parent)
     rows = json.loads(found.stdout)
     (sweep,) = (sweep for listed in local_board(results).lists for sweep in listed.sweeps)
-    assert sweep.is_pooled
+    assert {line.seeds for line in sweep.lines} == {2}
     assert [(dict(line.point), line.value, line.low, line.n, list(line.rank or ())) for line in sweep.lines] == [
         (row["point"], *(row["metrics"]["accuracy"][name] for name in ("value", "ci_low", "n")), row["rank"])
         for row in rows
     ]
+
+
+@pytest.mark.full
+def test_each_table_with_ranks_says_how_they_were_determined(results: Results) -> None:
+    board = local_board(results)
+    page = read(board_page(board)).text
+    tables = sum(bool(listed.ranked) + len(listed.sweeps) for listed in board.lists)
+    assert tables >= 3
+    assert page.count("rank: 95 % confidence set of ranks, from tests of all pairs") == tables
+
+
+def test_ranks_of_more_than_50_rows_say_that_only_the_first_is_tested_even_with_a_script() -> None:
+    board = made_board(*(board_row(release=f"run/acme/r{n}@1") for n in range(60)))
+    (section,) = (section for section in board_site(board, lambda *_: None).sections if section.route != "board")
+    shown, plain = section.html.split('<div class="unscripted">')
+    assert "tests of each row with the first only, because there are 60" in shown
+    assert "Ordered by accuracy" in plain
 
 
 def test_a_board_that_is_not_there_or_has_one_row_has_a_page(tmp_path: Path) -> None:
@@ -163,7 +180,6 @@ def test_hostile_refusals_are_text() -> None:
         ("tree: its samples are not independent games", "tree"),
         ("unknown task: its saved inputs cannot be read", "unknown task"),
         ("no rollout has a verdict to count", "no verdict"),
-        ("another selection: limit 6 (this list: none)", "another sample"),
         ("its templates use other columns: a (this list: b)", "other columns"),
         (
             "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how",

@@ -48,6 +48,19 @@ def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
         assert f"/pair/{flip.base_rollout}/{flip.other_rollout}" in section.html
 
 
+@pytest.mark.gate
+def test_the_page_names_datapoints_that_are_left_out(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=12, fine_tune=None)
+    for size in (12, 4):
+        run(load_spec(path, [f"dataset.limit={size}"]), tmp_path / "results", run_id=f"of-{size}")
+    results = Results(tmp_path / "results")
+    made, _ = pieces([results.run("of-12"), results.run("of-4")])
+    (section,) = made.sections
+    assert "Datapoints of of-12 that are left out" in section.html
+    assert "the other run lacks them: 8 (such as p10, p11, p4, p5, p6)." in section.html
+    assert "Datapoints of of-4" not in section.html
+
+
 @pytest.mark.full
 def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
     made, data = pieces(runs[:2])

@@ -194,6 +194,7 @@ def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) 
     found = Summary(html)
     assert html.count("<svg") == html.count("Accuracy of each point</title>") == 1  # and none of each run
     assert html.index("Points of the sweep") < html.index("Runs side by side")
+    assert "rank: 95 % confidence set of ranks, from tests of all pairs" in html
     assert [row["Run"] for row in found.table("Runs side by side")] == list(names)
     assert {f"#/run/{name}" for name in names} <= found.links.keys()
     (point,) = found.table("Points of the sweep")

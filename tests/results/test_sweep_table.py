@@ -125,9 +125,11 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
     specs = load_specs(path)
     alone = sweep_table(run_sweep(specs, tmp_path / "results"))
     assert [row.rank for row in alone] == [None, None]
-    assert {row.reason for row in alone} == {
-        "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
-    }
+    first, second = (row.run_ids[0] for row in alone)
+    assert [row.reason for row in alone] == [
+        f"alone with its task; against {second}: datapoints differ: 2 additional (such as 'p2')",
+        f"alone with its task; against {first}: datapoints differ: 2 missing (such as 'p2')",
+    ]
 
 
 @pytest.mark.full

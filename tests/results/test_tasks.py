@@ -35,6 +35,8 @@ SOLO = {
 }
 LOST = "returns x + 3."
 """In the request of one datapoint, which is refused as malformed: its rollout is lost in transport."""
+OTHER_DATAPOINTS = "other datapoints, such as {}: ids, groups, labels or contents differ; `nip-run compare` says how"
+ALSO = "settings that also differ:"
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +86,8 @@ def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
         "lost": "incomplete: 1 of 6 rollouts lost in transport",
         "replay": "replay of good",
         "tree": "tree: its samples are not independent games",
-        "split": "another selection: split train (this list: test); limit 4 (this list: 6)",
-        "limit": "another selection: limit 5 (this list: 6)",
+        "split": f"{OTHER_DATAPOINTS.format('p0')}; {ALSO} split train (this list: test), limit 4 (this list: 6)",
+        "limit": f"{OTHER_DATAPOINTS.format('p5')}; {ALSO} limit 5 (this list: 6)",
     }
     assert {name for name, row in found.items() if row["rank"] is not None} == set(good)
     assert sorted(found[name]["rank"] for name in good) in ([1, 1], [1, 2])
@@ -210,6 +212,52 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
     played(path, results, run_id="told")
     with pytest.raises(UsageError, match=r"other columns \(question, solution instead of hint, question, solution\)"):
         compare_systems([["told"]], Results(results), baseline="solo_verifier")
+
+
+# Reasons
+
+
+@pytest.mark.gate
+def test_a_reason_names_the_cause_first_and_then_settings_that_also_differ(tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
+    for seed in (1, 2):
+        played(path, results, *ALONE, f"seed={seed}", run_id=f"listed{seed}")
+    data, prompts = tmp_path / "spec" / "data.jsonl", tmp_path / "spec" / "prompts"
+    lines = data.read_text()
+    data.write_text(lines.replace("returns x + 3", "gives x + 3"))
+    played(path, results, *ALONE, "dataset.shuffle=true", run_id="shuffled")
+    data.write_text(lines.replace("returns x + 5", "gives x + 5"))
+    played(path, results, *ALONE, "dataset.shuffle=true", "dataset.limit=6", run_id="limited")
+    data.write_text(lines)
+    (prompts / "verifier.jinja").write_text((prompts / "verifier.jinja").read_text() + "\nHint: {{ hint }}\n")
+    played(path, results, "dataset.limit=6", run_id="told")
+    reasons = {name: row["reason"] for name, row in board(results).items() if row["reason"]}
+    limit, columns = "limit 6 (this list: none)", "its templates use other columns:"
+    assert reasons == {
+        "shuffled": OTHER_DATAPOINTS.format("p3"),
+        "limited": f"{OTHER_DATAPOINTS.format('p5')}; {ALSO} {limit}, shuffle true (this list: false)",
+        "told": f"{columns} hint, question, solution (this list: question, solution); {ALSO} {limit}",
+    }
+
+
+@pytest.mark.gate
+def test_a_sweep_names_the_columns_that_make_two_points_other_tasks(tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
+    played(path, results, run_id="plain")
+    prompts = tmp_path / "spec" / "prompts"
+    (prompts / "verifier.jinja").write_text((prompts / "verifier.jinja").read_text() + "\nHint: {{ hint }}\n")
+    played(path, results, run_id="told")
+    points = [SweepPoint("debate", name, {"prompts": name}, 7) for name in ("plain", "told")]
+    columns = "its verifier's templates use other columns"
+    both, one = "hint, question, solution", "question, solution"
+    assert [row.reason for row in sweep_rows(points, Results(results))] == [
+        f"alone with its task; against told: {columns} ({one} instead of {both})",
+        f"alone with its task; against plain: {columns} ({both} instead of {one})",
+    ]
+    one_point = [replace(point, point={}, seed=seed) for seed, point in enumerate(points)]
+    assert [row.reason for row in sweep_rows(one_point, Results(results))] == [
+        f"its seeds have different tasks; told against plain: {columns} ({both} instead of {one})"
+    ]
 
 
 # Datapoints

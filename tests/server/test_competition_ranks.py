@@ -49,5 +49,8 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     assert rows["run/mallory/again@1"]["reason"] == "its answers are a replay of another run"
     assert [row["rank"] is None for row in rows.values()] == [False, False, True, True, True]
     page = served.ask("/competitions/acme/fair").body.decode()
+    method = "rank: 95 % confidence set of ranks, from unpaired tests (by the published numbers) of all pairs"
+    assert served.ask(FAIR).json["rank_method"] == method
+    assert method in page
     for name in ("mine", "forced", "again"):
         assert str(rows[f"run/{'bob' if name == 'forced' else 'mallory'}/{name}@1"]["reason"]).partition(":")[0] in page

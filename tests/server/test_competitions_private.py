@@ -229,6 +229,21 @@ def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have
     assert records.board(ANYBODY, CLOSES)["ranked_by"] == HELD_PART
 
 
+def test_a_board_says_that_tests_are_unpaired_and_of_many_submissions_against_the_first_only(records: Records) -> None:
+    records.connection.execute(update(competitions).values(day_limit=1000))
+    for number in range(51):
+        records.submitted("mallory", f"m{number}")
+        records.scored()
+        if number == 49:
+            assert records.board(ANYBODY)["rank_method"].endswith(
+                "unpaired tests (by the published numbers) of all pairs"
+            )
+    assert records.board(ANYBODY)["rank_method"] == (
+        "rank: 95 % confidence set of ranks, from unpaired tests (by the published numbers) of each row with the first "
+        "only, because there are 51"
+    )
+
+
 @pytest.mark.full
 def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()

@@ -12,8 +12,9 @@ before it changes anything. If you change a format, raise its number here, and c
     cache         SQLite's `user_version`; from 1 on it has the table `answers`, which version 0 may lack
     leaderboard   the table `format`; from 2 on it has the table `datapoints` and tasks, from 3 on the ranks of tied
                   rows, and more columns, from 4 on the runs that share answers, from 5 on ranks by tests of all pairs,
-                  from 6 on tasks by the columns that the verifier sees. An older board is updated from the run folders:
-                  in memory when it is queried, in the file when a run is appended
+                  from 6 on tasks by the columns that the verifier sees, from 7 on tests that separate runs only in the
+                  order of their accuracies. An older board is updated from the run folders: in memory when it is
+                  queried, in the file when a run is appended
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from runner.base.errors import NewerFormatError, RunError
 RUN_FOLDER = 1
 LOG_FORMAT = 2
 CACHE = 1
-LEADERBOARD = 6
+LEADERBOARD = 7
 
 KEY = "format"
 

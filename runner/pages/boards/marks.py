@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("tree", ("tree:",), "The run samples several answers per step, so its games are not independent."),
     ("unknown task", ("unknown task",), "The run's saved datapoints cannot be read."),
     ("no verdict", ("no rollout has a verdict",), "No game has a verdict to count."),
-    ("another sample", ("another selection", "other datapoints"), "The run has other datapoints than this list."),
+    ("another sample", ("other datapoints",), "The run has other datapoints than this list."),
     ("other columns", ("its templates use other columns",), "The verifier's prompts use other columns of the dataset."),
     ("stopped", ("stopped once decided",), "The run stopped once its result was decided, as its interval allows."),
     ("again", ("plays ",), "The run plays a published run again."),

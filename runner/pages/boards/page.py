@@ -98,11 +98,12 @@ class BoardLine(NamedTuple):
 
 
 class SweepTable(NamedTuple):
-    """A sweep, the values of its keys in each line, and its chart."""
+    """A sweep, the values of its keys in each line, its chart, and how its lines are ranked."""
 
     sweep: SweepPoints
     lines: Sequence[tuple[SweepLine, Sequence[str]]]
     chart: Markup | None
+    rank_method: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,9 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
                 sweep,
                 [(line, [text_of(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
                 sweep_chart(sweep, str(index)),
+                describe_ranks(
+                    len(listed.ranked) if board.is_published else sum(line.rank is not None for line in sweep.lines)
+                ),
             )
             for index, sweep in enumerate(listed.sweeps)
         ],

@@ -15,6 +15,7 @@ from runner.pages.html import render_template
 from runner.pages.report.run import RunPage
 from runner.pages.site import Section
 from runner.pages.sweeps import short_names
+from runner.results.leaderboard.model import describe_ranks
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.manifest import Manifest
@@ -39,6 +40,7 @@ class SweepView:
     short_names: str
     forest: Markup | None
     points: Sequence[tuple[SweepRow, SweepValue]]
+    rank_method: str
     advice: str | None
     """The next step if runs are not on the board."""
 
@@ -90,7 +92,8 @@ def _sweep(pages: Sequence[RunPage]) -> SweepView | None:
     rows.sort(key=lambda row: -1.0 if (value := row.metrics[RANKING_METRIC].value) is None else value, reverse=True)
     swept = list(dict.fromkeys(key for row in rows for key in row.point))
     points = [(row, row.metrics[RANKING_METRIC]) for row in rows]
-    return SweepView(swept, ", ".join(short_names(swept).values()), _forest(rows), points, _advice(rows))
+    rank_method = describe_ranks(sum(row.rank is not None for row in rows))
+    return SweepView(swept, ", ".join(short_names(swept).values()), _forest(rows), points, rank_method, _advice(rows))
 
 
 def _forest(rows: Sequence[SweepRow]) -> Markup | None:

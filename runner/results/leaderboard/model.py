@@ -29,10 +29,10 @@ def rank(values: Iterable[tuple[Name, float]], p_values: PairTests[Name]) -> dic
     return rank_sets([name for name, _ in order], p_values)
 
 
-def describe_ranks(count: int) -> str:
-    """Return one line that says how the ranks of a list with `count` ranked rows were determined."""
-    tests = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
-    return f"rank: 95 % confidence set of ranks, from tests of {tests}"
+def describe_ranks(count: int, tests: str = "tests") -> str:
+    """Return one line that says how the ranks of a list with `count` ranked rows were determined, by which `tests`."""
+    pairs = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
+    return f"rank: 95 % confidence set of ranks, from {tests} of {pairs}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -70,16 +70,17 @@ class RankedSystem:
 def pair_p_values(
     run_query: RunQuery, pairs: Sequence[tuple[str, str]], systems: Mapping[str, RankedSystem]
 ) -> dict[tuple[str, str], float]:
-    """Return the p-value of each pair of systems; see `Pairs`.
+    """Return the p-value of each pair of systems, the one that is placed first and the other one; see `Pairs`.
 
-    If a stopping rule ended a run of one of the two, p is 1 unless their intervals do not overlap. A query compares one
+    If the test favors the other one, p is 1: with lost games, two accuracies may come from different datapoints. If a
+    stopping rule ended a run of one of the two, p is 1 unless their intervals do not overlap. A query compares one
     system with many others, so a new system on a board needs one query.
     """
     untested: dict[str, set[str]] = {name: set() for pair in pairs for name in pair}
     for first, second in pairs:
         untested[first].add(second)
         untested[second].add(first)
-    tested: dict[frozenset[str], float] = {}
+    tested: dict[frozenset[str], tuple[float, str]] = {}
     while any(untested.values()):
         hub = max(sorted(untested), key=lambda name: len(untested[name]))
         others = sorted(untested[hub])
@@ -89,19 +90,25 @@ def pair_p_values(
         for other in others:
             untested[other].discard(hub)
         untested[hub] = set()
-    return {pair: tested[frozenset(pair)] for pair in pairs}
+    results = {pair: tested[frozenset(pair)] for pair in pairs}
+    return {pair: 1.0 if favored == pair[1] else p for pair, (p, favored) in results.items()}
 
 
 def _p_values(
     run_query: RunQuery, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]
-) -> Iterator[float]:
+) -> Iterator[tuple[float, str]]:
+    """Yield for each of the other systems the p-value of its pair with `hub`, and the name of the favored system."""
     for start in range(0, len(others), AT_ONCE):
         batch = others[start : start + AT_ONCE]
         runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
         names, ids = ([row[column] for row in runs] for column in (0, 1))
         rows = run_query(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
-        by_name = {name: _p_value(Pairs(*lists), systems[hub], systems[name]) for name, *lists in rows}
-        yield from (by_name.get(name, 1.0) for name in batch)
+        pairs = {name: Pairs(*lists) for name, *lists in rows}
+        p_values = {name: _p_value(pairs[name], systems[hub], systems[name]) for name in pairs}
+        yield from (
+            (p_values[name], name if sum(pairs[name].sums) > 0 else hub) if name in pairs else (1.0, hub)
+            for name in batch
+        )
 
 
 def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
@@ -140,7 +147,9 @@ class _StoredTests:
 
     def p_values(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         keys = [_key(*pair) for pair in pairs]
-        self._stored |= pair_p_values(self._run_query, [key for key in keys if key not in self._stored], self._systems)
+        new_pairs = [pair for pair, key in zip(pairs, keys, strict=True) if key not in self._stored]
+        new_p_values = pair_p_values(self._run_query, new_pairs, self._systems)
+        self._stored |= {_key(*pair): p for pair, p in new_p_values.items()}
         self.used |= {key: self._stored[key] for key in keys}
         return [self._stored[key] for key in keys]
 

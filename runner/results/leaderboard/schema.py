@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE)
 """
 
 _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
-"""The columns of `runs` that a reason names if they differ between the tasks of two runs."""
+"""The columns of `runs` that a reason names after its cause, if they differ between two runs of different tasks."""
 
 LOST_TOO_MANY_SQL = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
 """SQL for whether a run lost too many rollouts. It uses the counts, since runs of 0.1.0 have no status for this."""
@@ -90,7 +90,10 @@ END
 def _difference_sql(name: str) -> str:
     """Return SQL that describes how a column of a run differs from the runs of its list; NULL if it does not."""
     row, listed = (f"coalesce({alias}.\"{name}\"::VARCHAR, 'none')" for alias in ("o", "l"))
-    return f"CASE WHEN {row} <> {listed} THEN '{name} ' || {row} || ' (this list: ' || {listed} || ')' END"
+    differs = f"{row} <> {listed}"
+    if name == "shuffle":  # the order of datapoints matters only if some are left out
+        differs += """ AND (coalesce(o."limit", l."limit") IS NOT NULL OR 'label' IN (o.balance, l.balance))"""
+    return f"CASE WHEN {differs} THEN '{name} ' || {row} || ' (this list: ' || {listed} || ')' END"
 
 
 _DIFFERENCES = ", ".join(map(_difference_sql, _SELECTION))
@@ -180,7 +183,8 @@ WITH measured AS (
     GROUP BY ALL
 ), listed AS MATERIALIZED (
     SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_own, l.template_columns AS their_columns,
-        l.first_run, concat_ws('; ', {_DIFFERENCES}) AS differences
+        l.first_run, concat_ws(', ', {_DIFFERENCES}) AS differences,
+        CASE WHEN differences = '' THEN '' ELSE '; settings that also differ: ' || differences END AS settings
     FROM measured o JOIN lists l ON l.benchmark = o.benchmark AND l.place = coalesce(
         (SELECT own.place FROM lists own WHERE own.benchmark = o.benchmark AND own.task = o.task), 1
     )
@@ -188,7 +192,7 @@ WITH measured AS (
     SELECT run, datapoint_id, count(*) = 1 OR count(DISTINCT {{l: label, c: content_sha256}}) > 1 AS is_seen
     FROM (
         SELECT run_id AS run, unnest([run_id, first_run]) AS played_by FROM listed
-        WHERE NOT is_own AND unranked_reason IS NULL AND differences = ''
+        WHERE NOT is_own AND unranked_reason IS NULL AND coalesce(template_columns = their_columns, true)
     ) JOIN datapoints ON datapoints.run_id = played_by
     GROUP BY run, datapoint_id HAVING is_seen OR count(DISTINCT "group") > 1
 ), examples AS (
@@ -200,10 +204,10 @@ SELECT
     CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank END AS rank,
     CASE
         WHEN unranked_reason IS NOT NULL THEN unranked_reason
-        WHEN NOT is_own AND differences <> '' THEN {Unranked.OTHER_SELECTION.sql(differences="differences")}
         WHEN NOT is_own AND template_columns <> their_columns
-            THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns")}
-        WHEN NOT is_own THEN {Unranked.OTHER_DATAPOINTS.sql(datapoint="coalesce(example, 'unknown ones')")}
+            THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns", settings="settings")}
+        WHEN NOT is_own
+            THEN {Unranked.OTHER_DATAPOINTS.sql(datapoint="coalesce(example, 'unknown ones')", settings="settings")}
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
@@ -420,7 +424,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank": "the first rank in the run's 95 % confidence set, within its list",
         "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list"},
+    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list; 1 if it favors the one placed lower"},
     "flips": {
         "run_a": "the first run; each pair is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import RunError
 from runner.results.leaderboard.model import RankRange, rank
 from runner.results.leaderboard.ranks import RankedSystem, pair_p_values
 from runner.results.leaderboard.results_folder import Results
@@ -20,6 +21,7 @@ from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, metric_named
+from runner.results.tasks import describe_task_difference
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
 if TYPE_CHECKING:
@@ -97,8 +99,10 @@ class SweepRow:
 class _BoardData:
     """The board's data about the runs of a sweep."""
 
+    results: Results
     status: dict[str, str] = field(default_factory=dict)
     task: dict[str, str | None] = field(default_factory=dict)
+    group_by: dict[str, str | None] = field(default_factory=dict)
     unranked_reason: dict[str, str | None] = field(default_factory=dict)
     source: dict[str, str | None] = field(default_factory=dict)
     """For each run, another run with more than half of the same answers."""
@@ -112,6 +116,14 @@ class _BoardData:
     """Returns metrics over the verdicts of several runs together."""
     stopped: set[str] = field(default_factory=set)
     """The runs that a stopping rule ended."""
+
+    def describe_difference(self, run_id: str, other: str) -> str:
+        """Return how the task of a run differs from that of another run."""
+        first, second = self.results.run(other), self.results.run(run_id)
+        try:
+            return describe_task_difference(first, second, (self.group_by[other], self.group_by[run_id]))
+        except (OSError, ValueError, RunError):
+            return "unknown, because saved inputs cannot be read"
 
 
 NOT_ON_BOARD = "not on the board"
@@ -156,20 +168,28 @@ class _System:
         self.played = [point.run_id for point in points if data.status.get(point.run_id) in PLAYED]
         statuses = {point.run_id: data.status.get(point.run_id, "not started") for point in points}
         self.missing = {run_id: status for run_id, status in statuses.items() if status != Status.DONE}
-        tasks = {data.task.get(run_id) for run_id in self.played}
-        self.task = tasks.pop() if len(tasks) == 1 else None
-        self._has_tasks = bool(tasks)
+        self._first_runs: dict[str | None, str] = {}
+        for run_id in self.played:
+            self._first_runs.setdefault(data.task.get(run_id), run_id)
+        self.task = next(iter(self._first_runs)) if len(self._first_runs) == 1 else None
 
-    @property
+    @cached_property
     def unranked_reason(self) -> str | None:
         """The reason why the system is unranked regardless of other rows."""
         if self.missing:
             run_id, status = next(iter(self.missing.items()))
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             return Unranked.MISSING_RUNS.format(runs=f"{run_id}{more}", status=status)
-        if self._has_tasks:
-            return str(Unranked.SEVERAL_TASKS)
+        if len(self._first_runs) > 1:
+            other, run_id, *_ = self._first_runs.values()
+            difference = self._data.describe_difference(run_id, other)
+            return Unranked.SEVERAL_TASKS.format(run=run_id, other=other, difference=difference)
         return next((reason for run_id in self.played if (reason := self._data.unranked_reason.get(run_id))), None)
+
+    def describe_alone(self, other: _System) -> str:
+        """Return the reason why the system, alone with its task, is unranked; `other` has another task."""
+        run_id, other_run = self.played[0], other.played[0]
+        return Unranked.ALONE.format(other=other_run, difference=self._data.describe_difference(run_id, other_run))
 
     def pooled(self, metric: str) -> PooledMean:
         seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
@@ -252,9 +272,10 @@ def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange
         if row.unranked_reason is None:
             by_task[row.task].append(index)
     ranks: dict[int, RankRange | str] = {}
-    for indices in by_task.values():
-        if len(indices) == 1 and len(by_task) > 1:
-            ranks[indices[0]] = str(Unranked.ALONE)
+    for task, indices in by_task.items():
+        others = [rows[other_indices[0]] for other_task, other_indices in by_task.items() if other_task != task]
+        if len(indices) == 1 and others:
+            ranks[indices[0]] = rows[indices[0]].describe_alone(others[0])
             continue
         ranks |= _rank_task({index: rows[index] for index in indices}, results)
     return ranks
@@ -273,7 +294,7 @@ def _rank_task(rows: Mapping[int, _System], results: Results) -> dict[int, RankR
 
 
 _RUNS_SQL = f"""
-SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
+SELECT r.run_id, r.status, r.task, r.group_by, r.cost_usd, r.stopped IS NOT NULL,
     CASE WHEN r.kind <> 'benchmark' THEN {Unranked.TRAINING_RUN.sql()} ELSE coalesce({UNRANKED_SQL}, c.reason) END,
     c.source
 FROM runs r
@@ -298,15 +319,16 @@ FROM metrics WHERE list_contains(?, run_id)
 
 
 def _load_board_data(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, writes: bool) -> _BoardData:
-    data, names, ids = _BoardData(), list(metrics), list(run_ids)
+    data, names, ids = _BoardData(results), list(metrics), list(run_ids)
     statuses = _statuses(ids, results, writes=writes)
     if not results.board.path.is_file():
         data.status = statuses
         if NOT_ON_BOARD not in statuses.values():
             check_metrics(names, (), ())
         return data
-    for run_id, status, task, cost, stopped, unranked_reason, source in results.board.query(_RUNS_SQL, [ids])[1]:
-        data.status[run_id], data.task[run_id], data.cost[run_id] = status, task, cost
+    for row in results.board.query(_RUNS_SQL, [ids])[1]:
+        run_id, status, task, group_by, cost, stopped, unranked_reason, source = row
+        data.status[run_id], data.task[run_id], data.group_by[run_id], data.cost[run_id] = status, task, group_by, cost
         data.unranked_reason[run_id], data.source[run_id] = unranked_reason, source
         if stopped:
             data.stopped.add(run_id)

@@ -22,14 +22,14 @@ class Unranked(StrEnum):
     SHARED_ANSWERS = (
         "not a sample of its own: {shared} of its {verdicts} verdicts come from answers that it shares with {other}"
     )
-    OTHER_SELECTION = "another selection: {differences}"
-    OTHER_COLUMNS = "its templates use other columns: {columns} (this list: {others})"
+    OTHER_COLUMNS = "its templates use other columns: {columns} (this list: {others}){settings}"
     OTHER_DATAPOINTS = (
         "other datapoints, such as {datapoint}: ids, groups, labels or contents differ; `nip-run compare` says how"
+        "{settings}"
     )
     TRAINING_RUN = "a training run"
-    SEVERAL_TASKS = "its seeds play different datapoints"
-    ALONE = "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
+    SEVERAL_TASKS = "its seeds have different tasks; {run} against {other}: {difference}"
+    ALONE = "alone with its task; against {other}: {difference}"
     MISSING_RUNS = "{runs}: {status}"
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 
@@ -46,8 +46,8 @@ class Unranked(StrEnum):
     @property
     def _pattern(self) -> str:
         parts = re.split(r"\{\w+\}", self.value)
-        return ".+".join(map(re.escape, parts))
+        return ".*".join(map(re.escape, parts))
 
 
-OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
+OTHER_TASK = (Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
 """The reasons of rows that are shown below the list of another task."""

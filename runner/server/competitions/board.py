@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 from runner.base.errors import NotFoundError
 from runner.documents.releases.reference import Reference
 from runner.results.answer_origins import AnswerOrigins
-from runner.results.leaderboard.model import RankedRow, rank
+from runner.results.leaderboard.model import RankedRow, describe_ranks, rank
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
@@ -87,10 +87,13 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
         )
         for row in connection.execute(query).mappings()
     ]
+    board = _rank_rows(scored)
+    ranked = sum(row.rank is not None for row in board)
     return {
         **description, "copied_from": find_original_dataset(connection, viewer, competition["id"]),
         "rows_open": rows - held_rows, "rows_held_out": held_rows, "ranked_by": part,
-        "board": [row.to_json() for row in _rank_rows(scored)],
+        "rank_method": describe_ranks(ranked, "unpaired tests (by the published numbers)"),
+        "board": [row.to_json() for row in board],
         "submissions": [{"owner": name, "count": count} for name, count in sorted(owner_counts.items())],
     }  # fmt: skip
 

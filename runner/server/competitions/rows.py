@@ -1,4 +1,9 @@
-"""Computes a hash of the rows of a competition or run. A run is a submission if both have the same hash."""
+"""Computes a hash of the rows of a competition or run. A run is a submission if both have the same hash.
+
+The hash has all columns of the rows. On other boards, only the columns that the verifier's templates use define the
+task (`results/tasks.py`). A competition cannot know these columns, since each participant writes the templates. And as
+its labels are secret, a column that a participant adds could bring somebody's guesses of them into the prompts.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,10 @@ from runner import query
 from runner.base.storage.format_versions import LEADERBOARD
 from runner.results.leaderboard import sql_tests
 from runner.results.leaderboard.database import FILE
+from runner.results.leaderboard.ranks import rank_rows
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sql_tests import paired_test
+from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
 from tests.results.comparison.test_command import said
 
@@ -42,6 +44,26 @@ def test_rows_that_no_test_tells_apart_share_a_range_of_ranks(tmp_path: Path) ->
         assert any(line.split()[:2] == [shown, row["run_id"]] for line in table.splitlines())
     with duckdb.connect(str(results / FILE), read_only=True) as plain:
         assert plain.execute(question).fetchall() == query(question, results).fetchall()
+
+
+@pytest.mark.gate
+def test_a_test_against_the_order_of_accuracies_separates_no_runs(tmp_path: Path) -> None:
+    """With lost games, accuracies come from different rows: `first` has 54 of 60 right, `second` has 60 of 100."""
+    path, results = solo_spec(tmp_path, size=100), tmp_path / "results"
+    planted(path, results, "first", lambda i, _: i < 54, "rollouts.max_transport_failed=0.5", other_system(1))
+    planted(path, results, "second", lambda i, _: i < 60, other_system(2))
+    with duckdb.connect(str(results / FILE)) as board:
+        lost = "run_id = 'first' AND substr(datapoint_id, 2)::INT >= 60"
+        board.execute(f"UPDATE rollouts SET correct = NULL, outcome = 'transport_failed' WHERE {lost}")
+        board.execute("UPDATE metrics SET value = 0.9 WHERE run_id = 'first' AND metric = 'accuracy'")
+        board.execute("DELETE FROM rank_tests")
+        rank_rows(board)
+    ((p, difference),) = query("SELECT p, difference FROM comparisons WHERE run_a = 'first'", results).fetchall()
+    assert (p, difference) == (pytest.approx(2 / 2**6), 0.1)
+    ranks = "SELECT run_id, rank, rank_last FROM leaderboard ORDER BY run_id"
+    assert query(ranks, results).fetchall() == [("first", 1, 2), ("second", 1, 2)]
+    points = [SweepPoint(name, name, {}, 7) for name in ("first", "second")]
+    assert [row.rank for row in sweep_rows(points, Results(results))] == [(1, 2), (1, 2)]
 
 
 @pytest.mark.full

@@ -168,6 +168,8 @@ class CompetitionBoardResponse(CompetitionResponse):
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
+    rank_method: str
+    """The method of ranking: unpaired tests, of all pairs or, with many submissions, of each with the first only."""
     board: list[SubmissionRow]
     submissions: list[OwnerSubmissions]
 
