@@ -26,11 +26,14 @@ from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
-SPARE_GAMES = 100_000
-"""Number of games that a run may plan without any answers, if it may stop early, is not finished, or judges debates."""
+MAX_UNANSWERED_GAMES = 100_000
+"""Maximum number of planned games of some runs with an empty journal.
 
-SPARE_GAMES_PER_ANSWER = 1_000
-"""Number of games that such a run may plan, in addition to `SPARE_GAMES`, for each of its answers."""
+Runs that may stop early, are unfinished, or judge debates have answers for only some of their planned games.
+"""
+
+UNANSWERED_GAMES_PER_ANSWER = 1_000
+"""Number of games that such a run may plan, in addition to `MAX_UNANSWERED_GAMES`, for each of its answers."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[Rec
     """Recompute a run from its journal, in a temporary folder, which is in `parent` or in the system's default folder.
 
     Raises:
-        RunDirectoryError: the spec or inputs changed after the run, or plan more games than the journal has.
+        RunDirectoryError: the spec or inputs were changed after the run, or the run claims more games than its journal has answers for.
         RunError, SpecError: a file of the run is missing or damaged.
     """
     plan = played_plan(folder)
@@ -90,7 +93,7 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
     planned, rollouts = plan.blocks * len(plan.variants), manifest.rollouts or 0
     max_planned, max_rollouts = record_count, max(record_count, 1) * (plan.shape.branches if plan.shape else 1)
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
-        max_planned = SPARE_GAMES_PER_ANSWER * record_count + SPARE_GAMES
+        max_planned = UNANSWERED_GAMES_PER_ANSWER * record_count + MAX_UNANSWERED_GAMES
     if planned > max_planned or rollouts > max_rollouts:
         raise RunDirectoryError(
             f"{folder.path} is not the run that was played: its manifest and spec claim {max(planned, rollouts):,} "
@@ -99,7 +102,7 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, which releases do not have, and the hashes of its tables and metrics.
+    """Write the tables of a fetched run, because releases contain no tables. Also write the hashes of tables and metrics.
 
     Raises as `recompute_run`.
     """

@@ -189,7 +189,7 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
     if naming.licence is None:
         reason = "no license was given (--license)"
     elif weights.size > MAX_WEIGHTS_BYTES or len(paths) > MAX_WEIGHT_FILES:
-        limit = f"at most {MAX_WEIGHTS_BYTES:,} in {MAX_WEIGHT_FILES} are sent"
+        limit = f"at most {MAX_WEIGHTS_BYTES:,} bytes in {MAX_WEIGHT_FILES} files are published"
         reason = f"{weights.size:,} bytes in {len(paths)} files; {limit}"
     elif any(path.is_symlink() for path in paths.values()):
         reason = "they include symbolic links"
@@ -212,8 +212,8 @@ def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
 def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the effort of each training in a run (`steps`), and their sum (`own`).
 
-    `continues` is the release or run that trained the start model. Its effort is in its own release, so then the effort
-    of all training (`in all`) is None; `nip-run history` adds it up.
+    If the start model was trained before, `continues` names the release or run that trained it. The effort of all
+    training (`in all`) is then None, because it is in several releases; `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [

@@ -36,8 +36,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    If a model group replays another run, the plan uses the other run's hash from the manifest. So the rollout ids stay
-    the same if the other run has more games by now.
+    Rollout ids depend on the hash of a replayed run. The plan uses the hash that the manifest recorded, because the
+    replayed run may have got more games since.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -88,8 +88,8 @@ def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     later games, which were in progress at that moment.
     """
     manifest = folder.manifest()
-    was_stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
-    return islice(plan.jobs(), manifest.rollouts if was_stopped_early else None)
+    may_have_stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
+    return islice(plan.jobs(), manifest.rollouts if may_have_stopped_early else None)
 
 
 def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
@@ -191,7 +191,7 @@ class Reconstructor:
 
     @cached_property
     def _prices(self) -> Mapping[bool, Mapping[str, Pricing | None]]:
-        """The price of each agent's calls: True for games with exchanged models, False for others."""
+        """The prices of each agent's calls. Key True: games with swapped models; key False: other games."""
         price_of = self.plan.spec.price_basis.price_of
         return {
             swapped: {name: price_of(agent.model_settings) for name, agent in agents.items()}
@@ -211,7 +211,8 @@ class Reconstructor:
 
     def from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
-        # Do not look up shared calls: all answers of a shared call except the first are also marked as cached.
+        # The answers of a call that requests several samples are marked as cached, except the first, although they do not
+        # come from the cache.
         record = None if request.group in self.plan.sharing else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 

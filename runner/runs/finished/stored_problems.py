@@ -74,7 +74,8 @@ def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[Part
 def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
     """Write the problems to a separate file, or delete this file if there are none.
 
-    `metrics.json` must not change between versions, so it does not contain the problems.
+    Every version of nip-run must recompute the same `metrics.json`, but the kinds and texts of problems may change. So
+    problems have a file of their own.
     """
     file = folder.path / FILE
     if problems:

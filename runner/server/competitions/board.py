@@ -70,8 +70,8 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return a competition with its board.
 
-    Before closing, ranks depend on the accuracy on the open rows; after closing, on that on the held-out rows, if the
-    competition has any.
+    Until the competition closes, submissions are ranked by the accuracy on the open rows. After that, they are ranked by
+    the accuracy on the held-out rows, if there are any.
     """
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
@@ -199,7 +199,7 @@ class _Submission:
     row: CompetitionRow
     origins: AnswerOrigins | None
     """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them.
-    Shared answers then do not make the submission unranked."""
+    If None, the answers are not compared with those of earlier submissions."""
 
 
 def _build_submission(
@@ -239,7 +239,8 @@ def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     """Return the rows with their ranges of ranks, best first.
 
     Ranks are computed from the published, rounded numbers only. Ranks from exact numbers would reveal more about the
-    labels. Therefore the test is unpaired, and separates fewer rows than a paired test would.
+    labels. Therefore an unpaired significance test compares two submissions, and finds fewer differences than a paired one
+    would.
     """
     _unrank_shared_answers(scored)
     rows = (submission.row for submission in scored)

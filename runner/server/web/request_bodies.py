@@ -28,8 +28,9 @@ MAX_BODY_BYTES = 16 << 10
 MAX_NAMES_BYTES = 512 << 10
 """Maximum size of a request body with a list of file names."""
 MAX_ERRORS = 1_000
-"""Maximum number of validation errors to list; the list of more would block other requests."""
+"""Maximum number of validation errors to list. Building a longer list would block other requests."""
 _DECLARATION_PATHS = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
+"""Paths whose bodies declare all files of an upload, or all labels of a competition."""
 _FILE_LIST_PATHS = re.compile(r"/api/v1/files/?")
 _PIECE_PATHS = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
 
@@ -100,7 +101,7 @@ def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authent
     A thread parses the body, so that other requests do not wait.
     """
 
-    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - a parameter
+    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - FastAPI reads dependencies from default values
         return await run_in_threadpool(_parse, model, await request.body())
 
     setattr(read, MODEL_ATTRIBUTE, model)
