@@ -52,7 +52,8 @@ def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[Rec
     """Recompute a run from its journal, in a temporary folder, which is in `parent` or in the system's default folder.
 
     Raises:
-        RunDirectoryError: the spec or inputs were changed after the run, or the run claims more games than its journal has answers for.
+        RunDirectoryError: the spec or inputs were changed after the run, or the run claims more games than its
+            journal has answers for.
         RunError, SpecError: a file of the run is missing or damaged.
     """
     plan = played_plan(folder)
@@ -102,7 +103,7 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, because releases contain no tables. Also write the hashes of tables and metrics.
+    """Write the tables of a fetched run, because releases contain none, and the hashes of tables and metrics.
 
     Raises as `recompute_run`.
     """

@@ -211,7 +211,7 @@ class Reconstructor:
 
     def from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
-        # The answers of a call that requests several samples are marked as cached, except the first, although they do not
+        # If one call requests several samples, all answers except the first are marked as cached, although they do not
         # come from the cache.
         record = None if request.group in self.plan.sharing else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache

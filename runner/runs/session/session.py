@@ -79,7 +79,7 @@ class Session:
         self._on_rollout = on_rollout
         self.notes: list[str] = []
         self.lost: str | None = None
-        """A description of the games that ended because calls failed, if there are more of them than the spec allows."""
+        """A description of the games that ended because calls failed, if they are more than the spec allows."""
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until

@@ -70,8 +70,8 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return a competition with its board.
 
-    Until the competition closes, submissions are ranked by the accuracy on the open rows. After that, they are ranked by
-    the accuracy on the held-out rows, if there are any.
+    Until the competition closes, submissions are ranked by the accuracy on the open rows. After that, the accuracy on
+    the held-out rows decides, if there are any.
     """
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
@@ -239,8 +239,8 @@ def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     """Return the rows with their ranges of ranks, best first.
 
     Ranks are computed from the published, rounded numbers only. Ranks from exact numbers would reveal more about the
-    labels. Therefore an unpaired significance test compares two submissions, and finds fewer differences than a paired one
-    would.
+    labels. Therefore an unpaired significance test compares two submissions. It finds fewer differences than a paired
+    test.
     """
     _unrank_shared_answers(scored)
     rows = (submission.row for submission in scored)
