@@ -14,7 +14,7 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
 from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.leader import find_leader
-from runner.results.comparison.matching import MatchedPoints, match_datapoints
+from runner.results.comparison.matching import MatchedPoints, match_systems
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
@@ -309,10 +309,8 @@ class _ComparisonRun:
 
     def _match(self, base: System, other: System, measure: Metric) -> tuple[MatchedPoints, tuple[str, ...]]:
         """Return the datapoints that two systems share, and notes on how they were matched."""
-        points = [self.reading.points(system, measure) for system in (base, other)]
-        shared, is_all = base.columns & other.columns, base.columns == other.columns
-        matched_points = match_datapoints(points[0], points[1], shared, is_all=is_all)
-        if is_all:
+        matched_points, shared = match_systems(base, other, measure, self.reading), base.columns & other.columns
+        if base.columns == other.columns:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]
