@@ -40,6 +40,7 @@ from runner.results.comparison.shared_samples import (
 from runner.results.comparison.slices import split_by_column, untested_slices_note
 from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
+from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
@@ -108,6 +109,11 @@ class SystemComparison:
     @property
     def measure(self) -> Metric:
         return compared_metric(self.metric, [self.metric.rpartition(".")[0]])
+
+    @property
+    def adjusted_interval(self) -> tuple[float | None, float | None]:
+        """The interval adjusted for several comparisons, or the only interval if there is no test."""
+        return (self.ci_low, self.ci_high) if self.p is None else (self.ci_low_corrected, self.ci_high_corrected)
 
     def describe_equivalence(self) -> str:
         """Return whether the systems are equivalent, in words."""
@@ -219,27 +225,37 @@ def compare_systems(
 
 
 def compare_by_metric(
-    base: System, other: System, metrics: Sequence[str], reading: SystemReader
-) -> list[SystemComparison]:
-    """Compare two systems by each metric that both have scores for; the first metric is required.
+    couples: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reading: SystemReader
+) -> list[list[SystemComparison] | UsageError]:
+    """Compare each couple of runs by each metric that both have scores for, adjusted for the number of couples.
+
+    The result has for each couple a list of rows, or an error if the couple cannot be compared by the first metric.
 
     Raises:
-        UsageError: they cannot be compared by the first metric; the message says why.
         RunError: a file of a run is missing or damaged.
     """
-    for system in (base, other):
-        refuse_repeated_answers(system.runs, system.manifests)
-    refuse_overlap([base, other])
-    results = Results.of(base.runs[0])
-    rows: list[SystemComparison] = []
+    results: list[list[SystemComparison] | UsageError] = [[] for _ in couples]
     for metric in metrics:
-        try:
-            rows += _ComparisonRun([base, other], results, metric, None, 0, reading).pairs()
-        except UsageError:
-            if not rows:
-                raise
-            continue  # a system has no scores for it, such as a confidence that was not requested
-    return rows
+        tested: list[tuple[list[SystemComparison], _TestedRow]] = []
+        for number, couple in enumerate(couples):
+            rows = results[number]
+            if isinstance(rows, UsageError):
+                continue
+            try:
+                tested.append((rows, _compare_couple(couple, metric, reading)))
+            except UsageError as error:
+                if not rows:  # otherwise a run has no scores for it, such as a confidence that was not requested
+                    results[number] = error
+        for (rows, _), row in zip(tested, _adjusted([row for _, row in tested]), strict=True):
+            rows.append(row)
+    return results
+
+
+def _compare_couple(couple: tuple[RunFolder, RunFolder], metric: str, reading: SystemReader) -> _TestedRow:
+    """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
+    base, other = (reading.system(folder) for folder in couple)
+    refuse_overlap([base, other])
+    return _ComparisonRun([base, other], Results.of(couple[0]), metric, None, 0, reading).compare(base, other)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
@@ -284,10 +300,9 @@ class _ComparisonRun:
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def pairs(self) -> list[SystemComparison]:
-        """Return the comparison of each pair, corrected for their number."""
-        rows = [self._compare(base, other, self.metric) for base, other in self._couples(None)]
-        return list(_adjusted(rows))
+    def compare(self, base: System, other: System) -> _TestedRow:
+        """Compare two systems by the metric, without an adjustment for several comparisons."""
+        return self._compare(base, other, self.metric)
 
     def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
         """Yield pairs of a base and a system that is compared with it."""
