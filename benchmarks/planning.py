@@ -6,7 +6,8 @@ Two systems on the same datapoints, whose difference and its variance are known:
 several accuracies, and repeats whose datapoints are easy or hard. K is what the plan says, and N pairs of runs of K
 groups are tested at 5 %. Claimed: a power of at least 75 %, and of at most 85 % from 20 groups that differ on. With
 fewer, the test is far from using its level up, and no number of groups may have a power in between. Last, differences
-for which the plan is 20, 40, 100 and 400 groups, between systems that find the same datapoints hard or others.
+for which the plan is 20, 40, 100 and 400 groups, between systems that find the same datapoints hard or others; and the
+same for 20 and 40 groups of 2 and 5 datapoints, of which a share is as hard as the whole group.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ REPEATED = [(2, 0.1), (3, 0.15), (3, 0.3), (5, 0.1)]
 SIZES = (20, 40, 100, 400)
 AGREEMENT = (0.1, 0.9)
 """How often a datapoint is as hard for one system as for the other."""
+GROUPED_SIZES = (20, 40)
+DATAPOINTS = (2, 5)
+"""The number of datapoints in each group."""
+ALIKE = 0.5
+"""How often a datapoint is as hard as its group; all others are independent of their group."""
 
 
 def main() -> int:
@@ -53,13 +59,16 @@ def main() -> int:
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         differing = float(np.mean([np.count_nonzero(one) for one in tests]))
         _claim(claims, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
-    for size, repeats, agreement in product(SIZES, (1, 3), AGREEMENT):
-        difference = _difference_of(size, repeats, agreement)
-        groups = groups_needed(difference, _variance_of(difference, repeats, agreement), 1 / repeats)
-        rng = np.random.default_rng([args.seed, size, repeats, int(10 * agreement)])
-        tests = [_hard_and_easy(groups, repeats, difference, agreement, rng) for _ in range(args.times)]
+    cells = [*product(SIZES, (1,), (1, 3), AGREEMENT), *product(GROUPED_SIZES, DATAPOINTS, (1, 3), AGREEMENT)]
+    for size, datapoints, repeats, agreement in cells:
+        difference = _difference_of(size, datapoints, repeats, agreement)
+        variance = _variance_of(difference, datapoints, repeats, agreement)
+        groups = groups_needed(difference, variance, 1 / (repeats * datapoints))
+        rng = np.random.default_rng([args.seed, size, datapoints, repeats, int(10 * agreement)])
+        tests = _hard_and_easy((args.times, groups, datapoints), repeats, difference, agreement, rng)
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         name = f"{difference:.1%} better, played {repeats} times, equally hard in {agreement:.0%}"
+        name += f", {datapoints} datapoints per group" if datapoints > 1 else ""
         claims(0.75 <= found <= 0.85, f"{name}: found {found:.1%} of the time in {groups} groups")
     fewest = [sign_flip([1.0] * n).p <= ALPHA for n in (FEWEST_GROUPS - 1, FEWEST_GROUPS)]
     claims(fewest == [False, True], f"the test rejects with {FEWEST_GROUPS} groups that differ, and never with fewer")
@@ -98,29 +107,41 @@ def _differences(groups: int, repeats: int, difference: float, rng: np.random.Ge
 
 
 def _hard_and_easy(
-    groups: int, repeats: int, difference: float, agreement: float, rng: np.random.Generator
+    shape: tuple[int, int, int], repeats: int, difference: float, agreement: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Differences of two systems whose chances to be right are uniform, up to the difference."""
-    worse = rng.random(groups)
-    better = np.where(rng.random(groups) < agreement, worse, rng.random(groups))
-    chances = (1 - difference) * worse, difference + (1 - difference) * better
-    differences: np.ndarray = (rng.binomial(repeats, chances[1]) - rng.binomial(repeats, chances[0])) / repeats
+    """Group differences of two systems whose chances to be right are uniform, up to the difference.
+
+    `shape` has the numbers of tests, of groups in a test, and of datapoints in a group.
+    """
+
+    def chances(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        worse = rng.random(shape)
+        return worse, np.where(rng.random(shape) < agreement, worse, rng.random(shape))
+
+    worse, better = chances((*shape[:2], 1))
+    if shape[2] > 1:
+        is_alike, own = rng.random(shape) < ALIKE, chances(shape)
+        worse, better = np.where(is_alike, worse, own[0]), np.where(is_alike, better, own[1])
+    gains = rng.binomial(repeats, difference + (1 - difference) * better)
+    losses = rng.binomial(repeats, (1 - difference) * worse)
+    differences: np.ndarray = (gains.sum(2) - losses.sum(2)) / (repeats * shape[2])
     return differences
 
 
-def _variance_of(difference: float, repeats: int, agreement: float) -> float:
+def _variance_of(difference: float, datapoints: int, repeats: int, agreement: float) -> float:
     between = 2 * (1 - agreement) * (1 - difference) ** 2 / 12
     p = (1 - difference) * np.linspace(0, 1, 10_001)
     within = float(np.mean(p * (1 - p) + (p + difference) * (1 - p - difference)))
-    return between + within / repeats
+    return (between * (1 + (datapoints - 1) * ALIKE**2) + within / repeats) / datapoints
 
 
-def _difference_of(groups: int, repeats: int, agreement: float) -> float:
+def _difference_of(groups: int, datapoints: int, repeats: int, agreement: float) -> float:
     """Return the smallest difference for which the plan is so many groups."""
     low, high = 0.01, 0.8
     for _ in range(30):
         middle = (low + high) / 2
-        needed = groups_needed(middle, _variance_of(middle, repeats, agreement), 1 / repeats)
+        variance = _variance_of(middle, datapoints, repeats, agreement)
+        needed = groups_needed(middle, variance, 1 / (repeats * datapoints))
         low, high = (low, middle) if needed <= groups else (middle, high)
     return high
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -16,9 +17,15 @@ from runner.base.errors import RunError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.results.folder import RunFolder
+from runner.results.tasks import verifier_columns
 from runner.spec.datasets.datapoint import Datapoint
 
+if TYPE_CHECKING:
+    from runner.spec.assembly import Spec
+
 FILE = "compared.json"
+ID = "id"
+"""The entry of `BaselineScores.columns` for the datapoint's id. No other column has this name."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class BaselineScores:
     asked: str
     """The text of `until.compare` in the spec."""
     columns: tuple[str, ...]
-    """The columns that the templates of either run use."""
+    """The columns that identify a datapoint in both runs; files of earlier versions name the columns of all agents."""
     scores: Mapping[str, tuple[int, int]]
     """For each datapoint, the number of right verdicts and of games that were not lost in transport."""
 
@@ -40,12 +47,11 @@ class BaselineScores:
 
     def notes(self, points: Sequence[Datapoint]) -> list[str]:
         """Return a note if the other run lacks some of these datapoints."""
-        shared = self.count_shared(points)
-        if shared == len(points):
+        missing = [point.id for point in points if self.score(point) is None]
+        if not missing:
             return []
-        return [
-            f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; others are not compared"
-        ]
+        played = f"{len(points) - len(missing)} of {len(points)} datapoints"
+        return [f"until.compare: run {self.run_id} played {played}; others, such as {missing[0]!r}, are not compared"]
 
     def write(self, folder: RunFolder) -> None:
         """Save the scores with the inputs of the comparing run."""
@@ -75,7 +81,22 @@ def read_baseline(folder: Path) -> BaselineScores | None:
         ) from error
 
 
+def shared_columns(first: Spec, second: Spec) -> tuple[str, ...]:
+    """Return the columns that identify a datapoint in two specs: the columns that both verifiers see.
+
+    As in `match_datapoints`, the id counts too if these columns may not identify a datapoint.
+    """
+    first_columns, second_columns = verifier_columns(first), verifier_columns(second)
+    columns = tuple(sorted(first_columns & second_columns))
+    if columns and first_columns == second_columns:
+        return columns
+    keys = [[datapoint_key(point, columns) for point in spec.dataset.datapoints] for spec in (first, second)]
+    return columns if columns and all(len(set(each)) == len(each) for each in keys) else (*columns, ID)
+
+
 def datapoint_key(point: Datapoint, columns: tuple[str, ...]) -> str:
     """Return a hash of a datapoint's label and these columns, which identifies the datapoint in both runs."""
     content = {name: point.columns[name] for name in columns if name in point.columns}
+    if ID in columns:
+        content[ID] = point.id
     return tagged_hash("compared", [point.label, content])

@@ -8,10 +8,10 @@ their submissions must have all columns of the competition (see `server/competit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -22,6 +22,10 @@ from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
+
+if TYPE_CHECKING:
+    from runner.spec.assembly import Spec
+    from runner.spec.datasets.datapoint import Datapoint
 
 MAX_LINE = 64 << 20
 WITHHELD = "withheld.jsonl"
@@ -127,6 +131,13 @@ def verifier_variables(folder: RunFolder) -> frozenset[str]:
     return template_variables(folder, [row["agent"] for row in folder.manifest().agents if row["role"] == "verifier"])
 
 
+def verifier_columns(spec: Spec) -> frozenset[str]:
+    """Return the columns of a spec's dataset that the verifier's templates use."""
+    templates = spec.prompts.variables.items()
+    used = (names for template, names in templates if template.partition(".")[0] == spec.protocol.verifier_name)
+    return frozenset().union(*used) & frozenset(spec.dataset.columns)
+
+
 @dataclass(frozen=True)
 class Task:
     """The properties that make rows comparable."""
@@ -184,6 +195,25 @@ def describe_task_difference(first: RunFolder, second: RunFolder, group_by: tupl
         verifier_variables(run) & {name for point in of_run.values() for name in point.columns}
         for run, of_run in zip(runs, points, strict=True)
     ]
+    return _describe_difference(points, columns)
+
+
+def describe_spec_difference(first: Spec, second: Spec) -> str:
+    """Return how the task of the second spec differs from that of the first, as `describe_task_difference` does."""
+    columns = [verifier_columns(spec) for spec in (first, second)]
+    points = [
+        {point.id: _planned_datapoint(point, used) for point in spec.dataset.datapoints}
+        for spec, used in zip((first, second), columns, strict=True)
+    ]
+    return _describe_difference(points, columns)
+
+
+def _planned_datapoint(point: Datapoint, used: frozenset[str]) -> PlayedDatapoint:
+    content = {name: value for name, value in point.columns.items() if name in used}
+    return PlayedDatapoint(point.id, point.group, point.label, tagged_hash("content", content), point.columns)
+
+
+def _describe_difference(points: Sequence[Mapping[str, PlayedDatapoint]], columns: Sequence[AbstractSet[str]]) -> str:
     if columns[0] != columns[1]:
         names = [comma_join(sorted(each)) or "none" for each in columns]
         return f"its verifier's templates use other columns ({names[1]} instead of {names[0]})"

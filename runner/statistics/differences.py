@@ -66,10 +66,7 @@ def paired_difference(
     nonzero = np.abs(nonzero_differences(d))
     if groups < 2 or (not len(nonzero) and bound is None):
         return Difference(value, None, None, None, None, groups)
-    weights = n / n.mean()
-    approximation = _approximate(weights * d, bound)
-    if nonzero.max(initial=0.0) < step / 2:
-        approximation = replace(approximation, amount=max(approximation.amount, step))
+    weights, approximation = n / n.mean(), approximate_differences(d, n, bound, step)
     is_few = approximation.groups < FEW
     extra, extra_difference = (2, float(nonzero.max())) if is_few and bound is None else (1, approximation.amount)
     centre = math.fsum(d * weights) / (groups + extra)
@@ -92,6 +89,16 @@ def paired_difference(
     return Difference(value, stderr, min(low, value), max(high, value), smallest, groups)
 
 
+def approximate_differences(
+    differences: Sequence[float] | np.ndarray, sizes: Sequence[float] | np.ndarray, bound: float | None, step: float
+) -> EqualDifferences:
+    """Return the approximation of `paired_difference`, whose `variance` depends on the mean difference."""
+    approximation = _approximate(np.asarray(differences) * np.asarray(sizes) / np.mean(sizes), bound)
+    if np.abs(nonzero_differences(differences)).max(initial=0.0) < step / 2:
+        approximation = replace(approximation, amount=max(approximation.amount, step))
+    return approximation
+
+
 def agree_with_test(difference: Difference, p: float | None, alpha: float = ALPHA) -> Difference:
     """Return the difference with an interval that contains 0 if and only if the test does not reject at `alpha`.
 
@@ -109,7 +116,7 @@ def agree_with_test(difference: Difference, p: float | None, alpha: float = ALPH
 
 
 @dataclass(frozen=True)
-class _EqualDifferences:
+class EqualDifferences:
     """An approximation of differences: some groups all differ by the same amount, the others not at all."""
 
     count: int
@@ -155,7 +162,7 @@ class _EqualDifferences:
         return (self.net - self.count * theta) / math.sqrt(max(variance, 1e-300))
 
 
-def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
+def _approximate(terms: np.ndarray, bound: float | None) -> EqualDifferences:
     """Approximate differences by equal ones that have the same sums of squares and of fourth powers.
 
     If very few groups differ, they are taken to differ by more than that, up to `bound`.
@@ -163,7 +170,7 @@ def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
     nonzero = nonzero_differences(terms)
     if not len(nonzero):
         assert bound is not None
-        return _EqualDifferences(len(terms), 0.0, bound, 0.0)
+        return EqualDifferences(len(terms), 0.0, bound, 0.0)
     largest = float(np.abs(nonzero).max())
     squares = (nonzero / largest) ** 2
     groups = float(squares.sum() ** 2 / (squares**2).sum())
@@ -171,7 +178,7 @@ def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
     if groups < FEW and bound is not None and amount < bound:
         enlarged = math.sqrt(amount * bound)
         groups, amount = groups * amount / enlarged, enlarged
-    return _EqualDifferences(len(terms), groups, amount, total)
+    return EqualDifferences(len(terms), groups, amount, total)
 
 
 def _detectable(stderr: float, groups: float) -> float:

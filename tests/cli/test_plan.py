@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.api import estimate, sample_size
+from runner.api import compare, estimate, sample_size
 from runner.base.errors import UsageError
 from runner.spec.loader import load_spec
 from runner.statistics.sign_flip import FEWEST_GROUPS
-from runner.statistics.variance_components import groups_needed, smallest_difference
+from runner.statistics.variance_components import UNKNOWN, groups_needed, smallest_difference
+from tests.results.comparison.planted import other_system, planted, solo_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import played, table
 from tests.support.specs import dataset_file, spec_file
@@ -65,6 +66,66 @@ def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> N
 def test_two_runs_give_the_variance_of_their_differences(folder: Path) -> None:
     found = planned(folder, "--detect", "0.3", "--from", "s1", "s2")
     assert "the variance of the difference between s1 and s2: " in found["variance"]["source"]
+
+
+WRONG = {"a": (2, 0, 1, 0, 2, 0, 1, 0, 2, 0), "b": (0, 1, 0, 2, 0, 1, 0, 2, 0, 1)}
+"""The number of wrong verdicts in each group of four datapoints, by run."""
+
+
+def _grouped_runs(folder: Path) -> Path:
+    """Return the folder of a spec with 10 groups of 4 datapoints, and of two runs with planted verdicts."""
+    path = solo_spec(folder, size=40, dataset={"group_by": "family"})
+    data = folder / "data.jsonl"
+    rows = [json.loads(line) | {"family": f"f{i // 4}"} for i, line in enumerate(data.read_text().splitlines())]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    planted(path, folder / "results", "a", lambda i, _: i % 4 >= WRONG["a"][i // 4])
+    planted(path, folder / "results", "b", lambda i, _: i % 4 >= WRONG["b"][i // 4], other_system(1))
+    return folder
+
+
+def test_two_runs_with_groups_of_datapoints_are_planned_as_compare_tests_them(tmp_path: Path) -> None:
+    """One game changes a group of four by a quarter, not by 1."""
+    folder = _grouped_runs(tmp_path)
+    pair = compare("a", "b", results=folder / "results").pairs[0]
+    assert pair.detectable is not None
+    (row,) = planned(folder, "--detect", str(pair.detectable + 1e-6), "--from", "a", "b")["rows"]
+    assert row["smallest_difference"] == pytest.approx(pair.detectable)
+    assert (row["groups"], row["fits"]) == (10, True)
+    (row,) = planned(folder, "--detect", "0.3", "--from", "a")["rows"]
+    of_groups = [1 - wrong / 4 for wrong in WRONG["a"]]
+    assert row["groups"] == groups_needed(0.3, 2 * variance(of_groups), 1 / 4)
+    (row,) = planned(folder, "--detect", "0.3")["rows"]  # each group is assumed to be right or wrong as a whole
+    assert row["groups"] == groups_needed(0.3, UNKNOWN)
+
+
+def test_two_runs_are_planned_from_the_datapoints_that_both_verifiers_saw(tmp_path: Path) -> None:
+    """Groups of the same name are not enough."""
+    folder = _grouped_runs(tmp_path)
+    lines = (folder / "data.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for name, changed in (("half", rows[20:]), ("all", rows)):
+        for row in changed:
+            row["solution"] = f"another for {row['id']}"
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        played(
+            folder / "spec.yaml",
+            folder / "results",
+            f"dataset.path={folder}/{name}.jsonl",
+            other_system(2),
+            run_id=name,
+        )
+    variance = planned(folder, "--detect", "0.3", "--from", "a", "half")["variance"]
+    assert variance["groups"] == 5
+    assert (
+        "on 20 shared datapoints; half against a: datapoints differ: 20 with another solution (such as 'p20')"
+        in variance["source"]
+    )
+    done = nip_run_here("plan", "spec.yaml", "--detect", "0.3", "--from", "a", "all", cwd=folder)
+    assert done.returncode == 2
+    assert (
+        "runs a and all share fewer than two groups of datapoints; all against a: datapoints differ: "
+        "40 with another solution (such as 'p0'); name two runs on the same dataset"
+    ) in " ".join(done.stderr.split())
 
 
 @pytest.mark.full

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.api import run
+from runner.base.errors import UsageError
 from runner.pages.report.comparison import compare_runs, count_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.comparison import compare_by_metric, compare_systems
@@ -19,6 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
 from runner.spec.loader import load_spec
+from tests.results.comparison.planted import other_system, planted, solo_spec
 from tests.support.specs import spec_file
 
 
@@ -113,11 +116,45 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
 
 @pytest.mark.full
 def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
-    reading, metrics = page_reader(), metrics_shown(Show.COMPARISON)
-    base, other = map(reading.system, runs[:2])
-    found = compare_by_metric(base, other, metrics, reading)
+    metrics = metrics_shown(Show.COMPARISON)
+    (found,) = compare_by_metric([(runs[0], runs[1])], metrics, page_reader())
+    assert not isinstance(found, UsageError)
     names = [[one.path] for one in runs[:2]]
     alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
     assert found == alone
     lacking = {"brier_stated", "brier_logprob"}  # no verifier was asked how sure it is
     assert {row.metric for row in found} == set(metrics) - lacking
+
+
+def _is_below(count: int, i: int, _: int) -> bool:
+    return i < count
+
+
+@pytest.mark.gate
+def test_the_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path: Path) -> None:
+    """The two best runs differ with p = 0.031, which is not significant as one of three comparisons."""
+    path, results = solo_spec(tmp_path, size=20), tmp_path / "results"
+    for number, (name, right) in enumerate({"low": 6, "middle": 12, "high": 18}.items()):
+        planted(path, results, name, partial(_is_below, right), other_system(number))
+    folders = [RunFolder(results / "runs" / name) for name in ("low", "middle", "high")]
+    alone = compare_systems([[folders[1].path], [folders[2].path]], Results(results)).pairs[0]
+    assert alone.p == 2 / 2**6
+    assert alone.verdict.startswith("high is better")
+    listing, *pages = (section.html for section in pieces(folders)[0].sections)
+    assert "intervals and p-values are adjusted for 3 comparisons (Holm)" in listing
+    assert listing.count("no evidence of a difference") == 2
+    assert listing.count("high is better") == 1
+    assert listing.count("; interval and p-value are adjusted for 3 comparisons (Holm)") == 3
+    for page in pages:
+        assert "intervals and p-values are adjusted for 3 comparisons (Holm), except for McNemar" in page
+        assert "95 % interval, adjusted</th>" in page
+    (pair,) = (page for page in pages if "high compared with middle" in page)
+    rows = compare_by_metric(run_pairs(folders), ["accuracy"], page_reader())
+    (row,) = next(each for each in rows if not isinstance(each, UsageError) and each[0].base == "middle")
+    assert row.p_corrected == pytest.approx(2 * 2 / 2**6)
+    low, high = row.adjusted_interval
+    assert low is not None
+    assert high is not None
+    assert f"{low:.3f} to {high:.3f}" in pair
+    (single,) = pieces(folders[1:])[0].sections
+    assert "adjusted" not in single.html

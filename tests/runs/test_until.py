@@ -12,9 +12,12 @@ import pytest
 
 from runner.api import query
 from runner.base.errors import BudgetExhausted, SpecError, UsageError
-from runner.results.baseline_scores import BaselineScores
+from runner.base.hashing import tagged_hash
+from runner.results.baseline_scores import BaselineScores, read_baseline
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
+from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from runner.statistics.confidence_sequences import ConfidenceSequence
@@ -22,7 +25,7 @@ from tests.support.processes import nip_run_here, started_silent, until
 from tests.support.runs import derived_files, journal_records, metric, only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
-from tests.support.specs import spec_file
+from tests.support.specs import ALONE, debate_with_hints, spec_file
 
 SIZE = 50
 WIDTH: dict[str, Any] = {
@@ -266,6 +269,48 @@ def test_it_stops_once_one_of_two_runs_is_better(tmp_path: Path, decided: tuple[
     assert (again.path / "rollouts.parquet").is_file()
 
 
+def test_a_debate_with_hints_for_its_provers_is_compared_with_the_lone_verifier(tmp_path: Path) -> None:
+    """The lone verifier's dataset lacks the column `hint`, and its datapoints have other ids."""
+    path, results = debate_with_hints(tmp_path), tmp_path / "results"
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["id"] = f"q{row['id']}"
+        del row["hint"]
+    alone = tmp_path / "alone.jsonl"
+    alone.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    played(path, results, *ALONE, f"dataset.path={alone}", run_id="alone")
+    result = played(path, results, "until={compare: alone}", run_id="debate")
+    assert result.metrics["until"]["shared_groups"] == len(rows)
+    planned = nip_run_here("plan", path, "--detect", "0.9", "--against", "alone", "--json", cwd=tmp_path)
+    assert json.loads(planned.stdout)[0]["datapoints"] == len(rows)
+
+
+def test_a_baseline_lacks_datapoints_by_name(tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path), tmp_path / "results"
+    played(path, results, *ALONE, run_id="alone")
+    data = tmp_path / "data.jsonl"
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    rows[3]["solution"] = "another"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = Plan(load_spec(path, ["until={compare: alone}"]))
+    baseline = load_baseline(plan, Results(results), plan.run_id)
+    assert baseline is not None
+    (note,) = baseline.notes(plan.spec.dataset.datapoints)
+    assert note == "until.compare: run alone played 5 of 6 datapoints; others, such as 'p3', are not compared"
+
+
+def test_saved_scores_of_an_earlier_version_identify_datapoints_by_the_columns_of_all_agents(tmp_path: Path) -> None:
+    point = load_spec(debate_with_hints(tmp_path)).dataset.datapoints[0]
+    columns = ("hint", "question", "solution")
+    key = tagged_hash("compared", [point.label, {name: point.columns[name] for name in columns}])
+    saved = {"run_id": "base", "asked": "base", "columns": columns, "scores": {key: [1, 2]}}
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "compared.json").write_text(json.dumps(saved))
+    baseline = read_baseline(tmp_path)
+    assert baseline is not None
+    assert baseline.score(point) == 0.5
+
+
 def test_what_cannot_be_compared_is_told_before_the_first_call(tmp_path: Path, decided: tuple[Path, Path]) -> None:
     path, run = decided
     results = tmp_path / "results"
@@ -283,7 +328,7 @@ def test_what_cannot_be_compared_is_told_before_the_first_call(tmp_path: Path, d
         assert sorted(results.rglob("*")) == before
 
     refused("until.compare: no run 'nothing'", "nothing", "name=new")
-    refused("shares no datapoint with this spec", run.name, spec=elsewhere)
+    refused(r"shares no datapoint with this spec: .* with another \w+ \(such as 'p0'\)", run.name, spec=elsewhere)
     manifest = json.loads((results / "runs" / run.name / "manifest.json").read_text())
     (results / "runs" / run.name / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
     refused(f"is failed; finish it first: nip-run .*{run.name}", run.name, "name=new")

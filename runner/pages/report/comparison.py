@@ -38,6 +38,8 @@ class ComparisonPage:
     base: str
     other: str
     verdict: str
+    family: int
+    """The number of comparisons in the adjustment of p-values and intervals."""
     section: Section
     about: Mapping[str, Any] | None
     """Facts for the script; None if the runs cannot be compared. The section then has the reason."""
@@ -52,6 +54,8 @@ class ComparisonView:
     refused: str | None = None
     """The reason if the runs cannot be compared; then all fields below are empty."""
     verdict: str = ""
+    family: int = 1
+    """The number of comparisons in the adjustment of p-values and intervals."""
     notes: Sequence[str] = ()
     forest: Markup | None = None
     rows: Sequence[SystemComparison] = ()
@@ -69,19 +73,16 @@ class RunComparisons:
 
 
 def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunComparisons:
-    """Compare all pairs of a few runs, or the first of many runs with each other run. Raises as `compare_page`."""
-    reader = page_reader()
-    pages = [
-        compare_page(base, other, f"c{index}", store_piece, reader)
-        for index, (base, other) in enumerate(run_pairs(folders))
-    ]
+    """Compare all pairs of a few runs, or the first of many runs with each other run. Raises as `compare_pairs`."""
+    pages = compare_pairs(run_pairs(folders), store_piece)
     sections = [page.section for page in pages]
     if len(pages) > 1:
         pairs = [
             {"base": page.base, "other": page.other, "verdict": page.verdict, "route": page.section.route}
             for page in pages
         ]
-        sections = [Section("compare", render_template("compares.html", {"pairs": pairs})), *sections]
+        content = {"pairs": pairs, "family": pages[0].family}
+        sections = [Section("compare", render_template("compares.html", content)), *sections]
     about = [page.about for page in pages if page.about is not None]
     return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None)
 
@@ -97,32 +98,44 @@ def run_pairs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]
     return list(combinations(runs, 2)) if len(runs) <= MAX_ALL_PAIRS else [(runs[0], second) for second in runs[1:]]
 
 
-def compare_page(
-    base: RunFolder, other: RunFolder, slug: str, store_piece: StorePiece, reader: SystemReader
-) -> ComparisonPage:
-    """Compare two runs like `nip-run compare`, and store the pairs of their games.
+def compare_pairs(pairs: Sequence[tuple[RunFolder, RunFolder]], store_piece: StorePiece) -> list[ComparisonPage]:
+    """Compare pairs of runs like `nip-run compare`, adjusted for their number, and store the pairs of their games.
 
     Raises:
         RunError: a file of a run is missing or damaged.
     """
-    names = (base.run_id, other.run_id)
+    reader = page_reader()
+    results = compare_by_metric(pairs, metrics_shown(Show.COMPARISON), reader)
+    first_rows = [rows[0] for rows in results if not isinstance(rows, UsageError)]
+    family = sum(row.p is not None and row.remark is None for row in first_rows)
+    return [
+        _comparison_page(pair, rows, family, f"c{number}", store_piece, reader=reader)
+        for number, (pair, rows) in enumerate(zip(pairs, results, strict=True))
+    ]
+
+
+def _comparison_page(
+    runs: tuple[RunFolder, RunFolder], rows: Sequence[SystemComparison] | UsageError, family: int, slug: str,
+    store_piece: StorePiece, *, reader: SystemReader,
+) -> ComparisonPage:  # fmt: skip
+    """Return the page of two runs from their comparison, and store the pairs of their games."""
+    names = (runs[0].run_id, runs[1].run_id)
     route = f"compare/{names[0]}/{names[1]}"
-    try:
-        systems = (reader.system(base), reader.system(other))
-        rows = compare_by_metric(*systems, metrics_shown(Show.COMPARISON), reader)
-        pairs = list(game_pairs(*systems, reader))
-    except UsageError as error:
-        section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(error))))
-        return ComparisonPage(*names, f"cannot be compared: {error}", section, None)
+    if isinstance(rows, UsageError):
+        section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(rows))))
+        return ComparisonPage(*names, f"cannot be compared: {rows}", family, section, None)
+    systems = (reader.system(runs[0]), reader.system(runs[1]))
+    pairs = list(game_pairs(*systems, reader))
     first = rows[0]
     view = ComparisonView(
         names,
         route,
         verdict=_capitalized(first.verdict, names),
+        family=family,
         notes=[*first.notes, *system_notes(systems)],
         forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
-            title="Differences of shares",
+            title="Differences of shares" + (f", adjusted for {family} comparisons" if family > 1 else ""),
             reference=0.0,
             reference_name="no difference",
             axis=f"{names[1]} minus {names[0]}",
@@ -134,7 +147,8 @@ def compare_page(
     )
     store_piece(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
-    return ComparisonPage(*names, first.verdict, Section(route, render_template("compare.html", view)), about)
+    section = Section(route, render_template("compare.html", view))
+    return ComparisonPage(*names, first.verdict, family, section, about)
 
 
 def _capitalized(sentence: str, names: tuple[str, str]) -> str:
@@ -150,7 +164,7 @@ def count_pairs(pairs: Sequence[GamePair]) -> dict[str, int]:
 
 
 def _estimate(row: SystemComparison) -> ChartEstimate:
-    return ChartEstimate(row.metric.replace("_", " "), row.difference, row.ci_low, row.ci_high)
+    return ChartEstimate(row.metric.replace("_", " "), row.difference, *row.adjusted_interval)
 
 
 def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:

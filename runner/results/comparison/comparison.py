@@ -14,7 +14,7 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
 from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.leader import find_leader
-from runner.results.comparison.matching import MatchedPoints, match_datapoints
+from runner.results.comparison.matching import MatchedPoints, match_systems
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
@@ -40,6 +40,7 @@ from runner.results.comparison.shared_samples import (
 from runner.results.comparison.slices import split_by_column, untested_slices_note
 from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
+from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
@@ -108,6 +109,11 @@ class SystemComparison:
     @property
     def measure(self) -> Metric:
         return compared_metric(self.metric, [self.metric.rpartition(".")[0]])
+
+    @property
+    def adjusted_interval(self) -> tuple[float | None, float | None]:
+        """The interval adjusted for several comparisons, or the only interval if there is no test."""
+        return (self.ci_low, self.ci_high) if self.p is None else (self.ci_low_corrected, self.ci_high_corrected)
 
     def describe_equivalence(self) -> str:
         """Return whether the systems are equivalent, in words."""
@@ -219,27 +225,37 @@ def compare_systems(
 
 
 def compare_by_metric(
-    base: System, other: System, metrics: Sequence[str], reading: SystemReader
-) -> list[SystemComparison]:
-    """Compare two systems by each metric that both have scores for; the first metric is required.
+    couples: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reading: SystemReader
+) -> list[list[SystemComparison] | UsageError]:
+    """Compare each couple of runs by each metric that both have scores for, adjusted for the number of couples.
+
+    The result has for each couple a list of rows, or an error if the couple cannot be compared by the first metric.
 
     Raises:
-        UsageError: they cannot be compared by the first metric; the message says why.
         RunError: a file of a run is missing or damaged.
     """
-    for system in (base, other):
-        refuse_repeated_answers(system.runs, system.manifests)
-    refuse_overlap([base, other])
-    results = Results.of(base.runs[0])
-    rows: list[SystemComparison] = []
+    results: list[list[SystemComparison] | UsageError] = [[] for _ in couples]
     for metric in metrics:
-        try:
-            rows += _ComparisonRun([base, other], results, metric, None, 0, reading).pairs()
-        except UsageError:
-            if not rows:
-                raise
-            continue  # a system has no scores for it, such as a confidence that was not requested
-    return rows
+        tested: list[tuple[list[SystemComparison], _TestedRow]] = []
+        for number, couple in enumerate(couples):
+            rows = results[number]
+            if isinstance(rows, UsageError):
+                continue
+            try:
+                tested.append((rows, _compare_couple(couple, metric, reading)))
+            except UsageError as error:
+                if not rows:  # otherwise a run has no scores for it, such as a confidence that was not requested
+                    results[number] = error
+        for (rows, _), row in zip(tested, _adjusted([row for _, row in tested]), strict=True):
+            rows.append(row)
+    return results
+
+
+def _compare_couple(couple: tuple[RunFolder, RunFolder], metric: str, reading: SystemReader) -> _TestedRow:
+    """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
+    base, other = (reading.system(folder) for folder in couple)
+    refuse_overlap([base, other])
+    return _ComparisonRun([base, other], Results.of(couple[0]), metric, None, 0, reading).compare(base, other)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
@@ -284,10 +300,9 @@ class _ComparisonRun:
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def pairs(self) -> list[SystemComparison]:
-        """Return the comparison of each pair, corrected for their number."""
-        rows = [self._compare(base, other, self.metric) for base, other in self._couples(None)]
-        return list(_adjusted(rows))
+    def compare(self, base: System, other: System) -> _TestedRow:
+        """Compare two systems by the metric, without an adjustment for several comparisons."""
+        return self._compare(base, other, self.metric)
 
     def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
         """Yield pairs of a base and a system that is compared with it."""
@@ -309,10 +324,8 @@ class _ComparisonRun:
 
     def _match(self, base: System, other: System, measure: Metric) -> tuple[MatchedPoints, tuple[str, ...]]:
         """Return the datapoints that two systems share, and notes on how they were matched."""
-        points = [self.reading.points(system, measure) for system in (base, other)]
-        shared, is_all = base.columns & other.columns, base.columns == other.columns
-        matched_points = match_datapoints(points[0], points[1], shared, is_all=is_all)
-        if is_all:
+        matched_points, shared = match_systems(base, other, measure, self.reading), base.columns & other.columns
+        if base.columns == other.columns:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from runner.results.comparison.matching import match_datapoints
+from runner.results.comparison.matching import match_systems
 from runner.results.comparison.systems import ScoredRollout, System, SystemReader
 from runner.results.metric_definitions import METRICS, RANKING_METRIC
 
@@ -32,8 +32,7 @@ def game_pairs(base: System, other: System, reading: SystemReader) -> Iterator[G
         UsageError: a run has no answered game.
         RunError: a file of a run is missing or damaged.
     """
-    points = [reading.points(system, METRICS[RANKING_METRIC]) for system in (base, other)]
-    matched = match_datapoints(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
+    matched = match_systems(base, other, METRICS[RANKING_METRIC], reading)
     for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
         for base_game, other_game in zip_longest(base_point.rollouts, other_point.rollouts):
             yield GamePair(base_point.id, group, base_point.label, base_game, other_game)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.results.comparison.systems import DatapointScores
+from runner.results.comparison.systems import DatapointScores, System, SystemReader
+from runner.results.metric_definitions import Metric
 
 _Key = tuple[int, tuple[str, ...]]
 
@@ -19,6 +20,12 @@ class MatchedPoints:
     """The group of each pair."""
     only_base: Sequence[DatapointScores]
     only_other: Sequence[DatapointScores]
+
+
+def match_systems(base: System, other: System, measure: Metric, reading: SystemReader) -> MatchedPoints:
+    """Match the datapoints of two systems that have scores by a metric. Raises the same errors as `reading.points`."""
+    points = [reading.points(system, measure) for system in (base, other)]
+    return match_datapoints(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
 
 
 def match_datapoints(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.parquet import read_tables
-from runner.results.baseline_scores import BaselineScores, datapoint_key, read_baseline
+from runner.results.baseline_scores import BaselineScores, datapoint_key, read_baseline, shared_columns
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import PLAYED
+from runner.results.tasks import describe_spec_difference
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import played_plan
 from runner.spec.assembly import Spec
@@ -90,7 +91,7 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
         raise UsageError(f"{name} played trees, whose samples are not independent games; name another run")
     if (reason := fixed_verdicts_of(other_run)) is not None:
         raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another run")
-    columns = tuple(sorted(_columns(plan.spec) | _columns(other_spec)))
+    columns = shared_columns(plan.spec, other_spec)
     scores_by_id = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
     played = {id_: (int(right), int(games)) for id_, right, games in scores_by_id if games}
     sums: dict[str, tuple[int, int]] = {}
@@ -102,12 +103,7 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
     scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, sums)
     if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(
-            f"{name} shares no datapoint with this spec: every datapoint differs in its label or in a column that "
-            f"templates use ({', '.join(columns) or 'none'}); name a run on the same dataset"
+            f"{name} shares no datapoint with this spec: {describe_spec_difference(plan.spec, other_spec)}; name a run "
+            "on the same dataset"
         )
     return scores
-
-
-def _columns(spec: Spec) -> set[str]:
-    """Return the columns of the dataset that a spec's templates use."""
-    return {name for used in spec.prompts.variables.values() for name in used} & set(spec.dataset.columns)

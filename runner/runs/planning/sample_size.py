@@ -2,26 +2,33 @@
 
 Two systems are compared by the differences of their scores on each group of related datapoints. The variance of these
 differences comes from earlier runs, which are assumed to be representative. Without earlier runs, the largest possible
-variance is used. If all groups have the same score or difference, perhaps by chance, their variance is 0; then one
-group that differs is added. The number of groups follows from the power formula in
-`runner.statistics.variance_components`.
+variance is used. The variance of two runs depends on their mean difference as in `compare`. If all groups have the same
+score or difference, perhaps by chance, their variance is 0; then one group that differs is added. The number of groups
+follows from the power formula in `runner.statistics.variance_components`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from runner.base.errors import UsageError
 from runner.base.storage.parquet import read_tables
 from runner.base.text import decimal
+from runner.results.comparison.matching import match_systems
+from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.rows import saved_value
+from runner.results.metric_definitions import METRICS, RANKING_METRIC
+from runner.results.tasks import describe_task_difference
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import finished_spec, scores_of_run
 from runner.spec.datasets.datapoint import group_datapoints
+from runner.statistics.differences import approximate_differences
 from runner.statistics.intervals import variance_factors
 from runner.statistics.variance_components import (
     UNKNOWN,
@@ -67,6 +74,10 @@ class VarianceOfDifference:
     def of(self, repeats: int) -> float:
         """Return the variance with this number of repeats."""
         return self.fixed + self.by_chance / repeats
+
+
+_FactorAt = Callable[[float], float]
+"""Returns the variance of the difference, if its mean has a given size, divided by the variance in the runs."""
 
 
 @dataclass(frozen=True)
@@ -126,28 +137,40 @@ def sample_size_of(
             "samples of a tree are not independent games; plan without trees: rollouts.num_responses_per_timestep=null"
         )
     datapoints = list(plan.spec.dataset.datapoints)
+    factor_at: _FactorAt = _constant_factor
     if against is not None:
         other_run = results.find(against)
         other_scores = scores_of_run(other_run, plan, f"run {against}")
         datapoints = [point for point in datapoints if other_scores.score(point) is not None]
         variance = _variance_of_run(other_run, run_is_baseline=True)
     else:
-        variance = _variance_from_runs([results.find(name) for name in from_runs])
+        variance, factor_at = _variance_from_runs([results.find(name) for name in from_runs])
     groups = len(group_datapoints(datapoints))
     # If the variance is not split, more rows would wrongly suggest that repeats do not help.
     repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
-    rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(repeat_counts)))
+    rows = tuple(
+        _row(plan, detect, variance, repeats, groups, factor_at=factor_at) for repeats in sorted(set(repeat_counts))
+    )
     return SampleSize(detect, variance, len(datapoints), groups, rows)
 
 
-def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int, groups: int) -> Needed:
+def _row(
+    plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int, groups: int, *, factor_at: _FactorAt
+) -> Needed:
     """Return the datapoints, games, calls and cost for a number of repeats; the dataset has this many groups."""
-    score_step = 1 / repeats  # the change of a datapoint's score if one game ends differently
-    needed = groups_needed(detect, variance.of(repeats), score_step)
     experiment, dataset = plan.spec.experiment, plan.spec.dataset.datapoints
     rollouts = replace(experiment.rollouts, per_datapoint=1)
     single_repeat_plan = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
-    needed_datapoints = round(needed * (len(dataset) / len(group_datapoints(dataset))))
+    dataset_groups = len(group_datapoints(dataset))
+    # Without an estimate, all games of a group are assumed to end alike, so a group counts as one game.
+    games_per_group = 1.0 if variance.groups is None else single_repeat_plan.size / dataset_groups
+    step = 1 / (repeats * games_per_group)  # the change of a group's score if one game ends differently
+
+    def variance_at(difference: float) -> float:
+        return variance.of(repeats) * factor_at(difference)
+
+    needed = groups_needed(detect, variance_at(detect), step)
+    needed_datapoints = round(needed * (len(dataset) / dataset_groups))
     # Calls and costs are estimated for one repeat of the whole dataset; with more games, the scale exceeds 1.
     scale = needed_datapoints / len(dataset) * repeats
     priced = estimate_costs(single_repeat_plan)
@@ -161,12 +184,16 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
         calls=(round(sum(row.calls[0] for row in priced) * scale), round(sum(row.calls[1] for row in priced) * scale)),
         cost_usd=total_cost if len(costs) == len(priced) else None,
         fits=needed <= groups,
-        smallest_difference=smallest_difference(groups, lambda _: variance.of(repeats), score_step),
+        smallest_difference=smallest_difference(groups, variance_at, step),
     )
 
 
-def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
-    """Return the variance of the difference between two systems.
+def _constant_factor(_: float) -> float:
+    return 1.0
+
+
+def _variance_from_runs(runs: Sequence[RunFolder]) -> tuple[VarianceOfDifference, _FactorAt]:
+    """Return the variance of the difference between two systems, and how it depends on the difference.
 
     Without runs, this is the largest possible variance. With one run, both systems are similar to that run, but
     independent. With two runs, each system is similar to one of them.
@@ -176,10 +203,10 @@ def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
             "no run is given, so this is the largest possible variance, for two independent runs (0.25 + 0.25); use "
             "--from RUN for a better estimate"
         )
-        return VarianceOfDifference(UNKNOWN, 0.0, source, split=False)
+        return VarianceOfDifference(UNKNOWN, 0.0, source, split=False), _constant_factor
     if len(runs) == 2:
         return _paired_variance(*runs)
-    return _variance_of_run(*runs, run_is_baseline=False)
+    return _variance_of_run(*runs, run_is_baseline=False), _constant_factor
 
 
 def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDifference:
@@ -202,25 +229,50 @@ def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDiff
     return _estimate(2 * between, 2 * split.within, source, groups)
 
 
-def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
-    """Return the variance of the difference between two runs on the same datapoints."""
-    first_scores, second_scores = _scores(first), _scores(second)
+def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDifference, _FactorAt]:
+    """Return the variance of the difference between two runs on the datapoints that both have, paired as in `compare`.
+
+    Also return how the variance depends on the difference, as `compare` assumes for its detectable difference.
+    """
+    runs, reader = (first, second), SystemReader()
+    matched = match_systems(reader.system(first), reader.system(second), METRICS[RANKING_METRIC], reader)
+    first_scores, second_scores = (
+        _scores(run, {pair[i].id: group for pair, group in zip(matched.pairs, matched.groups, strict=True)})
+        for i, run in enumerate(runs)
+    )
     total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
-    both = f"{first.run_id} and {second.run_id}"
+    both, unmatched = f"{first.run_id} and {second.run_id}", ""
+    if matched.only_base or matched.only_other:
+        group_columns = saved_value(first, "dataset", "group_by"), saved_value(second, "dataset", "group_by")
+        unmatched = f"; {second.run_id} against {first.run_id}: {describe_task_difference(*runs, group_columns)}"
     if total is None:
-        raise UsageError(f"runs {both} share fewer than two groups of datapoints; name two runs on the same dataset")
-    differences = paired_differences(first_scores, second_scores)
+        raise UsageError(
+            f"runs {both} share fewer than two groups of datapoints{unmatched}; name two runs on the same dataset"
+        )
+    both += f" on {len(matched.pairs)} shared datapoints{unmatched}" if unmatched else ""
+    differences, sizes = paired_differences(first_scores, second_scores), Counter(matched.groups)
     # A difference is between -1 and 1, so no other group can be further from the mean of these groups.
     groups, furthest = len(differences), 1 + abs(fmean(differences))
+    fewest = min(len(point.scores) for pair in matched.pairs for point in pair)
+    step = groups / (len(matched.pairs) * fewest)
+    approximation = approximate_differences(differences, [sizes[group] for group in first_scores.groups], 1.0, step)
+
+    def factor_at(difference: float) -> float:
+        return approximation.variance(difference) / variance_in_runs if total else 1.0
+
     if split is None:
+        variance_in_runs = total
         source = f"the variance of the difference between {both}, not split by repeats, because one has only one repeat"
-        return _estimate(_nonzero_variance(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
+        fixed = _nonzero_variance(total, 0.0, groups, furthest)
+        return _estimate(fixed, 0.0, source, groups, split=False), factor_at
     between, *within = split
+    variance_in_runs = between + within[0] / first_scores.repeats + within[1] / second_scores.repeats
     source = (
         f"the variance of the difference between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _estimate(_nonzero_variance(between, sum(within), groups, furthest), sum(within), source, groups)
+    fixed = _nonzero_variance(between, sum(within), groups, furthest)
+    return _estimate(fixed, sum(within), source, groups), factor_at
 
 
 def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
@@ -241,16 +293,18 @@ def _total(scores: Scores, run: RunFolder) -> float:
     return total
 
 
-def _scores(run: RunFolder) -> Scores:
-    """Return a run's scores by group.
+def _scores(run: RunFolder, group_of: Mapping[str, str] | None = None) -> Scores:
+    """Return a run's scores by group; `group_of` has the group of each datapoint to use (None: of the run's own).
 
     Raises:
         UsageError: the run is not finished, or is a training run.
         RunError: files of the run are damaged.
     """
     spec = finished_spec(run, f"run {run.manifest().run_id}")
-    group_of = {point.id: point.group for point in spec.dataset.datapoints}
+    if group_of is None:
+        group_of = {point.id: point.group for point in spec.dataset.datapoints}
     scores = Scores()
     for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.intact_table("rollouts")}, {}):
-        scores.add(group_of.get(id_, id_), Play(id_, stance, swapped, exchanged), float(correct))
+        if id_ in group_of:
+            scores.add(group_of[id_], Play(id_, stance, swapped, exchanged), float(correct))
     return scores

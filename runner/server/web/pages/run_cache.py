@@ -289,7 +289,7 @@ def _build_content(
     registry: Registry, references: Sequence[Reference], write_piece: Callable[[str, bytes], None], pieces: list[str]
 ) -> PageContent:
     """Download releases into the working directory, and build their page; `write_piece` adds a name to `pieces`."""
-    from runner.pages.report.comparison import compare_page, page_reader
+    from runner.pages.report.comparison import compare_pairs
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
     from runner.registry.fetched_release import get
@@ -304,7 +304,7 @@ def _build_content(
     if len({folder.run_id for folder in folders}) == len(folders):
         site = runs_site(folders, write_piece, has_commands=False)
     else:  # both releases are of the same run, so the ids of their games would clash
-        comparison = compare_page(folders[0], folders[1], "c0", write_piece, page_reader())
+        (comparison,) = compare_pairs([(folders[0], folders[1])], write_piece)
         site = Site("", [], [comparison.section], {**NOTHING})
     sections = sorted(site.sections, key=lambda section: not section.route.startswith("compare"))
     return PageContent(
