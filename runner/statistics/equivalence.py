@@ -29,7 +29,10 @@ class Equivalence:
 
     margin: float
     p: float | None
-    """The larger of Student's p-value and the level of the interval; None if it is unknown because no groups differ or there is a single group."""
+    """The larger of Student's p-value and the smallest level at which the interval is within the margin.
+
+    None if it is unknown because no groups differ or there is a single group.
+    """
     low: float | None
     """The ends of the interval at 90 %."""
     high: float | None

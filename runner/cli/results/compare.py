@@ -285,7 +285,8 @@ def _describe_gap(gap: GapRecovered | None) -> str:
     if gap is None:
         return "unknown, because the runs share no datapoint, share answers, or have a stopping rule"
     reason = "" if gap.reason is None else f" ({gap.reason})"
-    return f"{with_interval(gap.value, gap.low, gap.high)}{_coverage(gap.low)} in {counted(gap.groups, 'group')} that all three have{reason}"
+    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage(gap.low)}"
+    return f"{value} in {counted(gap.groups, 'group')} that all three have{reason}"
 
 
 def _describe_agreement(agreement: JudgeAgreement) -> str:
