@@ -48,7 +48,10 @@ DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
 LEAST_SIZE = 0.05
 DEGREES = 1.5
-"""With 1 (Satterthwaite's degrees), intervals of the slope cover up to 98 % at 100 groups; with 2, as few as 92 %."""
+"""The degrees of freedom for each effective group.
+
+With 1 (Satterthwaite's degrees), intervals of the slope cover up to 98 % at 100 groups; with 2, as few as 92 %.
+"""
 
 _NEWTON_STEPS = 50
 _CONVERGED = 1e-11
