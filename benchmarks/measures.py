@@ -21,7 +21,8 @@ import numpy as np
 from common import sample_parser
 from scipy.special import ndtr
 
-from runner.statistics.agreement import agreement
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
+from runner.statistics.agreement import Agreement, agreement
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.gap_recovered import gap_recovered
 from runner.statistics.paired_groups import Pairs
@@ -51,11 +52,21 @@ def recovered(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
     return result.low, result.high
 
 
-def kappa(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+def judged(rng: np.random.Generator, groups: int, repeats: int) -> Agreement | None:
+    """Two judges who give equal verdicts on 82 % of debates."""
     common, shape = rng.integers(0, 2, (groups, repeats)), (groups, repeats)
     first, second = (np.where(rng.random(shape) < 0.8, common, rng.integers(0, 2, shape)).ravel() for _ in range(2))
-    result = agreement(first.tolist(), second.tolist(), np.repeat(np.arange(groups), repeats).tolist(), groups)
+    return agreement(first.tolist(), second.tolist(), np.repeat(np.arange(groups), repeats).tolist(), groups)
+
+
+def kappa(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    result = judged(rng, groups, repeats)
     return None if result is None else result.kappa.interval
+
+
+def raw_agreement(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    result = judged(rng, groups, repeats)
+    return None if result is None else result.raw.interval
 
 
 ALIKE = 0.3
@@ -118,6 +129,10 @@ def slope(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
     return forecasts(rng, groups, repeats).slope.interval
 
 
+def intercept(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    return forecasts(rng, groups, repeats).intercept.interval
+
+
 def corrected_ece(rng: np.random.Generator, groups: int, repeats: int, told_slope: float) -> Ends:
     return forecasts(rng, groups, repeats, told_slope).corrected_calibration_error.interval
 
@@ -168,11 +183,13 @@ too low: 97.5 % or more contain the truth."""
 def intervals() -> Iterator[tuple[str, Interval, float, bool]]:
     """Yield the name of an interval, how to get one, the truth, and whether the truth is at the end of its range."""
     yield "performance gap recovered", recovered, 0.5, False
+    yield "raw agreement", raw_agreement, 0.82, False
     yield "Cohen's kappa", kappa, 0.64, False
     for name, chances in TABLES.items():
         yield f"Cohen's kappa, {name}", partial(table_kappa, chances=chances), true_kappa(chances), False
     yield "difference of d'", sensitivity, float(TRUE_DIFFERENCE), False
     yield "calibration slope", slope, SLOPE, False
+    yield "calibration intercept", intercept, 0.0, False
     for name, told in JUDGES.items():
         many, at_end = forecasts(np.random.default_rng(0), MANY, 1, told), told == 1
         ece, reliability = (0.0, 0.0) if at_end else (many.ece, many.reliability)
@@ -182,10 +199,20 @@ def intervals() -> Iterator[tuple[str, Interval, float, bool]]:
     yield "score difference by log-probabilities", score_difference, true_score_difference(), False
 
 
-def table(rng: np.random.Generator, groups: int, accuracies: Sequence[float]) -> dict[int, tuple[int, int]]:
-    """Return the set of ranks of each system by a run on the same datapoints."""
+def table(
+    rng: np.random.Generator, groups: int, accuracies: Sequence[float], forced: str | None = None
+) -> dict[int, tuple[int, int]]:
+    """Return the set of ranks of each ranked system by a run on the same datapoints.
+
+    With `forced`, one more run comes last, whose verdicts are fixed by this value of `protocol.force_guess`. As on a
+    leaderboard, a system whose verdicts are fixed has no rank, and no test with it counts.
+    """
     means = [judge.mean(axis=1) for judge in plays(rng, groups, 1, accuracies)]
-    order = sorted(range(len(means)), key=lambda system: -float(means[system].sum()))
+    guesses: list[str | None] = [None] * len(means)
+    if forced is not None:
+        means, guesses = [*means, np.ones(groups)], [*guesses, forced]
+    ranked = [system for system, guess in enumerate(guesses) if explain_fixed_verdicts(guess, []) is None]
+    order = sorted(ranked, key=lambda system: -float(means[system].sum()))
 
     def p_values(pairs: Sequence[tuple[int, int]]) -> list[float]:
         return [sign_flip((means[first] - means[second]).tolist(), level=PAIR_LEVEL).p for first, second in pairs]
@@ -202,10 +229,10 @@ def disjoint(ranks: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 def main() -> int:
     parser = sample_parser(__doc__, 2000)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only the intervals with this text in their name")
+    parser.add_argument("--only", metavar="TEXT", help="only the intervals with this text in their name, or `ranks`")
     args = parser.parse_args()
     claims = Claims()
-    chosen = [row for row in intervals() if args.only in row[0]]
+    chosen = [row for row in intervals() if (args.only or "") in row[0]] if args.only != "ranks" else []
     for (name, interval, truth, at_end), groups, repeats in product(chosen, GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, len(name)])
         known = held = 0
@@ -222,14 +249,23 @@ def main() -> int:
             covered >= LOW and not (limited and covered > highest),
             f"{name}, {groups:3} groups, {repeats} repeats: covered {covered:.1%}{share}{above}",
         )
+    if args.only == "ranks":
+        _check_ranks(claims, args.seed, args.times)
     if args.only:
         return claims.exit_code()
     for groups, repeats in product(GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, 100])
         shown = sum(at_margin(rng, groups, repeats) for _ in range(args.times)) / args.times
         claims(shown <= ERROR, f"equivalence at the margin, {groups:3} groups, {repeats} repeats: shown {shown:.1%}")
-    rng, tables = np.random.default_rng([args.seed, 200]), max(args.times // 4, 1)
-    separated = sum(any(disjoint(table(rng, 100, [0.7] * 20))) for _ in range(tables)) / tables
+    _check_ranks(claims, args.seed, args.times)
+    return claims.exit_code()
+
+
+def _check_ranks(claims: Claims, seed: int, times: int) -> None:
+    rng, tables = np.random.default_rng([seed, 200]), max(times // 4, 1)
+    ranks = [table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
+    claims(all(set(one) == set(range(20)) for one in ranks), "20 equal systems and a forced run: it is never ranked")
+    separated = sum(any(disjoint(one)) for one in ranks) / tables
     claims(
         separated <= ERROR, f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables"
     )
@@ -246,7 +282,6 @@ def main() -> int:
         method = "all pairs" if count <= MAX_PAIRWISE else "against the leader"
         print(f"      {count} systems on 100 groups, {method}: {time.perf_counter() - start:.2f} s")
     print(f"      each test rejects at {ALPHA}")
-    return claims.exit_code()
 
 
 if __name__ == "__main__":

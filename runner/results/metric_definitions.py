@@ -732,7 +732,8 @@ _TABLE = (
             low=-math.inf,
             high=math.inf,
             better=0,
-            method="logistic regression of labels on log odds (Cox 1958); interval: Student's t, jackknife of clusters",
+            method="logistic regression of labels on log odds (Cox 1958); interval: jackknife of clusters, Student's t "
+            "for their effective number",
             not_compared=_NO_MEAN,
             is_minor=True,
         )

@@ -17,7 +17,12 @@ reliability is the variance of the bins' gaps (Bröcker 2012), that of ECE is es
 bootstrap).
 
 Calibration slope and intercept are those of a logistic regression of the labels on the log odds of P(accept) (Cox
-1958): 1 and 0 if the judge is calibrated, a slope below 1 if it is overconfident.
+1958): 1 and 0 if the judge is calibrated, a slope below 1 if it is overconfident. A few groups often determine the
+slope, for example the wrong solutions that a judge accepts with certainty. So the degrees of freedom of the intervals
+are not the number of groups, but `DEGREES` times the effective number of groups that contribute to the variance.
+
+If exactly half of the labels are right, this is taken to be so by design. Then the errors of ECE, reliability, slope
+and intercept do not include chance in the balance of labels; see `_without_balance`.
 """
 
 from __future__ import annotations
@@ -41,7 +46,12 @@ LOG_FLOOR = 0.001
 """Probabilities are clipped to [LOG_FLOOR, 1 - LOG_FLOOR], which keeps the score of a single error finite."""
 DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
-LEAST_SIZE = 0.035
+LEAST_SIZE = 0.05
+DEGREES = 1.5
+"""The degrees of freedom for each effective group.
+
+With 1 (Satterthwaite's degrees), intervals of the slope cover up to 98 % at 100 groups; with 2, as few as 92 %.
+"""
 
 _NEWTON_STEPS = 50
 _CONVERGED = 1e-11
@@ -140,14 +150,16 @@ class Forecasts:
         if self._recalibration is None:
             reason = "no regression: the probabilities or the labels do not vary, or the labels are separated"
             return Quantity(None, None, None, self.n, clusters, reason)
-        coefficients, covariance = self._recalibration
-        value, error = float(coefficients[index]), math.sqrt(float(covariance[index, index]))
-        half = t_quantile(clusters) * error if clusters > 1 else math.inf
+        coefficients, changes = self._recalibration
+        value, squares = float(coefficients[index]), changes[:, index] ** 2
+        error = math.sqrt((clusters - 1) / clusters * float(squares.sum()))
+        effective = float(squares.sum() ** 2 / (squares**2).sum()) if error else 0.0
+        half = t_quantile(min(1 + DEGREES * effective, clusters)) * error if error else math.inf
         return Quantity(value, error, (value - half, value + half), self.n, clusters)
 
     @cached_property
     def _recalibration(self) -> tuple[Floats, _Squares] | None:
-        """The intercept and the slope by Newton's method, with the jackknife's covariance over clusters.
+        """The intercept and the slope by Newton's method, with their changes without each cluster (the jackknife).
 
         None if there is no solution, or none without one of the clusters.
         """
@@ -171,8 +183,7 @@ class Forecasts:
         remaining = information - parts  # the information without each cluster
         if np.linalg.cond(remaining).max() > _SINGULAR:
             return None
-        changes = np.linalg.solve(remaining, scores[:, :, None])[:, :, 0]
-        return coefficients, (self.brier.clusters - 1) / self.brier.clusters * changes.T @ changes
+        return coefficients, self._without_balance(np.linalg.solve(remaining, scores[:, :, None])[:, :, 0])
 
     @property
     def auroc(self) -> Share | None:
@@ -284,7 +295,7 @@ class Forecasts:
 
     @cached_property
     def _gap_residuals(self) -> _Squares:
-        return self._residuals_by_cluster(self.p - self.y - self._gaps[self._bin])
+        return self._without_balance(self._residuals_by_cluster(self.p - self.y - self._gaps[self._bin]))
 
     @cached_property
     def _lift_residuals(self) -> _Squares:
@@ -297,6 +308,16 @@ class Forecasts:
         codes = self.clusters * BINS + self._bin
         sums = np.bincount(codes, weights=residuals, minlength=self.total * BINS).reshape(self.total, BINS)
         return sums / np.maximum(self._counts, 1)
+
+    def _without_balance(self, influence: _Squares) -> _Squares:
+        """Return the contribution of each cluster to an error without the part that its balance of labels explains.
+
+        With any other balance than half and half, the contributions are unchanged.
+        """
+        surplus = np.bincount(self.clusters, weights=2 * self.y - 1, minlength=self.total)
+        if surplus.sum() or not surplus.any():
+            return influence
+        return influence - np.outer(surplus, surplus @ influence / (surplus @ surplus))
 
     def _draw_errors(self, influence: _Squares) -> _Squares:
         """Draw errors of the bins' means from a normal distribution with their clustered covariance: (draw, bin).

@@ -3,8 +3,9 @@
 Two systems are equivalent within a margin if both tests reject at 5 %, that the difference is at most -margin and that
 it is at least the margin. The tests are Student's, over groups. They err too often if few groups differ, or if the
 differences are skewed. So the 90 % interval of the difference must be within the margin too. It allows for few groups
-that differ, and is extended in the direction of the skewness (Hall 1992). The p-value is the larger of Student's and
-the smallest level at which the interval is within the margin, so it agrees with the conclusion.
+that differ, is extended in the direction of the skewness (Hall 1992), and contains Student's 90 % interval. The p-value
+is the larger of Student's and the smallest level at which the interval is within the margin. So the interval is within
+the margin exactly if p is at most 5 %.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Equivalence:
 
     margin: float
     p: float | None
-    """The p-value of both tests together; None if it is unknown because no groups differ or there is a single group."""
+    """The larger of Student's p-value and the smallest level at which the interval is within the margin.
+
+    None if it is unknown because no groups differ or there is a single group.
+    """
     low: float | None
     """The ends of the interval at 90 %."""
     high: float | None
@@ -47,7 +51,11 @@ def equivalence_test(
         if difference.low is None or difference.high is None:
             return None
         shift = _skewness_shift(differences, sizes, level)
-        return difference.low + min(shift, 0.0), difference.high + max(shift, 0.0)
+        half = t_quantile(len(differences), level) * _student_error(differences, sizes)
+        limit = math.inf if bound is None else max(bound, margin)
+        low = min(difference.low + min(shift, 0.0), difference.value - half)
+        high = max(difference.high + max(shift, 0.0), difference.value + half)
+        return max(low, -limit), min(high, limit)
 
     def is_inside(alpha: float) -> bool:
         ends = interval(alpha)
@@ -57,24 +65,29 @@ def equivalence_test(
     student = student_p(differences, sizes, margin)
     if low is None or student is None:
         return Equivalence(margin, None, low, high, is_inside(ALPHA))
-    smallest, largest = 0.0, 0.5
+    is_shown = is_inside(ALPHA)
+    smallest, largest = (0.0, ALPHA) if is_shown else (ALPHA, 0.5)
     for _ in range(_HALVINGS):
         middle = (smallest + largest) / 2
         smallest, largest = (smallest, middle) if is_inside(middle) else (middle, largest)
-    p = max(student, largest)
-    return Equivalence(margin, p, low, high, p <= ALPHA)
+    return Equivalence(margin, max(student, largest), low, high, is_shown)
 
 
 def student_p(differences: Sequence[float], sizes: Sequence[float], margin: float) -> float | None:
     """Return the p-value of Student's two one-sided tests; None for a single group, or if no groups differ."""
+    count, stderr = len(differences), _student_error(differences, sizes)
+    if stderr == 0:
+        return None
+    value = math.fsum(d * n for d, n in zip(differences, sizes, strict=True)) / math.fsum(sizes)
+    return max(_upper_tail((margin + sign * value) / stderr, count - 1) for sign in (-1, 1))
+
+
+def _student_error(differences: Sequence[float], sizes: Sequence[float]) -> float:
+    """Return the standard error of the mean difference; 0 for a single group."""
     d, weights = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
     weights, count = weights / weights.mean(), len(d)
-    value = math.fsum(weights * d) / count
-    squares = math.fsum((weights * (d - value)) ** 2)
-    if count < 2 or squares == 0:
-        return None
-    stderr = math.sqrt(squares / (count - 1) / count)
-    return max(_upper_tail((margin + sign * value) / stderr, count - 1) for sign in (-1, 1))
+    squares = math.fsum((weights * (d - math.fsum(weights * d) / count)) ** 2)
+    return 0.0 if count < 2 else math.sqrt(squares / (count - 1) / count)
 
 
 def _skewness_shift(differences: Sequence[float], sizes: Sequence[float], level: float) -> float:

@@ -32,6 +32,44 @@ def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
     assert (found.intercept.value, found.slope.value) == pytest.approx(tuple(theirs.params), abs=1e-9)
 
 
+def test_intervals_of_the_slope_cover_the_truth_if_few_groups_determine_it() -> None:
+    """A calibrated judge whose probabilities are rounded to tenths, with 3 games about each of 50 datapoints."""
+
+    def judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
+        points = np.repeat(np.arange(datapoints), 3)
+        noise = rng.normal(0, 1, datapoints)[points] + rng.normal(0, 1, len(points))
+        odds = 4 * (points % 2 - 0.5) + np.sqrt(2) * noise
+        return Forecasts(np.round(1 / (1 + np.exp(-odds)), 1), points % 2, points, datapoints)
+
+    rng, held = np.random.default_rng(0), 0
+    truth = judge(rng, 100_000).slope.value
+    assert truth is not None
+    for _ in range(600):
+        low, high = judge(rng, 50).slope.interval or (0.0, 0.0)
+        held += low <= truth <= high
+    assert 0.92 * 600 <= held <= 0.98 * 600
+
+
+def test_balanced_labels_add_no_chance_to_intercept_and_calibration_error() -> None:
+    """A judge with weak evidence, who is not confident enough. Before, ECE covered 91 % and the intercept 100 %."""
+
+    def judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
+        labels = np.arange(datapoints) % 2
+        odds = 0.5 * (0.5 * (labels - 0.5) + rng.normal(0, 1, datapoints))
+        return Forecasts(1 / (1 + np.exp(-odds / 2)), labels, np.arange(datapoints), datapoints)
+
+    rng, held, widths = np.random.default_rng(0), 0, []
+    truth = judge(rng, 400_000).ece
+    for _ in range(300):
+        small = judge(rng, 200)
+        low, high = small.corrected_calibration_error.interval or (1.0, 0.0)
+        held += low <= truth <= high
+        widths.append(small.intercept.stderr or 0.0)
+    intercepts = [judge(rng, 200).intercept.value or 0.0 for _ in range(300)]
+    assert held >= 0.93 * 300
+    assert fmean(widths) < 1.25 * float(np.std(intercepts))
+
+
 def test_without_a_solution_the_reason_is_given() -> None:
     clusters = np.arange(4)
     separated = Forecasts(np.array([0.1, 0.2, 0.8, 0.9]), np.array([0, 0, 1, 1]), clusters, 4)

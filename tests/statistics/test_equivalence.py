@@ -19,6 +19,30 @@ def test_p_is_that_of_statsmodels(seed: int) -> None:
     assert student_p(differences, sizes, 0.2) == pytest.approx(theirs, abs=1e-9)
 
 
+def test_the_interval_contains_that_of_student() -> None:
+    differences = [1.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+    half = 2.015048373 * np.std(differences, ddof=1) / 6**0.5
+    found = equivalence_test(differences, [1.0] * 6, 0.5, 1.0, 1.0)
+    assert found.low == pytest.approx(-half)
+    assert found.high == pytest.approx(half)
+    assert found.p == pytest.approx(student_p(differences, [1.0] * 6, 0.5))
+    assert not found.is_shown
+    wide = equivalence_test(differences, [1.0] * 6, 1.5, 1.0, 1.0)
+    assert wide.is_shown
+
+
+def test_the_interval_is_within_the_margin_exactly_if_equivalence_is_shown() -> None:
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 1])
+        groups = int(rng.integers(3, 15))
+        differences = rng.choice([-1.0, 0.0, 1.0], groups, p=(0.15, 0.7, 0.15)).tolist()
+        margin = float(rng.uniform(0.2, 0.9))
+        found = equivalence_test(differences, [1.0] * groups, margin, 1.0, 1.0)
+        if found.low is not None and found.high is not None:
+            assert found.is_shown == (-margin < found.low and found.high < margin)
+            assert found.p is None or found.is_shown == (found.p <= 0.05)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_p_the_interval_and_the_conclusion_agree(seed: int) -> None:
     rng = np.random.default_rng(seed)

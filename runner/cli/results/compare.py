@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import counted, decimal, in_one_line, list_some, p_statement, p_value, with_interval
+from runner.base.text import (
+    counted,
+    decimal,
+    in_one_line,
+    interval_ends,
+    list_some,
+    p_statement,
+    p_value,
+    with_interval,
+)
 from runner.cli.arguments import RUN, results_option
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
@@ -34,6 +43,9 @@ MAX_LISTED_DATAPOINTS = 5
 """Number of unmatched datapoints that are named; --json has all."""
 _DROPPED_IF_NARROW = ("detectable", "differ", "groups", "McNemar", "datapoints")
 """Columns that a narrow terminal leaves out, in this order."""
+_ADJUSTED = {"[95%] (Holm)", "p (Holm)"}
+_UNADJUSTED = {"difference [95%]": "difference [95%, unadjusted]", "p": "p (unadjusted)"}
+"""Names of columns in a table that also has adjusted values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +111,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
+    from runner.results.metric_rows import metric_label
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
@@ -112,11 +125,11 @@ def execute(args: argparse.Namespace) -> int:
         print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
         return code
     for pair in comparison.pairs:
-        heading(f"{comparison.metric}: {pair.verdict}")
+        heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
     if worst is not None:
         value = with_interval(worst.value, worst.ci_low, worst.ci_high)
         coverage = "simultaneous 95 % interval" if worst.reason is None else f"no interval: {worst.reason}"
-        say(f"worst of {worst.systems} by {comparison.metric}: {worst.system}, {value} ({coverage})")
+        say(f"worst of {worst.systems} by {metric_label(comparison.metric)}: {worst.system}, {value} ({coverage})")
     if comparison.pairs:
         say()
         _print_pairs(comparison.pairs)
@@ -178,21 +191,20 @@ def _exit_code(comparison: Comparison) -> ExitCode:
 
 
 def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
-    hidden: set[str] = set() if any(pair.p_corrected != pair.p for pair in pairs) else {"p (Holm)"}
-    hidden |= set() if any(pair.mid_p_mcnemar is not None for pair in pairs) else {"McNemar"}
+    hidden = set() if any(pair.mid_p_mcnemar is not None for pair in pairs) else {"McNemar"}
     cells = [_cells(pair) for pair in pairs]
-    columns = [name for name in cells[0] if name not in hidden]
-    print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED_IF_NARROW)
+    _print_comparisons(pairs, cells, [name for name in cells[0] if name not in hidden])
 
 
 def _print_slices(comparison: Comparison) -> None:
     from runner.statistics.significance import ALPHA
 
     columns = (
-        "value", "system", "base", "difference [95%]", "p", "p (Holm)", "datapoints", "groups", "detectable",
+        "value", "system", "base", "difference [95%]", "p", "[95%] (Holm)", "p (Holm)", "datapoints", "groups",
+        "detectable",
     )  # fmt: skip
-    rows = [[{**_cells(pair), "value": pair.slice}[name] for name in columns] for pair in comparison.slices]
-    print_table(columns, rows, f"by {comparison.by}", drop=_DROPPED_IF_NARROW)
+    cells = [{**_cells(pair), "value": pair.slice} for pair in comparison.slices]
+    _print_comparisons(comparison.slices, cells, columns, f"by {comparison.by}")
     for pair in comparison.slices:
         if pair.p_corrected is not None and pair.p_corrected <= ALPHA:
             say(f"{in_one_line(str(pair.slice))}: {pair.verdict}")
@@ -202,8 +214,19 @@ def _print_slices(comparison: Comparison) -> None:
             )
 
 
+def _print_comparisons(
+    pairs: Sequence[SystemComparison], cells: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None
+) -> None:
+    """Print the cells of pairs. If some are adjusted for the number of pairs, name the columns that are not."""
+    is_adjusted = any(pair.p_corrected != pair.p for pair in pairs)
+    columns = [name for name in columns if is_adjusted or name not in _ADJUSTED]
+    headers = [_UNADJUSTED.get(name, name) if is_adjusted else name for name in columns]
+    print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
+
+
 def _cells(pair: SystemComparison) -> dict[str, Any]:
     """Return the cells of a pair by column."""
+    adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected)
     return {
         "system": pair.other,
         "value": decimal(pair.other_value),
@@ -211,6 +234,7 @@ def _cells(pair: SystemComparison) -> dict[str, Any]:
         "of base": decimal(pair.base_value),
         "difference [95%]": with_interval(pair.difference, pair.ci_low, pair.ci_high),
         "p": p_value(pair.p),
+        "[95%] (Holm)": "-" if adjusted_ends is None else f"[{', '.join(adjusted_ends)}]",
         "p (Holm)": p_value(pair.p_corrected),
         "McNemar": p_value(pair.mid_p_mcnemar),
         "datapoints": pair.datapoints,
@@ -233,7 +257,7 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
     if (effect := pair.sensitivity) is not None:
         change = with_interval(effect.difference, effect.ci_low, effect.ci_high)
         values = f"{decimal(effect.first)} in {pair.base}, {decimal(effect.second)} in {pair.other}"
-        say(f"{title}d' (sensitivity): {values}; difference {change}, {p_statement(effect.p)}{unadjusted}")
+        say(f"{title}d' (sensitivity): {values}; difference {change} (95 % CI), {p_statement(effect.p)}{unadjusted}")
     if pair.agreement is not None:
         say(f"{title}{_describe_agreement(pair.agreement)}")
     for line in pair.notes:
@@ -261,9 +285,8 @@ def _describe_gap(gap: GapRecovered | None) -> str:
     if gap is None:
         return "unknown, because the runs share no datapoint, share answers, or have a stopping rule"
     reason = "" if gap.reason is None else f" ({gap.reason})"
-    return (
-        f"{with_interval(gap.value, gap.low, gap.high)} in {counted(gap.groups, 'group')} that all three have{reason}"
-    )
+    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage(gap.low)}"
+    return f"{value} in {counted(gap.groups, 'group')} that all three have{reason}"
 
 
 def _describe_agreement(agreement: JudgeAgreement) -> str:
@@ -271,7 +294,14 @@ def _describe_agreement(agreement: JudgeAgreement) -> str:
     kappa = with_interval(agreement.kappa, agreement.kappa_ci_low, agreement.kappa_ci_high)
     reason = "" if agreement.kappa_reason is None else f" ({agreement.kappa_reason})"
     debates = f"{agreement.debates} debates in {counted(agreement.groups, 'group')}"
-    return f"agreement of the two judges on {debates}: {equal}; Cohen's kappa {kappa}{reason}"
+    return (
+        f"agreement of the two judges on {debates}: {equal}{_coverage(agreement.agreement_ci_low)}; Cohen's kappa "
+        f"{kappa}{_coverage(agreement.kappa_ci_low)}{reason}"
+    )
+
+
+def _coverage(low: float | None) -> str:
+    return "" if low is None else " (95 % CI)"
 
 
 def _print_assertions(comparison: Comparison) -> None:

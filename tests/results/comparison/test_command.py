@@ -46,6 +46,29 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert both.stdout.count("datapoint p0 ") == 2
 
 
+def test_adjusted_and_unadjusted_intervals_are_labelled(results: Path) -> None:
+    alone = said(results, "compare", "good", "same").stdout
+    assert "(Holm)" not in alone
+    assert "unadjusted" not in alone
+    for words in (("good", "fair", "same"), ("good", "fair", "--by", "label")):
+        found = json.loads(said(results, "compare", *words, "--json").stdout)
+        rows = found["slices"] or found["pairs"]
+        assert any(row["ci_low"] != row["ci_low_corrected"] for row in rows)
+        text = said(results, "compare", *words).stdout
+        assert "  difference [95%, unadjusted]  " in text
+        assert "  p (unadjusted)  [95%] (Holm)  " in text
+        for row in rows:
+            assert f"  [{row['ci_low_corrected']:.3f}, {row['ci_high_corrected']:.3f}]  " in text
+    (line,) = (line for line in alone.splitlines() if line.startswith("d' (sensitivity)"))
+    assert "] (95 % CI), p = " in line
+
+
+def test_a_metric_without_failures_says_which_games_it_leaves_out(results: Path) -> None:
+    name = "accuracy_excluding_failures"
+    text = said(results, "compare", "good", "fair", "--metric", name).stdout
+    assert text.startswith(f"{name} (lost or undecided): ")
+
+
 @pytest.mark.gate
 def test_json_has_all_of_it(results: Path) -> None:
     done = said(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
