@@ -27,7 +27,6 @@ FIRST_WORDS = re.compile(
 """Beginnings of docstrings that describe something by a clause. A function's docstring begins with a verb."""
 
 STORED = "a field of a file, of JSON, of an HTTP API or of a template"
-EVENTS = "the name of an event, which subclasses override"
 EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.game.protocols.rounds": (STORED, frozenset({"asked"})),
     "runner.registry.board.board": (STORED, frozenset({"left_out"})),
