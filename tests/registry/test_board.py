@@ -137,10 +137,10 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
     publish(registry, release(trained_results, "before", owner="replays", contents=replay, facts=said))
     rows = by_release(registry_board(registry, cache=cache))
-    assert rows["run/replays/before@1"]["marks"][0] == "a replay of before, without calls to models"  # and no play
+    assert "a replay of before, without calls to models" in rows["run/replays/before@1"]["marks"]  # and no play
     ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
-    assert rows["run/third/before@1"]["marks"][0] == "another play of run/acme/before@1"
-    assert ours["marks"][1] == "another play of run/third/before@1"
+    assert "another play of run/acme/before@1" in rows["run/third/before@1"]["marks"]
+    assert "another play of run/third/before@1" in ours["marks"]
     assert ours["run_id"] == theirs["run_id"] == "before"
     assert ours["accuracy"] == theirs["accuracy"]
     ranked = [row["release"] for row in rows.values() if row["run_id"] == "before" and row["rank"] is not None]
@@ -149,8 +149,8 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     assert {row["reason"] for row in copies} == {
         f"not a sample of its own: 18 of its 18 verdicts come from answers that it shares with {ranked[0]}"
     }
-    assert ours["marks"][0] == "the same rollouts as run/other/before@1"
-    assert theirs["marks"][0] == "the same rollouts as run/acme/before@1"
+    assert "the same rollouts as run/other/before@1" in ours["marks"]
+    assert "the same rollouts as run/acme/before@1" in theirs["marks"]
 
 
 @pytest.mark.full
