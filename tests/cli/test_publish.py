@@ -56,7 +56,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
     folder = tmp_path_factory.mktemp("player")
     home = folder / "home" / "zaphod"
     home.mkdir(parents=True)
-    faults = {"rate_limit": 0.15, "server_error": 0.15, "html": 0.1, "drop": 0.1}
+    faults = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
     with serving(faults=faults) as server:
         models = {"m": {"model": f"{home}/models/tiny-8b", "api_key_env": "MY_SERVER_KEY"}}
         spec_file(home, server.base_url, size=4, models=models)

@@ -39,7 +39,7 @@ from tests.support.specs import spec_file
 HOMES = "/home" + "/"
 MODEL = f"{HOMES}somebody/models/tiny-8b"
 NAMES_USER, NAMES_HOME = "zaphod", f"{HOMES}zaphod7"
-FAULTS = {"rate_limit": 0.15, "server_error": 0.15, "html": 0.1, "drop": 0.1}
+FAULTS = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
 
 
 @pytest.fixture(scope="module")
