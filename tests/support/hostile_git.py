@@ -308,7 +308,7 @@ ROWS = (
     Row("objects that are replaced", _replaced),
     Row("grafts", _grafted),
     Row("a branch that is an option", _other_head("-x", also_main=True)),
-    Row("its own branch is an option", _other_head("-x"), "does not accept the name of its default branch, '-x'", "does not accept the name of its default branch, '-x'"),
+    Row("its own branch is an option", _other_head("-x"), "its default branch, '-x'", "its default branch, '-x'"),
     Row("its own branch is a command", _other_head("$(touch${IFS}it-ran)"), "does not accept", "does not accept"),
     Row("its own branch is not there", lambda repository,
         _: (repository / "HEAD").write_text("ref: refs/heads/gone\n")),
