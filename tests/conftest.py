@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import guard
+from tests.support.claims import Claims
 from tests.support.process_state import changes, process_state, restore_ctrl_c
 
 
@@ -69,3 +70,10 @@ def _unchanged_process_state() -> Iterator[None]:
     before = process_state()
     yield
     assert changes(before, process_state()) == []
+
+
+@pytest.fixture
+def claims() -> Iterator[Claims]:
+    claims = Claims()
+    yield claims
+    assert claims.failures == []

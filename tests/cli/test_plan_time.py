@@ -46,7 +46,7 @@ def test_a_run_without_servers_is_bound_by_the_core_and_nothing_of_what_was_play
 def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(latency=0.05, decide=0.0) as server:
+    with serving(latency=0.2, decide=0.0) as server:  # longer than a busy machine needs to start and end
         path = spec_file(tmp_path, server.base_url, size=2000, protocol=FIXED, fine_tune=None)
         pilot = played(path, tmp_path / "results", "dataset.limit=16", run_id="pilot")
     with caplog.at_level("INFO"):

@@ -172,8 +172,14 @@ def _same(claims: Claims, whole: Path, run: Path, in_flight: int) -> None:
     mine, one = (json.loads((path / "manifest.json").read_text()) for path in (run, whole))
     other = {name for name in mine.keys() | one.keys() if mine.get(name) != one.get(name)} - CLOCKS - {"journal"}
     claims(
-        other <= {"cost_usd_at_most"},
+        other <= {"answers_from", "cost_usd_at_most"},
         f"manifest.json: besides {', '.join(sorted(CLOCKS))} and journal differ {sorted(other)}",
+    )
+    claims(
+        one["answers_from"] == {}
+        and len(mine["answers_from"]) == SHARDS
+        and sum(mine["answers_from"].values()) == mine["rollouts"],
+        "answers_from: every verdict is of one of the shards' journals",
     )
     more = mine["cost_usd_at_most"] - one["cost_usd_at_most"]
     counted = sum(record["charged"][0] for record in lost)
