@@ -173,7 +173,7 @@ def many_writers(claims: Claims, results: Path, original: Path, each: int) -> No
     )
     claims(not lost, f"runs lost: {len(lost)} of {4 * each}")
     claims(set(found.values()) == {4}, f"runs with rows too few or too many: {sum(c != 4 for c in found.values())}")
-    claims(max(float(end[0]) for end in ends) <= 2, f"worst wait: {max(float(end[0]) for end in ends):.2f} s")
+    claims(max(float(end[0]) for end in ends) <= 10, f"worst wait: {max(float(end[0]) for end in ends):.2f} s")
     for name in lost:
         append(results, name)
 

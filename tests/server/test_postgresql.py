@@ -67,7 +67,7 @@ def test_a_database_has_one_server(served: Served, tmp_path: Path) -> None:
         "new", "--port", "0", "--database", served.database, cwd=tmp_path
     )
     gone = served.database.replace("host=", "host=/nowhere")
-    assert "cannot be used" in refused("new", "--port", "0", "--database", gone, cwd=tmp_path)
+    assert "cannot use the database" in refused("new", "--port", "0", "--database", gone, cwd=tmp_path)
 
 
 def test_writers_at_once_lose_no_count_and_make_no_name_twice(database: Callable[[], str]) -> None:

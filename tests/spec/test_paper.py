@@ -35,7 +35,8 @@ def test_every_spec_is_sound_shares_the_base_and_needs_a_key() -> None:
         points = load_specs(f"paper/{name}.yaml", ONE_SEED)
         for spec in points:
             assert spec.experiment.benchmark == "neural-interactive-proofs/code-validation"
-            assert warnings_of(spec) == []
+            # The paper's models, which OpenAI shuts down in 2027.
+            assert [warning for warning in warnings_of(spec) if "deprecations" not in warning] == []
             assert [str(use) for use in key_uses_of(plan_of(spec))] == ["OPENAI_API_KEY -> api.openai.com"]
             named.setdefault(plan_of(spec).run_id, name)
     # What two specs have in common is one run, played once: nip is a point of both.

@@ -142,6 +142,8 @@ class Served:
 
     def _gone(self) -> None:
         ended_or_killed(self.process)  # it gives requests 20 seconds itself
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         self._process = None
 
     def resident(self) -> int:

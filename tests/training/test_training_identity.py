@@ -111,7 +111,7 @@ def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -
     assert again.was_finished
     assert provenance(done.folder) == before
     (said,) = again.notes
-    assert said.endswith("not used: models.v.timeout, training.trainers.p.backend")
+    assert "these changed keys have no effect: models.v.timeout, training.trainers.p.backend;" in said
 
 
 @pytest.mark.full
@@ -124,7 +124,7 @@ def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Pat
     before = folder.spec.read_bytes()
     done = trained(path, tmp_path / "results", "training.trainers.p={backend: files}")
     assert (done.manifest.status, folder.spec.read_bytes()) == ("done", before)
-    assert [note for note in done.notes if note.endswith("training.trainers.p.backend")]
+    assert [note for note in done.notes if "training.trainers.p.backend" in note]
 
 
 @pytest.mark.full
