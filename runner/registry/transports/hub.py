@@ -245,8 +245,10 @@ class HubSession:
         with HubSession._lock:
             HubSession._open_sessions -= not self._is_closed
             self._is_closed = True
-            if HubSession._open_sessions == 0:
-                self._hub.close_session()
+            if HubSession._open_sessions == 0 and HubSession._client_settings is not None:
+                # Other libraries of this process get the client of `huggingface_hub`, which obeys HF_HUB_OFFLINE.
+                self._hub.set_client_factory(self._hub.utils._http.default_client_factory)  # noqa: SLF001 - no public name
+                HubSession._client_settings = None
 
 
 def _import_library() -> Any:

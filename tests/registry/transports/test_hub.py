@@ -7,10 +7,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.hub import HubClient
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from tests.support.hub import CALM, PLACE, bundle, registry
@@ -43,6 +45,14 @@ def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_th
         assert (tmp_path / "got" / file.path).read_bytes() == made.contents[file.path]
     large = [one["path"] for one in servers[1].recorded() if one["method"] == "GET"]
     assert large, "no file went through LFS"
+
+
+def test_once_a_registry_is_closed_other_libraries_have_the_client_of_the_hub_again(hub: Loopback) -> None:
+    with connect(f"hf:{PLACE}") as registry:
+        list(registry.entries())
+        assert isinstance(huggingface_hub.get_session(), HubClient)
+    assert not isinstance(huggingface_hub.get_session(), HubClient)
+    huggingface_hub.close_session()
 
 
 def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopback) -> None:
