@@ -97,7 +97,7 @@ class Engine:
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self.stop.set_on_stop(self._progress)
+        self.stop.notify_on_stop(self._progress)
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, at most `concurrency` of them concurrently, and put its rollouts into `results`.

@@ -62,7 +62,7 @@ class Slots:
         """Whether a slot is free and no run waits for it."""
         return self._free > 0
 
-    def set_on_change(self, event: asyncio.Event) -> None:
+    def notify_on_change(self, event: asyncio.Event) -> None:
         """Set this event from now on whenever a run starts its games, or a slot is released and no run waits for it."""
         self._events.append(event)
 

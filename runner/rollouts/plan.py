@@ -107,7 +107,7 @@ class Plan:
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
     @cached_property
-    def shares_between_games(self) -> bool:
+    def games_share_calls(self) -> bool:
         """Whether one call may return answers for several games of a datapoint."""
         return bool(self.sharing) and self.shape is None
 

@@ -70,6 +70,6 @@ class StopSwitch:
             return
         raise Stopped
 
-    def set_on_stop(self, event: asyncio.Event) -> None:
+    def notify_on_stop(self, event: asyncio.Event) -> None:
         """Set this event when the run is stopped, so that tasks that wait for the event check this switch again."""
         self._events.append(event)

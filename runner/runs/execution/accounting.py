@@ -169,7 +169,7 @@ class Accounting:
                 "automatically, set rollouts.max_unusable (a share)",
             )
 
-    def check_unusable_share(self) -> None:
+    def check_share_of_unusable_answers(self) -> None:
         """Check that the share of unusable answers is within the spec's limit.
 
         Raises:

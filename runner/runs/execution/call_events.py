@@ -97,4 +97,4 @@ class RunCallEvents(RecordedCallEvents):
     def answered(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
         self.accounting.count_answer(request, completion)
-        self.accounting.check_unusable_share()  # comes last, because it may raise an error
+        self.accounting.check_share_of_unusable_answers()  # comes last, because it may raise an error

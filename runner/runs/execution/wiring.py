@@ -133,7 +133,7 @@ class Wiring:
         return ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
 
     @property
-    def is_durable(self) -> bool:
+    def answers_cost_money(self) -> bool:
         """Whether answers must survive a power failure; replayed and dummy answers need not, because they are free."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
@@ -141,7 +141,7 @@ class Wiring:
         """Open the run's journal until `closing` ends, and record the calls that an earlier process left in flight."""
         identity, shard = self.plan.identity, self.plan.shard
         header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
-        journal = Journal(self.folder.journal, first=header, run=identity, durable=self.is_durable)
+        journal = Journal(self.folder.journal, first=header, run=identity, durable=self.answers_cost_money)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(

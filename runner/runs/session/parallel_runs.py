@@ -90,8 +90,8 @@ class _ParallelPlayer:
         """The notes of all stopped runs, without repetitions."""
         self._progress = asyncio.Event()
         """Set when a run has ended or started its first game, a slot is free, or the runs are stopping."""
-        self._slots.set_on_change(self._progress)
-        shared.stop.set_on_stop(self._progress)
+        self._slots.notify_on_change(self._progress)
+        shared.stop.notify_on_stop(self._progress)
 
     async def play(self) -> None:
         """Play all runs. Errors are only stored; `check` raises them."""

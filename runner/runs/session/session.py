@@ -172,8 +172,11 @@ class Session:
         if workers is not None:
             from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
-            makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with open_scheduler(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
+            workers_build_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
+            async with open_scheduler(self._wiring, workers, workers_build_outputs=workers_build_outputs) as (
+                scheduler,
+                journal,
+            ):
                 cores = min(workers, cores_here())
                 await self._play_all(scheduler, journal.check_there, lambda: journal.records, cores)
             return

@@ -15,7 +15,7 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
-"""A worker is killed after this many silent checks in a row: longer than rendering the longest prompts takes."""
+"""A worker is killed after this many silent checks in a row. Rendering the longest prompts takes less time."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
 """The same limit while the run is stopping. It is lower, because a person may be waiting."""

@@ -1,4 +1,4 @@
-"""Builds the writer of a run with workers: the main process, which alone writes the run's files.
+"""Builds the writer of a run with workers. The writer is the main process, and only it writes the run's files.
 
 A session uses this module if the run has workers, and `runs.execution.wiring` alone if it has none.
 """
@@ -24,11 +24,11 @@ from runner.runs.workers.worker_state import WriterState
 
 @asynccontextmanager
 async def open_scheduler(
-    wiring: Wiring, workers: int, *, makes_outputs: bool
+    wiring: Wiring, workers: int, *, workers_build_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
-    """Open the journal, the budget and the limits, and yield the scheduler of this many workers and the journal.
+    """Open the journal, the budget and the limits, and yield the journal and a scheduler of this many workers.
 
-    With `makes_outputs`, workers send the outputs of games instead of rollouts.
+    With `workers_build_outputs`, workers send the outputs of games instead of rollouts.
 
     Raises:
         RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
@@ -55,7 +55,7 @@ async def open_scheduler(
             stop=wiring.stop,
             count_records=lambda: journal.records,
         )
-        start = _start_message(wiring, journal, open_games, makes_outputs=makes_outputs)
+        start = _start_message(wiring, journal, open_games, workers_build_outputs=workers_build_outputs)
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
             ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
@@ -64,15 +64,15 @@ async def open_scheduler(
         yield GameScheduler(state, await _pool(wiring, closing), workers), journal
 
 
-def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, makes_outputs: bool) -> Start:
+def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, workers_build_outputs: bool) -> Start:
     servers = wiring.shared.servers
     return Start(
         plan=wiring.plan,
         run_id=wiring.folder.run_id,
         is_bound=journal.is_bound,
-        is_durable=wiring.is_durable,
+        answers_cost_money=wiring.answers_cost_money,
         is_budgeted=wiring.budget is not None,
-        makes_outputs=makes_outputs,
+        workers_build_outputs=workers_build_outputs,
         answered_groups=frozenset(open_games.answered_groups),
         concurrency=servers.concurrency,
         adapters=dict(servers.adapters),

@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 600.0
 """The run ends if no worker gets a CPU within this time."""
 
 RETRY_SECONDS = 2.0
-"""The wait before a new actor replaces an actor whose node died. Ray may need this time to notice the death."""
+"""The wait before a new actor replaces an actor whose node died. Ray may take this long to notice the death."""
 
 OTHER_NODE_SECONDS = 60.0
 """The wait before a new actor replaces one whose node cannot play, for example with another version of nip-run."""
@@ -57,9 +57,11 @@ async def ray_pool(execution: Execution) -> AsyncIterator[RayPool]:
 class RayPool:
     """Starts workers as actors."""
 
-    def __init__(self, workers: int, *, notice: float = NOTICE_SECONDS, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, workers: int, *, notice_seconds: float = NOTICE_SECONDS, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.ray: Any = ray_package()
-        self.workers, self.notice, self.patience = workers, notice, patience
+        self.workers, self.notice_seconds, self.patience_seconds = workers, notice_seconds, patience_seconds
         self.placed_workers: set[RayWorker] = set()
         """The workers whose actor runs on a node."""
         self.has_played = False
@@ -157,7 +159,7 @@ class RayWorker:
         except ray_error as error:
             self._exit(describe_death(error, self._location))
         except Exception as error:  # noqa: BLE001 - any error must end the run
-            self._receive([messages.CannotStart(RemoteError.of(error))])
+            self._receive([messages.CannotStart(RemoteError.from_exception(error))])
         finally:
             self._pool.placed_workers.discard(self)
 
@@ -166,26 +168,26 @@ class RayWorker:
 
         Raises:
             NodeError: the node cannot play.
-            RunError: no worker has got a CPU for too long.
+            RunError: for too long, no worker has got a CPU.
         """
         self._actor = self._pool.create_actor()
         description = asyncio.ensure_future(_result(self._actor.describe.remote()))
         try:
             started = self._loop.time()
-            while not (await asyncio.wait([description], timeout=self._pool.notice))[0]:
+            while not (await asyncio.wait([description], timeout=self._pool.notice_seconds))[0]:
                 self._note_waiting(self._loop.time() - started)
             info = description.result()
         finally:
             description.cancel()
         self._location = f"on node {info['node']} (pid {info['pid']})"
         if (problem := find_node_problem(info)) is not None:
-            raise NodeError(RemoteError.of(RunError(problem)))
+            raise NodeError(RemoteError.from_exception(RunError(problem)))
         self._is_placed = True
         self._pool.placed_workers.add(self)
 
     def _note_waiting(self, seconds: float) -> None:
         line = self._pool.describe_waiting()
-        if not self._pool.placed_workers and seconds >= self._pool.patience:
+        if not self._pool.placed_workers and seconds >= self._pool.patience_seconds:
             raise RunError(
                 f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
                 "execution.workers, and run the same command again"
@@ -193,7 +195,7 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        subject = line.partition(":")[0]  # the numbers after it change, but the run needs only one such note
+        subject = line.partition(":")[0]  # without the numbers, which change, so that the run gets only one such note
         self._receive([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:
