@@ -211,7 +211,7 @@ class RunSource:
                 "export it"
             )
         plan = played_plan(folder)
-        if plan.shape is not None:
+        if plan.tree_shape is not None:
             raise UsageError(
                 f"run {folder.run_id} has trees of responses, whose branches share rounds, but this format has only "
                 "single games. Export a run of single games, or the trees with --format trl --method dpo"

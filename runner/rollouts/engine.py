@@ -63,7 +63,7 @@ class Engine:
     """Called with the job of each game or branch of a tree that has ended with any outcome."""
     swapped_agents: Mapping[str, Agent] = field(default_factory=dict)
     """The agents of games with swapped seats, by seat; empty if the spec does not swap seats."""
-    shape: TreeShape | None = None
+    tree_shape: TreeShape | None = None
     """The shape of the trees to play; None for single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
     """Returns the job of one branch of a tree, from the job of the tree and the branch's `repeat`."""
@@ -87,12 +87,12 @@ class Engine:
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def of_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
+    def from_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
         """Return an engine for a plan, which plays games or, if the plan has debates, judges these."""
         script = play_game if plan.debates is None else judge_debates(plan)
         swapped_agents = plan.agents(swapped=True) if plan.seats else {}
         return cls(
-            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, shape=plan.shape,
+            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, tree_shape=plan.tree_shape,
             branch=plan.branch, script=script, siblings=plan.siblings, sharing=plan.sharing, **options,
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ class Engine:
 
     def _start_branches(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Start and yield a task for each branch that begins with this turn: one for each answer after the first."""
-        for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
+        for repeat in self.tree_shape.siblings(job.repeat, turn.round) if self.tree_shape is not None else ():
             yield asyncio.create_task(self._play_branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
 
     async def _play_one_game(
@@ -244,8 +244,8 @@ class Engine:
 
         def siblings(agent: str) -> Sequence[int]:
             """Return the numbers of the other jobs whose answers may come in the same call as this one."""
-            if self.shape is not None:
-                return self.shape.siblings(job.repeat, turn.round)
+            if self.tree_shape is not None:
+                return self.tree_shape.siblings(job.repeat, turn.round)
             return self.siblings(job, agent) if is_first_turn else ()
 
         async def complete(request: Request) -> Completion:

@@ -114,7 +114,7 @@ def answer_bytes(plan: Plan) -> int:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
-            answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+            answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
             for name, games in games_by_agent.items():
                 total_words += games * answers * agents[name].agent_params.max_response_words
     return int(total_words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
@@ -186,7 +186,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
     for round_ in range(rounds):
         round_tokens = 0
-        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+        answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
         for name, games in _games_by_speaker(plan, round_, swapped=swapped).items():
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)

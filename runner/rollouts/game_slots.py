@@ -24,7 +24,7 @@ class Slots:
 
     async def enter(self, position: int) -> None:
         """Wait for a slot for a game of the run with this position among the runs."""
-        self.mark_started(position)
+        self.mark_run_started(position)
         if self._free > 0:
             self._free -= 1
             return
@@ -47,7 +47,7 @@ class Slots:
         self._free += 1
         self._notify()
 
-    def mark_started(self, position: int) -> None:
+    def mark_run_started(self, position: int) -> None:
         """Record that the run with this position among the runs has started to play games."""
         if position not in self._started_runs:
             self._started_runs.add(position)

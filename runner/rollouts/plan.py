@@ -71,7 +71,7 @@ class Plan:
                 "agents": {name: agent_content(agent) for name, agent in experiment.agents.items()},
                 **verdict_content(experiment),
                 "retry": [to_plain(experiment.retry.invalid_response), to_plain(experiment.retry.refused)],
-                **({} if self.shape is None else {"tree": self.shape.responses}),
+                **({} if self.tree_shape is None else {"tree": self.tree_shape.responses}),
                 **design_content(experiment.stances, self.seats),
                 **judging_content(self.spec),
             },
@@ -103,13 +103,13 @@ class Plan:
     @property
     def sharing(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
-        models, trees = self.spec.experiment.models, self.shape is not None
+        models, trees = self.spec.experiment.models, self.tree_shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
     @cached_property
     def games_share_calls(self) -> bool:
         """Whether one call may return answers for several games of a datapoint."""
-        return bool(self.sharing) and self.shape is None
+        return bool(self.sharing) and self.tree_shape is None
 
     @property
     def run_id(self) -> str:
@@ -135,19 +135,19 @@ class Plan:
         return points if self.shard is None else self.shard.points(points)
 
     @cached_property
-    def limited_experiment(self) -> Experiment:
-        """The experiment with the limits for this process: for a shard, its shares of the spec's limits."""
+    def shard_experiment(self) -> Experiment:
+        """The experiment with the shard's share of each limit; the spec's own experiment if there are no shards."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
-        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).limited_experiment()
+        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).shard_experiment()
 
     @property
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
     @cached_property
-    def shape(self) -> TreeShape | None:
+    def tree_shape(self) -> TreeShape | None:
         """The shape of the trees of responses; None if single games are played."""
         responses = self.spec.experiment.rollouts.num_responses_per_timestep
         return None if responses is None else TreeShape(responses, self.spec.protocol.max_message_rounds)
@@ -189,7 +189,7 @@ class Plan:
 
     def _every_job(self) -> Iterator[Job]:
         seed = self.spec.experiment.seed
-        branches = 1 if self.shape is None else self.shape.branches
+        branches = 1 if self.tree_shape is None else self.tree_shape.branches
         index = 0
         for point, number in self._blocks():
             # The seed does not depend on the game's hash, so it is the same for all models and all games of a block.

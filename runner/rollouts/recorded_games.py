@@ -90,8 +90,8 @@ class RecordedGames:
         try:
             turn = next(script)
             while True:
-                if plan.shape is not None and turn.round >= start:
-                    for repeat in plan.shape.siblings(job.repeat, turn.round):
+                if plan.tree_shape is not None and turn.round >= start:
+                    for repeat in plan.tree_shape.siblings(job.repeat, turn.round):
                         branch_rollouts += self._rollouts_from(
                             plan.branch(job, repeat), tuple(turn.rounds), turn.round + 1
                         )

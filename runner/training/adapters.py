@@ -101,7 +101,7 @@ class Adapters:
             RunError: no server can be reached, or a server cannot load the adapter.
         """
         loaded, unreachable = set(self._loaded()), []
-        for server in model.each_server:
+        for server in model.settings_of_servers:
             adapter = _LoadedAdapter(group, model.name, str(server.address))
             is_new = adapter not in loaded
             if is_new:

@@ -103,10 +103,10 @@ class _Builder:
         """Yield the preference pairs of an agent from the trees of all games."""
         for run in self.games:
             plan = run.reconstructor.plan
-            assert plan.shape is not None
+            assert plan.tree_shape is not None
             agents = {agent: run.agents[agent]}
             for branches in run.reconstructor.rollouts_by_job():
-                root = build_tree(branches, plan.shape)
+                root = build_tree(branches, plan.tree_shape)
                 if root is not None:
                     for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
                         yield pair, source

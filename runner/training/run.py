@@ -31,11 +31,11 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.spec_changes import changed_keys, is_unchanged
+from runner.results.spec_changes import changed_keys, has_same_spec
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Progress, Watch
-from runner.runs.execution.process import interruptible, interruption, log_to, sigterm_as_keyboard_interrupt
-from runner.runs.execution.spending import spending
+from runner.runs.execution.accounting import OnProgress, Progress
+from runner.runs.execution.process import interrupted_error, interruptible, log_to, sigterm_as_keyboard_interrupt
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import load_problems
@@ -91,7 +91,7 @@ def train(
         folder, manifest = results.open(plan, run_id)
         _rebuild_parts(results, folder)
         finished = manifest.status == Status.DONE and folder.metrics.is_file()
-        if finished and is_unchanged(folder, manifest, plan.games):
+        if finished and has_same_spec(folder, manifest, plan.games):
             return _unchanged_run(results, folder, manifest)
         notes: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
@@ -189,7 +189,7 @@ class _Work:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = RunOptions(
             budget=self.options.budget,
-            watch=self._watch_of(kind, iteration),
+            on_progress=self._progress_callback(kind, iteration),
             on_rollout=self.options.on_rollout,
             adapters=self._adapters.use(iteration, games.experiment.models),
         )
@@ -218,10 +218,10 @@ class _Work:
         self.note(f"{part_id}: {line}" for line in result.notes)
         return result.folder
 
-    def _watch_of(self, kind: str, iteration: int) -> Watch | None:
-        """Return a watch for the games of an iteration or a test that adds the stage to the progress."""
-        watch = self.options.watch
-        if watch is None:
+    def _progress_callback(self, kind: str, iteration: int) -> OnProgress | None:
+        """Return a callback for the games of an iteration or a test, which adds the stage to their progress."""
+        on_progress = self.options.on_progress
+        if on_progress is None:
             return None
         if kind == "training":
             stage = f"{self._describe(iteration)}: games"
@@ -233,16 +233,16 @@ class _Work:
             progress.stage = stage
             if not self._parts or self._parts[-1] is not progress:
                 self._parts.append(progress)
-            watch(progress)
+            on_progress(progress)
 
         return with_stage
 
     def _report_step(self, iteration: int, step: str) -> None:
         """Report as progress that an iteration starts a step other than games."""
-        if self.options.watch is not None:
+        if self.options.on_progress is not None:
             progress = Progress(stage=f"{self._describe(iteration)}: {step}")
             progress.count_calls_of(self._parts)
-            self.options.watch(progress)
+            self.options.on_progress(progress)
 
     def _describe(self, iteration: int) -> str:
         """Return words for an iteration, such as "iteration 0 (1 of 3)"; the first number is also in the part's id."""
@@ -296,7 +296,7 @@ class _Work:
             yield
         except KeyboardInterrupt:
             write_end(Status.INTERRUPTED)
-            raise interruption(self.folder.run_id) from None
+            raise interrupted_error(self.folder.run_id) from None
         except FolderGoneError:
             raise  # do not write to the path, which may belong to another folder now
         except (Waiting, Interrupted, BudgetExhausted) as error:
@@ -395,5 +395,5 @@ def spent_on_games(results: Results, run_id: str) -> UsageTotals:
     """Return the usage and cost of a training run's games so far."""
     total = UsageTotals()
     for folder in results.parts_of(run_id):
-        total += spending(saved_plan(folder), folder)
+        total += max_spending(saved_plan(folder), folder)
     return total

@@ -42,7 +42,7 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
     allow_open_files(len(runs))
     with ExitStack() as locks:
         for key, plan, run_id in runs:
-            settings = plan.games.limited_experiment.budget
+            settings = plan.games.shard_experiment.budget
             if not settings.limited:
                 continue
             budget = budgets.setdefault(key, Budget(settings))

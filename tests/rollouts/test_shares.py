@@ -35,7 +35,7 @@ def limited(folder: Path) -> Plan:
 @pytest.mark.parametrize("of", [1, 3, 7])
 def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> None:
     whole = limited(tmp_path)
-    shares = [plan_of_shard(whole, shard).limited_experiment for shard in Shard(1, of).all()]
+    shares = [plan_of_shard(whole, shard).shard_experiment for shard in Shard(1, of).all()]
     said = whole.spec.experiment
     assert sum(one.rollouts.concurrency for one in shares) == said.rollouts.concurrency
     assert sum(one.budget.tokens or 0 for one in shares) == said.budget.tokens

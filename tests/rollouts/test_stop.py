@@ -24,14 +24,14 @@ def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
 def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
     async def go() -> None:
         stop = StopSwitch()
-        await stop.sleep(0.0)
-        sleeping = asyncio.create_task(stop.sleep(3600))
+        await stop.sleep_unless_stopped(0.0)
+        sleeping = asyncio.create_task(stop.sleep_unless_stopped(3600))
         await asyncio.sleep(0)
         stop.stop()
         with pytest.raises(Stopped):
             await asyncio.wait_for(sleeping, HANG_SECONDS)
         with pytest.raises(Stopped):
-            await stop.sleep(3600)
+            await stop.sleep_unless_stopped(3600)
 
     asyncio.run(go())
 

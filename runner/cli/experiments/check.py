@@ -89,13 +89,13 @@ def _show_run(point: SpecPoint) -> None:
 
 def _describe_workers(games: Plan) -> list[str]:
     """Return a sentence about the worker processes; none if the command's own process plays."""
-    from runner.runs.execution.process import cores_here
+    from runner.runs.execution.process import available_cores
 
     execution = games.spec.experiment.execution
     if not execution.by_workers:
         return []
     if execution.engine == "processes":
-        cores = cores_here()
+        cores = available_cores()
         core_count = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
         return [f"Played by {execution.processes} worker processes of this machine{core_count}."]
     cluster = "" if execution.address is None else f" at {in_one_line(execution.address)}"
@@ -156,7 +156,7 @@ def _describe_run(plan: AnyPlan, first: Plan) -> str:
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
-    protocol, shape, size = first.spec.protocol, first.shape, first.size
+    protocol, shape, size = first.spec.protocol, first.tree_shape, first.size
     limit = "" if plan.spec.experiment.until is None else "at most "
     games = f"{counted(size, 'rollout')} of {protocol.name}"
     if first.debates is not None:
@@ -207,7 +207,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
         "kind": spec.experiment.kind,
         "point": dict(spec.point),
         "identity": plan.identity,
-        "rollouts": sum(game_plan.size for game_plan in games) if plan.games.shape is None else None,
+        "rollouts": sum(game_plan.size for game_plan in games) if plan.games.tree_shape is None else None,
         "may_stop_sooner": spec.experiment.until is not None,
         "datapoints": len(plan.games.points),
         "shard": shard_as_json(plan.games),

@@ -98,7 +98,7 @@ def _recompute_metrics(
         ReleaseError: this version of nip-run played the run, but the published metrics differ.
     """
     plan, manifest = played_plan(folder, withheld), folder.manifest()
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
     checker = RolloutChecker(folder, plan)
     for row in read_rows(folder.path / ROLLOUTS_FILE):

@@ -74,10 +74,10 @@ class RehashedRun:
 
 def _rollout_ids(plan: Plan) -> Iterator[str]:
     for job in plan.jobs():
-        if plan.shape is None:
+        if plan.tree_shape is None:
             yield job.rollout_id
         else:
-            yield from (plan.branch(job, job.number + index).rollout_id for index in range(plan.shape.branches))
+            yield from (plan.branch(job, job.number + index).rollout_id for index in range(plan.tree_shape.branches))
 
 
 def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:

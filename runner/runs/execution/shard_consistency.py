@@ -1,7 +1,7 @@
 """Checks that all processes split a run into the same shards, and that each part has only its own records.
 
-A shard is the part of a run's datapoints that one process plays. A part is the folder of one shard. Commands check the
-option `--shard` here, and a session checks the folder before the games.
+A shard is the part of a run's datapoints that one process plays: shard `number` of `of` shards. A part is the folder
+of one shard. Commands check the option `--shard`, and `runs.session.run` checks the folder before it plays games.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.base.storage.log_lines import SHARD, first_record
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
-from runner.results.spec_changes import is_unchanged
+from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
 from runner.rollouts.shard_budget import Shares, find_shard_problems
@@ -69,7 +69,7 @@ def plan_of_shard(plan: P, shard: Shard) -> P:
 
 
 def shares_of(plan: Plan) -> Shares | None:
-    """Return the shard's share of each of the run's limits; None if the plan is of a whole run."""
+    """Return a shard's share of each limit of its run; None if the plan is for the whole run."""
     spec = plan.spec
     if spec.shard is None:
         return None
@@ -77,9 +77,9 @@ def shares_of(plan: Plan) -> Shares | None:
 
 
 def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
-    """Check that a run in the results folder, if there is one, is split into the same shards as the plan.
+    """Check that an existing run in the results folder is split into the same shards as the plan.
 
-    Return the folder of the run if all its shards were merged already; otherwise None.
+    Return the run's folder if all its shards were already merged; otherwise None.
 
     Raises:
         RunDirectoryError: the run has other shards or none, or the folder has the journal of another part.
@@ -87,7 +87,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     run = results.run(split_part(run_id)[0])
     parts, shard = run.started_parts(), plan.shard
     if not run.manifest_path.is_file():
-        other_parts = [part for part in parts if shard is None or part[0].of != shard.of]
+        other_parts = [(part, folder) for part, folder in parts if shard is None or part.of != shard.of]
         if other_parts:
             conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
@@ -140,9 +140,9 @@ def _merged_shard_count(run: RunFolder) -> int | None:
 
 
 def _is_complete(run: RunFolder, plan: Plan) -> bool:
-    """Return whether a run is finished and already has all games of a plan."""
+    """Return whether a run is finished and has all games of a plan."""
     manifest = run.manifest()
-    return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(run, manifest, plan)
+    return manifest.status in PLAYED and manifest.identity == plan.identity and has_same_spec(run, manifest, plan)
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:

@@ -86,7 +86,7 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
     manifest = folder.manifest()
     check_has_games(manifest)
     plan = played_plan(folder)
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             f"{manifest.run_id} played trees, which cannot be judged again because branches share rounds; judge a run "
             "without rollouts.num_responses_per_timestep"

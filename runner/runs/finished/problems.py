@@ -113,7 +113,7 @@ class GameProblems:
                 _count(self._counts, TRUNCATED, rollout, call)
             previous = call
 
-    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
+    def count_if_problem_free(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
         if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
             return None
@@ -128,7 +128,7 @@ class GameProblems:
             return None
         return answers, sum([round_.counts(agent) for round_ in rollout.rounds for agent in round_.raw])
 
-    def add_problem_free(self, answers: int, messages: int) -> None:
+    def add_rollout_without_problems(self, answers: int, messages: int) -> None:
         """Count a rollout without problems, given its numbers of answers and messages."""
         self._rollouts += 1
         self._answers += answers

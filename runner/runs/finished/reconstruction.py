@@ -104,13 +104,13 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
         return bool(name) and (job.rollout_id.startswith(name) or job.datapoint.id == name)
 
     # The ids of branches are known only after their tree was rebuilt.
-    jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
+    jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_match(job)]
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
             for rollout in reconstructor.rollouts_of(job):
                 if is_match(rollout.job):
                     return rollout
-    if jobs and plan.shape is None:
+    if jobs and plan.tree_shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "
             f"nip-run {folder.path}"

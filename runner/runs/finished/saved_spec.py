@@ -27,7 +27,7 @@ from runner.results.manifest import Manifest
 from runner.results.provenance.input_files import resolved_spec
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
-from runner.runs.finished.selection import WhichRun
+from runner.runs.finished.selection import RunSelection
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.loader import Spec, load_spec
@@ -38,7 +38,7 @@ P = TypeVar("P", bound=RunPlan)
 
 
 def resolve_saved_spec(
-    plan: P, results: Results, plan_of: Callable[[Spec], P], which: WhichRun
+    plan: P, results: Results, plan_of: Callable[[Spec], P], selection: RunSelection
 ) -> tuple[P, str | None] | None:
     """Return the plan of the run that saved a spec in its folder, with a note or None; None for any other spec.
 
@@ -49,8 +49,8 @@ def resolve_saved_spec(
         UsageError: the spec selects other datapoints than the folder has.
         RunError: the run's manifest is missing or damaged.
     """
-    folder, run_id = _folder_of_saved_spec(plan.spec), which.run_id
-    if folder is None or which.again or (which.replay and run_id is None):
+    folder, run_id = _folder_of_saved_spec(plan.spec), selection.run_id
+    if folder is None or selection.again or (selection.replay and run_id is None):
         return None
     if run_id not in (None, folder.run_id):
         return None

@@ -24,7 +24,7 @@ class ReplayOf:
 
 
 @dataclass(frozen=True)
-class WhichRun:
+class RunSelection:
     """The selected run of a spec; by default, the run with the spec's own id."""
 
     run_id: str | None = None
@@ -34,7 +34,7 @@ class WhichRun:
     """The run whose answers are replayed, if any."""
 
 
-OWN_RUN = WhichRun()
+OWN_RUN = RunSelection()
 
 
 def is_whole_replay(replay: ReplayOf | None) -> bool:

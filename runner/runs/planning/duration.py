@@ -19,7 +19,7 @@ from runner.models.prices import price_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.estimate import estimate_costs, sum_by_group
 from runner.rollouts.plan import Plan
-from runner.runs.execution.process import cores_here
+from runner.runs.execution.process import available_cores
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
@@ -143,7 +143,7 @@ class _Measurements:
         if self.with_workers is None:
             return costs
         used_cores = min(workers, cores)
-        scale = min(self.worker_count, cores_here()) / used_cores  # the measured workers used another number of cores
+        scale = min(self.worker_count, available_cores()) / used_cores  # the measurement used another number of cores
         cores_per_call = self.with_workers.seconds_per_call * scale + server / used_cores
         return replace(costs, cores_per_call=cores_per_call, writer_per_call=self.with_workers.cpu_seconds_per_call)
 
@@ -160,7 +160,7 @@ def duration_of(
     """
     _check_options(plan, options)
     _check_plan(plan)
-    live = [name for name, settings in used_models(plan).items() if settings.is_called_live]
+    live = [name for name, settings in used_models(plan).items() if settings.calls_server]
     earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
     mean_games = known_games(plan, earlier)
     try:
@@ -187,7 +187,7 @@ def _forecast(
     free_bytes: int,
 ) -> Duration:
     """Return the forecast. `mean_games` are the shortest and the longest game; `is_live`: the plan calls servers."""
-    cores, longest = options.cores or cores_here(), mean_games[1]
+    cores, longest = options.cores or available_cores(), mean_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
     costs = measured.costs(options.start, options.workers, cores)
@@ -227,7 +227,7 @@ def _measure(
     """
     report_step("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
-    worker_count, with_workers = min(workers, max(cores_here(), 2)), None
+    worker_count, with_workers = min(workers, max(available_cores(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
         report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
@@ -283,7 +283,7 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         UsageError: the plan has trees, debates to judge or batches, or the package of its engine is missing.
     """
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             "cannot predict the duration of trees; plan without them: rollouts.num_responses_per_timestep=null"
         )

@@ -132,7 +132,7 @@ def sample_size_of(
         raise UsageError("give either the runs for the variance or the run to compare with, not both")
     if len(from_runs) > 2:
         raise UsageError(f"give one or two runs for the variance, not {len(from_runs)}")
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             "samples of a tree are not independent games; plan without trees: rollouts.num_responses_per_timestep=null"
         )

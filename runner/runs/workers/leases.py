@@ -30,7 +30,7 @@ def game_key_of_sample(plan: Plan, datapoint: str, repeat: int) -> GameKey:
     if plan.games_share_calls:
         return (datapoint,)
     variants = len(plan.variants)
-    branches = 1 if plan.shape is None else plan.shape.branches
+    branches = 1 if plan.tree_shape is None else plan.tree_shape.branches
     return datapoint, repeat // variants // branches, repeat % variants
 
 

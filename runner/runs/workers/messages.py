@@ -43,7 +43,7 @@ class Start:
     """Whether a provider charges for answers. A game must then wait until its answer is on disk."""
     is_budgeted: bool
     """Whether the run has a budget."""
-    workers_build_outputs: bool
+    sends_outputs: bool
     """Whether workers send the outputs of games (`WorkerGame`) instead of rollouts."""
     answered_groups: frozenset[str]
     """The model groups whose servers have answered at least once."""

@@ -129,7 +129,7 @@ class Permits:
         assert isinstance(request, _PermitRequest)
         self._stop.check()
         calls = request.calls
-        if self._costs.groups[request.group].is_called_live:
+        if self._costs.groups[request.group].calls_server:
             self._in_flight.sent(request.sample, request.max_cost, self._count_records())
             calls.in_flight[request.sample] = request.max_cost
         call = calls.open_calls[request.number]

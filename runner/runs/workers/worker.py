@@ -101,10 +101,10 @@ class _Player:
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
             AnswerJudge(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
-        self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.workers_build_outputs else None
+        self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
         if fine_tune_of(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
-        self._servers = Servers(start.concurrency, self._stop.sleep)
+        self._servers = Servers(start.concurrency, self._stop.sleep_unless_stopped)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
@@ -139,14 +139,14 @@ class _Player:
             events=self._events,
             answered=self._answered_groups,
             labels=labels_for_dummy(plan, self._costs.groups),
-            sleep=self._stop.sleep,
+            sleep=self._stop.sleep_unless_stopped,
             servers=self._servers,
             admission=self._permits,
         )
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan
-        return Engine.of_plan(
+        return Engine.from_plan(
             plan,
             with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
@@ -196,7 +196,7 @@ class _Player:
         """Report everything that remains to the writer, and close all connections."""
         failure = None
         try:
-            self._connection.check_answered()
+            self._connection.check_groups_answered()
         except NipRunError as error:
             failure = RemoteError.from_exception(error)
         self._events.send_counts()

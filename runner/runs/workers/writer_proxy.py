@@ -158,7 +158,7 @@ class RemotePermits:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
 
         async def complete_with_permit(request: Request) -> Completion:
-            if not (self._is_budgeted or self._costs.groups[request.group].is_called_live):
+            if not (self._is_budgeted or self._costs.groups[request.group].calls_server):
                 return await complete(request)
             number = next(self._numbers)
             granted = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -200,7 +200,7 @@ class RemotePermits:
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         """Return a function that sends a server's new rate limits to the writer; None if the group calls no server."""
-        if not self._costs.groups[group].is_called_live:
+        if not self._costs.groups[group].calls_server:
             return None
 
         def send_rates(headers: Mapping[str, str]) -> None:

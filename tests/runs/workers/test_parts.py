@@ -116,7 +116,7 @@ def test_each_game_has_records_of_its_own(tmp_path: Path, changes: dict[str, obj
     games: dict[object, list[Job]] = {}
     for one in plan.jobs():
         games.setdefault(game_key_of_job(plan, one), []).append(one)
-        branches = 1 if plan.shape is None else plan.shape.branches
+        branches = 1 if plan.tree_shape is None else plan.tree_shape.branches
         for branch in (plan.branch(one, one.repeat + more) for more in range(branches)):
             assert game_key_of_sample(plan, branch.datapoint.id, branch.number) == game_key_of_job(plan, one)
     assert all(len(jobs) == 1 for jobs in games.values())

@@ -70,7 +70,7 @@ def test_a_worker_plays_as_many_games_at_once_as_it_is_told_and_keeps_the_others
         worker.connect(writer)
         start = messages.Start(
             plan=plan, run_id="r", is_bound=True, answers_cost_money=False, is_budgeted=False,
-            workers_build_outputs=True, answered_groups=frozenset(), concurrency=8, adapters={},
+            sends_outputs=True, answered_groups=frozenset(), concurrency=8, adapters={},
         )  # fmt: skip
         leases = [messages.Lease(job, (), at_once) for job in jobs]
         worker.receive([start, *leases])
