@@ -248,4 +248,4 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         UsageError: there is no such run, or several ids have this beginning.
         RunError: the run is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.of(played.FinishedRun.opened(open_results(results).find(str(run))))
+    return RunResult.of(played.FinishedRun.from_folder(open_results(results).find(str(run))))

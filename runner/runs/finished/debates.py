@@ -24,7 +24,7 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def build_games_plan(spec: Spec) -> Plan:
-    """Return the plan of a benchmark, with the debates that the spec judges again, if any.
+    """Return the plan of a benchmark. If the spec judges debates again, the plan has these debates.
 
     Raises:
         UsageError: the judged run has no debates, or the spec would change the debates.
@@ -38,11 +38,11 @@ def build_games_plan(spec: Spec) -> Plan:
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates saved with a resumed run are unchanged. New debates may have been added.
+    """Check that the debates which a resumed run has saved are unchanged in its plan. The plan may have more debates.
 
     Raises:
-        RunDirectoryError: a debate has changed.
-        RunError: the debates saved with the run cannot be read.
+        RunDirectoryError: a debate has changed or is missing.
+        RunError: the saved debates cannot be read.
     """
     saved = folder.path / "inputs" / DEBATES
     if plan.debates is not None and is_file(saved):
@@ -63,7 +63,7 @@ def check_has_games(manifest: Manifest) -> None:
 
 
 def debate_notes(plan: Plan) -> list[str]:
-    """Return the notes on a plan's debates to show before the run starts."""
+    """Return a note on the games whose debates a plan omits, to show before the run starts."""
     debates = plan.debates
     if debates is None:
         return []
@@ -74,7 +74,7 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
-    """Return the debates saved in a file or in a run's inputs; if there are none, build them from the run's games.
+    """Return the debates saved in a file or in a run's inputs. Without saved ones, build them from the run's games.
 
     Raises:
         UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.

@@ -36,8 +36,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    Rollout ids depend on the hash of a replayed run. The plan uses the hash that the manifest recorded, because the
-    replayed run may have got more games since.
+    Rollout ids depend on the hash of a replayed run. The plan uses the hash in the manifest, because the replayed run
+    may have got more games since then.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -82,7 +82,7 @@ def read_debates(path: Path) -> Debates:
 
 
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
-    """Yield the jobs that are, or will be, in a run's tables.
+    """Yield the jobs in a run's tables or, for an unfinished run, the jobs that its tables will have.
 
     If the stopping rule `until` ended the run, the tables end with the decisive game. The journal may have answers for
     later games, which were in progress at that moment.
@@ -131,7 +131,7 @@ class Reconstructor:
     def __init__(
         self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
     ) -> None:
-        """Open the journal, or use `followed`: the index of a journal that is read while the run is writing it."""
+        """Open the journal, or use `followed`, the index of a journal that a run is still writing."""
         if followed is None and not folder.journal.is_file():
             raise RunError(
                 f"{folder.path} has no {folder.journal.name}, so its rollouts cannot be read; restore the journal from "
@@ -180,7 +180,7 @@ class Reconstructor:
         return self._index.failures(job.datapoint.id, job.number)
 
     def __len__(self) -> int:
-        """Return the number of journal records that are an answer or an error that ended a game."""
+        """Return the number of records in the journal that are an answer, or an error that ended a game."""
         return len(self._index)
 
     def details(self, rollout: Rollout) -> RolloutDetails:
@@ -209,7 +209,7 @@ class Reconstructor:
             _, answered = self.rollouts_and_requests_of(job)
             yield from (request.request for request in answered)
 
-    def from_cache(self, request: Request) -> bool:
+    def is_from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
         # If one call requests several samples, all answers except the first are marked as cached, although they do not
         # come from the cache.

@@ -24,14 +24,14 @@ from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
-from runner.runs.planning.known_games import known_games, planned_words, rates_of
+from runner.runs.planning.expected_games import expected_games, planned_words, rates_of
 from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
 from runner.runs.session.execution_check import check_engine
 from runner.spec.datasets.shards import MAX_SHARDS
 from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 
 Pair = tuple[float, float]
-"""A value for the shortest games and for the longest ones."""
+"""A value for the shortest possible games and for the longest ones."""
 
 ReportStep = Callable[[str], None]
 """Called with a sentence about each step of the measurement before the step starts."""
@@ -41,24 +41,24 @@ MAX_MEASURE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class PlayOptions:
+class ForecastOptions:
     """The machines and workers that a forecast assumes."""
 
     workers: int = 1
     shards: int = 1
     cores: int | None = None
     """The number of cores of each machine that plays a shard; None for the number of this machine."""
-    like: str | None = None
+    similar_run: str | None = None
     """A finished run with similar games and servers; None to search for one."""
-    measure: float = SECONDS
+    measure_seconds: float = SECONDS
     """The approximate duration of each measurement in seconds."""
-    start: float = 0.0
+    load_seconds: float = 0.0
     """The seconds for loading the program, the spec and the dataset."""
 
 
 @dataclass(frozen=True)
 class BreakingPoint:
-    """A limit that a larger run would reach."""
+    """A limit that a larger run would reach. `--json` prints the names of the fields."""
 
     what: str
     """A description of the limit."""
@@ -149,23 +149,24 @@ class _Measurements:
 
 
 def duration_of(
-    plan: Plan, results: Results, options: PlayOptions, report_step: ReportStep = lambda _: None
+    plan: Plan, results: Results, options: ForecastOptions, report_step: ReportStep = lambda _: None
 ) -> Duration:
     """Play some of a plan's games with `dummy` in a temporary folder, and return a forecast for the whole plan.
 
     Raises:
-        UsageError: an option is out of range, this kind of run cannot be predicted, `like` is not a similar run, or
+        UsageError: an option is out of range, this kind of run cannot be predicted, `similar_run` is not similar, or
             an optional package is missing.
         RunError: the measurement fails, or the files of a run are damaged.
     """
     _check_options(plan, options)
     _check_plan(plan)
     live = [name for name, settings in used_models(plan).items() if settings.calls_server]
-    earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
-    mean_games = known_games(plan, earlier)
+    similar_run = options.similar_run
+    earlier = find_similar_run(plan, results, similar_run) if live or similar_run is not None else None
+    mean_games = expected_games(plan, earlier)
     try:
         with temporary_results(results) as folder:
-            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
+            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure_seconds)
             measured = _measure(calibration, options.workers, live, mean_games[1].use_by_group, report_step)
             if not live and earlier is None:  # the spec itself uses `dummy`, so the measured games are representative
                 played = replace(read_statistics(measured.one_process.folder, plan).games, game_count=plan.size)
@@ -178,7 +179,7 @@ def duration_of(
 
 def _forecast(
     plan: Plan,
-    options: PlayOptions,
+    options: ForecastOptions,
     measured: _Measurements,
     mean_games: tuple[MeanGames, MeanGames],
     earlier: EarlierRun | None,
@@ -190,7 +191,7 @@ def _forecast(
     cores, longest = options.cores or available_cores(), mean_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
-    costs = measured.costs(options.start, options.workers, cores)
+    costs = measured.costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
     one_process, server = measured.one_process, measured.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
@@ -245,7 +246,7 @@ def _measure(
     return _Measurements(calibration.short_run, one_process, with_workers, worker_count, server, live_share)
 
 
-def _check_options(plan: Plan, options: PlayOptions) -> None:
+def _check_options(plan: Plan, options: ForecastOptions) -> None:
     """Check that the options are in range and possible for a plan.
 
     Raises:
@@ -265,9 +266,10 @@ def _check_options(plan: Plan, options: PlayOptions) -> None:
         )
     if options.shards > MAX_SHARDS:
         raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}; use fewer shards")
-    if not 0 < options.measure <= MAX_MEASURE_SECONDS:
+    if not 0 < options.measure_seconds <= MAX_MEASURE_SECONDS:
+        seconds = f"{options.measure_seconds:g}"
         raise UsageError(
-            f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
+            f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {seconds}"
         )
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if options.shards > groups:

@@ -165,7 +165,7 @@ def _merged_result(folder: RunFolder) -> FinishedRun:
         raise DamagedRunError(
             f"{folder.path} has lost its metrics or tables; nip-run merge {folder.run_id} rebuilds them for free"
         )
-    return FinishedRun.opened(folder)
+    return FinishedRun.from_folder(folder)
 
 
 def _finished_result(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> FinishedRun:

@@ -16,7 +16,7 @@ from runner.runs.planning.earlier_runs import EarlierRun
 from runner.runs.planning.loopback_server import WORD_BYTES
 
 
-def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
+def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
     """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
     if earlier is not None:
         games = replace(earlier.games, game_count=plan.size)
