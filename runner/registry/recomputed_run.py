@@ -91,7 +91,7 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
         RunDirectoryError: the run claims more games.
     """
     manifest = folder.manifest()
-    planned, rollouts = plan.blocks * len(plan.variants), manifest.rollouts or 0
+    planned, rollouts = plan.block_count * len(plan.variants), manifest.rollouts or 0
     branches = plan.tree_shape.branches if plan.tree_shape else 1
     max_planned, max_rollouts = record_count, max(record_count, 1) * branches
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:

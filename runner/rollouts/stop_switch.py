@@ -24,12 +24,12 @@ class StopSwitch:
         """Return a switch for one of several runs. If the child is stopped, this switch stays off."""
         child = StopSwitch(self)
         self._children.append(child)
-        if self.stopping:
+        if self.is_stopping:
             child.stop()
         return child
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._stopped.is_set()
 
     def stop(self) -> None:
@@ -46,7 +46,7 @@ class StopSwitch:
         For example, a run with `until` stops once its result is clear. An error in its unfinished games then does not
         stop the other runs.
         """
-        if not self.stopping:
+        if not self.is_stopping:
             (self if self._parent is None else self._parent).stop()
 
     def check(self) -> None:

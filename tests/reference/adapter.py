@@ -222,6 +222,6 @@ def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, T
         agents_of(case["config"]),
         script.complete,
         tree_shape=shape,
-        branch=lambda job, repeat: replace(job, repeat=repeat),
+        job_of_branch=lambda job, repeat: replace(job, repeat=repeat),
     )
     return asyncio.run(engine.play(Job(0, "tree", datapoint, 0, case["seed"]))), script, shape

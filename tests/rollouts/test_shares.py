@@ -58,7 +58,7 @@ def test_a_shard_has_the_jobs_of_the_whole_run_and_its_identity(tmp_path: Path) 
         assert [job.index for job in part.jobs()] == list(range(part.size))
         numbers = {(job.datapoint.id, job.number) for job in part.jobs()}
         for job in part.jobs():
-            assert {(job.datapoint.id, other) for other in part.siblings(job, "verifier")} < numbers
+            assert {(job.datapoint.id, other) for other in part.sibling_numbers(job, "verifier")} < numbers
 
 
 def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from tests.support.hang_guard import HANG_SECONDS
 def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
     stop = StopSwitch()
     stop.check()
-    before = stop.stopping
+    before = stop.is_stopping
     stop.stop()
     stop.stop()
-    assert (before, stop.stopping) == (False, True)
+    assert (before, stop.is_stopping) == (False, True)
     with pytest.raises(Stopped):
         stop.check()
 
@@ -51,8 +51,8 @@ def test_a_branch_stops_alone_and_with_what_it_is_a_branch_of() -> None:
     stop = StopSwitch()
     decided, other = stop.create_child(), stop.create_child()
     decided.stop()
-    assert (decided.stopping, other.stopping, stop.stopping) == (True, False, False)
+    assert (decided.is_stopping, other.is_stopping, stop.is_stopping) == (True, False, False)
     decided.stop_all()  # a refusal that came to a run which had stopped for itself
-    assert (other.stopping, stop.stopping) == (False, False)
+    assert (other.is_stopping, stop.is_stopping) == (False, False)
     other.stop_all()
-    assert (other.stopping, stop.stopping, stop.create_child().stopping) == (True, True, True)
+    assert (other.is_stopping, stop.is_stopping, stop.create_child().is_stopping) == (True, True, True)

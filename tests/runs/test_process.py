@@ -35,7 +35,7 @@ def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
         with stopping_on_signals(stop):
             signal.raise_signal(signal.SIGTERM)
             await handle_signals()
-        assert stop.stopping
+        assert stop.is_stopping
 
     before = signal.getsignal(signal.SIGTERM)
     with sigterm_as_keyboard_interrupt():

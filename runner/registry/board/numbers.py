@@ -104,7 +104,7 @@ def _recompute_metrics(
     for row in read_rows(folder.path / ROLLOUTS_FILE):
         checker.add(row)
     recomputed = checker.summary()
-    if plan.debates is not None and plan.debates.stopped is not None:
+    if plan.debates is not None and plan.debates.stopping_note is not None:
         return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published)
     differences = describe_differences(published, recomputed)
     if differences and manifest.version == __version__:

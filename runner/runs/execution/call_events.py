@@ -16,7 +16,7 @@ from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import FailureRecord
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
-from runner.rollouts.failed_calls import FailedCalls, failed_call
+from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
@@ -46,7 +46,7 @@ class RecordedCallEvents(CallEvents):
         cost = cost_of_failure(self.costs.worst_case(request), error)
         charged = cost if self.is_budgeted or cost.tokens else None
         record = FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
-        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
+        self.failed_calls.add(request.sample, call_from_failure(record, self.costs.groups[request.group].name))
         return record.to_json()
 
     def store_in_cache(self, request: Request, completion: Completion) -> None:

@@ -130,7 +130,7 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
     timers: list[asyncio.TimerHandle] = []
 
     def interrupt(number: signal.Signals = signal.SIGINT) -> None:
-        if stop.stopping:
+        if stop.is_stopping:
             cancel()
         else:
             stop.stop()

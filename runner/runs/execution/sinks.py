@@ -33,7 +33,7 @@ class RolloutSinks:
         self._folder, self._tree_shape = folder, plan.tree_shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
-        stopping_note = None if plan.debates is None else plan.debates.stopped
+        stopping_note = None if plan.debates is None else plan.debates.stopping_note
         self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
         self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
         self._table_parts = PartFiles(folder.path)

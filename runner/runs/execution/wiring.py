@@ -35,7 +35,7 @@ from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -106,7 +106,7 @@ class Wiring:
             cache = None if self.recorded_only else self._open_cache(closing, journal.number)
             replayed = self._replayed_model()
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
-            failed_calls = FailedCalls(failed_calls_in(self.plan, failures))
+            failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
@@ -242,7 +242,7 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
         journal,
         recorded,
         {name: parameters_hash(settings) for name, settings in costs.groups.items()},
-        sharing=plan.sharing,
+        sharing=plan.sharing_groups,
         sent=partial(_sent_messages, costs),
         events=events,
         charge=costs.extra_charge,

@@ -33,7 +33,7 @@ def build_games_plan(spec: Spec) -> Plan:
     if spec.rejudged is None:
         return Plan(spec)
     debates = _load_debates(spec.rejudged.path, spec.rejudged.journal_sha256)
-    debates.check(spec)
+    debates.check_spec(spec)
     return Plan(spec, debates)
 
 
@@ -46,7 +46,7 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
     """
     saved = folder.path / "inputs" / DEBATES
     if plan.debates is not None and is_file(saved):
-        plan.debates.check_same(read_debates(saved), f"run {folder.run_id}")
+        plan.debates.check_judged(read_debates(saved), f"run {folder.run_id}")
 
 
 def check_has_games(manifest: Manifest) -> None:
@@ -111,7 +111,7 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             finished_count += 1
-            debate = Debate.of(rollout, plan.spec.protocol)
+            debate = Debate.from_rollout(rollout, plan.spec.protocol)
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:

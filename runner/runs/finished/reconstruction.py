@@ -22,7 +22,7 @@ from runner.models.journal_records import CallRecord, FailureRecord, RequestReco
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.rollouts.failed_calls import failed_calls_in
+from runner.rollouts.failed_calls import failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
@@ -143,7 +143,7 @@ class Reconstructor:
             self._reader, self._index = open_index(folder.journal, folder.manifest().identity)
         else:
             self._reader, self._index = followed, followed.index
-        failed_calls = failed_calls_in(plan, self._index.failures) if with_failures else lambda _: ()
+        failed_calls = failed_calls_finder(plan, self._index.failures) if with_failures else lambda _: ()
         self._games = RecordedGames(plan, self._index.get, failed_calls)
 
     def rollouts_of(self, job: Job) -> list[Rollout]:
@@ -213,7 +213,7 @@ class Reconstructor:
         """Return whether the run got the answer to this request from its cache."""
         # If one call requests several samples, all answers except the first are marked as cached, although they do not
         # come from the cache.
-        record = None if request.group in self.plan.sharing else self._index.get(request.sample)
+        record = None if request.group in self.plan.sharing_groups else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 
     def close(self) -> None:

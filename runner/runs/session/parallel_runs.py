@@ -59,7 +59,7 @@ def run_together(runs: Sequence[GamesRun], results: Results, on_finish: OnFinish
         try:
             shared.run_in_event_loop(player.play)
         except KeyboardInterrupt:
-            if not shared.stop.stopping:
+            if not shared.stop.is_stopping:
                 raise  # interrupted before anything was played
     player.finish()
 
@@ -130,7 +130,7 @@ class _ParallelPlayer:
             raise Interrupted(message).with_notes(self._notes)
         if self._stopped_ids:
             raise self._interrupted_error
-        if self._shared.stop.stopping:
+        if self._shared.stop.is_stopping:
             raise interrupted_error(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
     async def _wait_for_all(self) -> None:
@@ -144,13 +144,15 @@ class _ParallelPlayer:
     def _must_not_start(self, position: int) -> bool:
         """Return whether a waiting run must not start, because all runs are stopping or its budget is exhausted."""
         budget = self._runs[position].options.budget
-        return self._shared.stop.stopping or (budget is not None and budget.is_exhausted)
+        return self._shared.stop.is_stopping or (budget is not None and budget.is_exhausted)
 
     def _can_start_another(self) -> bool:
         """Return whether the next run can start: all unfinished runs have started games, and a slot is still free."""
         unfinished = [position for position, task in self._tasks.items() if not task.done()]
-        all_have_started_games = all(self._slots.has_started(position) for position in unfinished)
-        return len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free
+        all_have_started_games = all(self._slots.has_run_started(position) for position in unfinished)
+        return (
+            len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free_slot
+        )
 
     async def _play_one(self, position: int, *, is_last_try: bool = False) -> None:
         """Play one run, and store its result or error. A run that another process has locked is tried again later."""

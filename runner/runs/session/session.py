@@ -141,7 +141,7 @@ class Session:
             NipRunError: see `play`. A signal raises `Interrupted` even if it arrives after everything was written.
         """
         self._shared.run_in_event_loop(self.play)
-        if self._shared.stop.stopping:
+        if self._shared.stop.is_stopping:
             raise interrupted_error(self.folder.run_id)
 
     def result(self) -> FinishedRun:
@@ -256,10 +256,10 @@ class Session:
             try:
                 await player.play_all(self.plan.jobs(), order_buffer, concurrency)
             except _GAME_ENDING_ERRORS:
-                if not order_buffer.ended:
+                if not order_buffer.has_ended:
                     raise
             await handle_signals()
-            if not order_buffer.ended:
+            if not order_buffer.has_ended:
                 self._stop.check()
             check_after_games()
 

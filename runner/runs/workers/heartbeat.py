@@ -51,7 +51,7 @@ class HeartbeatMonitor:
             slot.silent_checks = 0
             return
         slot.silent_checks += 1
-        if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
+        if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.is_stopping else SILENT_CHECKS):
             return
         what_happened = f"sent nothing for {slot.silent_checks * self._interval_seconds:.0f} s and was killed"
         slot.silent_checks = 0

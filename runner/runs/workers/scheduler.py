@@ -136,7 +136,7 @@ class GameScheduler:
     @property
     def _is_stopping(self) -> bool:
         """Whether the run is stopping or its budget is exhausted, so that no game may start."""
-        return self._budget_error is not None or self._state.stop.stopping
+        return self._budget_error is not None or self._state.stop.is_stopping
 
     def _has_leases(self) -> bool:
         return any(slot.leases for slot in self._slots)

@@ -19,7 +19,7 @@ from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
 from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
-from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
@@ -96,7 +96,7 @@ class _Player:
         self._journal = RemoteJournal(channel, is_bound=start.is_bound, waits_for_disk=start.answers_cost_money)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
-        failed_calls = FailedCalls(failed_calls_in(plan, self._records.failures))
+        failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
             AnswerJudge(plan), channel=channel, journal=self._journal,

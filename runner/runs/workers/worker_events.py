@@ -52,7 +52,7 @@ class WorkerEvents:
 
     def forward_stop(self) -> None:
         """Send all workers a stop request if the run is stopping, but only once."""
-        if self._state.stop.stopping and not self._has_sent_stop:
+        if self._state.stop.is_stopping and not self._has_sent_stop:
             self._has_sent_stop = True
             for slot in self._slots:
                 if slot.is_ready:

@@ -21,7 +21,7 @@ from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.reorder_buffer import HELD_CHARACTERS, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import MAX_CHARACTERS_IN_MEMORY, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
@@ -117,7 +117,7 @@ def test_each_game_has_records_of_its_own(tmp_path: Path, changes: dict[str, obj
     for one in plan.jobs():
         games.setdefault(game_key_of_job(plan, one), []).append(one)
         branches = 1 if plan.tree_shape is None else plan.tree_shape.branches
-        for branch in (plan.branch(one, one.repeat + more) for more in range(branches)):
+        for branch in (plan.job_of_branch(one, one.repeat + more) for more in range(branches)):
             assert game_key_of_sample(plan, branch.datapoint.id, branch.number) == game_key_of_job(plan, one)
     assert all(len(jobs) == 1 for jobs in games.values())
     assert len(games) == plan.size
@@ -171,7 +171,7 @@ def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp
         one = RolloutOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
         return WorkerGame([WorkerRollout(one, counted, (1, 1))])
 
-    games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
+    games = [made(number, MAX_CHARACTERS_IN_MEMORY // 2 + 1) for number in range(4)]
     passed: list[object] = []
     with closing(PlanOrderBuffer(passed.append, 10, tmp_path)) as ordered:
         for number in (3, 2, 1, 0):
