@@ -215,9 +215,8 @@ class Engine:
     def _start_branches(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Start and yield a task for each branch that begins with this turn: one for each answer after the first."""
         for repeat in self.tree_shape.siblings(job.repeat, turn.round) if self.tree_shape is not None else ():
-            yield asyncio.create_task(
-                self._play_branches(self.job_of_branch(job, repeat), tuple(turn.rounds), turn.round + 1)
-            )
+            branch = self.job_of_branch(job, repeat)
+            yield asyncio.create_task(self._play_branches(branch, tuple(turn.rounds), turn.round + 1))
 
     async def _play_one_game(
         self, parts: GameParts, script: GameScript, branch_start: int, branches: list[asyncio.Task[list[Rollout]]]

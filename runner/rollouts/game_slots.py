@@ -58,7 +58,7 @@ class Slots:
         return position in self._started_runs
 
     @property
-    def has_free_slot(self) -> bool:
+    def has_free(self) -> bool:
         """Whether a slot is free and no run waits for it."""
         return self._free_count > 0
 

@@ -263,9 +263,7 @@ class Plan:
         """The model group of each seat, for games without and with swapped seats."""
         agents = self.spec.experiment.agents
         players = {False: agents, True: exchange_players(agents, self.seats)}
-        return {
-            swapped: {seat: player.model for seat, player in by_seat.items()} for swapped, by_seat in players.items()
-        }
+        return {key: {seat: player.model for seat, player in by_seat.items()} for key, by_seat in players.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
         """Return the agents by seat. They call no models unless the caller passes them a function for this."""

@@ -20,7 +20,7 @@ from runner.spec.experiment import Experiment
 USD_UNITS = 1_000_000
 """The number of units of a dollar. A share of `budget.usd` is a whole number of units."""
 
-RATE_KEYS = ("requests_per_minute", "tokens_per_minute")
+RATES = ("requests_per_minute", "tokens_per_minute")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Shares:
             if limit is not None:
                 yield f"budget.{name}", limit, self._share(limit)
         for group, settings in experiment.models.items():
-            for name in RATE_KEYS:
+            for name in RATES:
                 rate = getattr(settings, name)
                 if rate is not None:
                     yield f"models.{group}.{name}", rate, self._share(rate)
@@ -72,9 +72,7 @@ class Shares:
 
 
 def _limited_settings(group: str, settings: ModelSettings, shares: Mapping[str, float]) -> ModelSettings:
-    rates: dict[str, Any] = {
-        name: int(shares[key]) for name in RATE_KEYS if (key := f"models.{group}.{name}") in shares
-    }
+    rates: dict[str, Any] = {name: int(shares[key]) for name in RATES if (key := f"models.{group}.{name}") in shares}
     return replace(settings, **rates) if rates else settings
 
 

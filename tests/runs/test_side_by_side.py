@@ -229,7 +229,7 @@ def test_a_free_place_goes_to_the_first_run_that_waits() -> None:
         tasks[3].cancel()
         slots.leave()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert slots.has_free_slot
+        assert slots.has_free
         return order
 
     assert asyncio.run(entered()) == [1, 2, 3]

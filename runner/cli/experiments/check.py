@@ -173,7 +173,7 @@ def _describe_run(plan: AnyPlan, first: Plan) -> str:
     if rerun is not None:
         tests = f"Each of {len(rerun.models) + 1} tests plays {games}"
         return f"Run {plan.run_id} tests the models of {rerun.run} again, of all its iterations.\n{tests}"
-    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained.items())
+    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained_groups.items())
     iterations, method = plan.training.iterations, plan.training.method
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
 

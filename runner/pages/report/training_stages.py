@@ -10,9 +10,9 @@ from runner.training.stages import (
     GamesPlayed,
     JobEnded,
     JobNoted,
+    ModelsSwitched,
     StageRecord,
     Stages,
-    Switched,
     TestPlayed,
     TrainingEnded,
     Waited,
@@ -46,7 +46,7 @@ def _descriptions(record: StageRecord) -> Iterator[str]:
             yield f"job {record.state}: {record.message}"
         case TrainingEnded():
             yield f"trained: {record.model}"
-        case Switched():
+        case ModelsSwitched():
             yield "next iteration: " + ", ".join(
                 f"{name} plays {state['model']}" for name, state in record.models.items()
             )

@@ -77,9 +77,8 @@ def _rollout_ids(plan: Plan) -> Iterator[str]:
         if plan.tree_shape is None:
             yield job.rollout_id
         else:
-            yield from (
-                plan.job_of_branch(job, job.number + index).rollout_id for index in range(plan.tree_shape.branches)
-            )
+            numbers = range(job.number, job.number + plan.tree_shape.branches)
+            yield from (plan.job_of_branch(job, number).rollout_id for number in numbers)
 
 
 def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:

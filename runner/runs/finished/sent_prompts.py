@@ -37,10 +37,8 @@ class SentPrompt:
         return {"round": self.round, "attempts": self.attempts, "body": self.body}
 
 
-def sent_prompts(
-    reconstructor: Reconstructor, rollout: Rollout, agent: str, only_round: int | None
-) -> list[SentPrompt]:
-    """Return the prompts of an agent in a rollout, or only the prompt of the round `only_round`.
+def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, round_: int | None) -> list[SentPrompt]:
+    """Return the prompts of an agent in a rollout, or only the prompt of the round `round_`.
 
     Each prompt is rendered from the run's folder and compared with the hash of the sent chat in the journal.
 
@@ -54,13 +52,13 @@ def sent_prompts(
         raise UsageError(f"this run has no agent {agent!r}{hint}")
     prompts = list(_prompts(reconstructor, rollout, agents[agent]))
     rounds_called = [prompt.round for prompt in prompts]
-    if only_round is not None and only_round not in rounds_called:
+    if round_ is not None and round_ not in rounds_called:
         rounds = comma_join(map(str, rounds_called)) or "none"
         raise UsageError(
-            f"{agent} was not called in round {only_round} of rollout {rollout.job.rollout_id}; choose one of its "
+            f"{agent} was not called in round {round_} of rollout {rollout.job.rollout_id}; choose one of its "
             f"rounds: {rounds}"
         )
-    return [prompt for prompt in prompts if only_round in (None, prompt.round)]
+    return [prompt for prompt in prompts if round_ in (None, prompt.round)]
 
 
 Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]

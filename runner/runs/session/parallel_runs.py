@@ -150,9 +150,7 @@ class _ParallelPlayer:
         """Return whether the next run can start: all unfinished runs have started games, and a slot is still free."""
         unfinished = [position for position, task in self._tasks.items() if not task.done()]
         all_have_started_games = all(self._slots.has_run_started(position) for position in unfinished)
-        return (
-            len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free_slot
-        )
+        return len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free
 
     async def _play_one(self, position: int, *, is_last_try: bool = False) -> None:
         """Play one run, and store its result or error. A run that another process has locked is tried again later."""
