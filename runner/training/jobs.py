@@ -22,7 +22,7 @@ from runner.training.backends.interface import Backend, FineTuneJob, JobHandle, 
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import OUTPUT, StageLog, iteration_folder, job_folder
-from runner.training.stages import DatasetReport, JobEnded, JobNoted, ModelRequested, TrainingEnded
+from runner.training.stages import DatasetReport, JobEnded, JobNoted, JobWaited, TrainingEnded
 from runner.training.weights import recorded_weights
 
 log = logging.getLogger("nip_run.training")
@@ -146,7 +146,7 @@ class GroupJob:
     def record_waiting(self) -> None:
         """Record that the user was asked for this job's model."""
         if not self.was_requested:
-            self.stages.add(ModelRequested(iteration=self.iteration, group=self.group))
+            self.stages.add(JobWaited(iteration=self.iteration, group=self.group))
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class JobStage:
     def _create_job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
         trainer, attempt = self.plan.training.trainers[group], self.stages.attempt_number(iteration, group)
         # `--set-model` counts only if an earlier process requested the model: only then, the user had its dataset.
-        was_requested = bool(self.stages.group_records(ModelRequested, iteration, group))
+        was_requested = bool(self.stages.group_records(JobWaited, iteration, group))
         backend = self.connect_backend(group, models[group], was_requested)
         dataset = iteration_folder(self.folder, iteration) / report.file
         edit = DatasetEdit(dataset, report.notes) if edited_by_user(trainer, dataset, report) else None

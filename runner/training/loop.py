@@ -22,7 +22,7 @@ from runner.training.jobs import ConnectBackend, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, ModelsSwitched, TrainingEnded
+from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, ModelSwitch, TrainingEnded
 
 log = logging.getLogger("nip_run.training")
 
@@ -60,7 +60,7 @@ class TrainingLoop:
         """
         iterations = self.plan.training.iterations
         self._games.check_parts_exist()
-        if len(self.stages.find_all(ModelsSwitched)) < iterations:
+        if len(self.stages.find_all(ModelSwitch)) < iterations:
             stored = {group: files.files for group, files in self.plan.spec.trainer_files.items()}
             check_startable(self.plan.training.trainers, stored)
         for iteration in range(iterations):
@@ -68,11 +68,11 @@ class TrainingLoop:
         self._games.play_test(iterations, self.models)
 
     def _iterate(self, iteration: int) -> None:
-        switched = self.stages.find_last(ModelsSwitched, iteration) or self._train(iteration)
+        switched = self.stages.find_last(ModelSwitch, iteration) or self._train(iteration)
         self.models = with_states(self.models, switched.models)
         self.on_switch(self._games.folder_of(iteration), switched.outcomes)
 
-    def _train(self, iteration: int) -> ModelsSwitched:
+    def _train(self, iteration: int) -> ModelSwitch:
         """Do all stages of an iteration that are not done yet, and return the record of the new models."""
         self._games.play_iteration(iteration, self.models)
         self._games.play_test(iteration, self.models)
@@ -81,7 +81,7 @@ class TrainingLoop:
         self.on_step(iteration, f"fine-tuning {comma_join(reports)}")
         self._jobs.train(iteration, self.models, reports)
         trained = {group: self.stages.training_record(iteration, group) for group in reports}
-        switched = ModelsSwitched(
+        switched = ModelSwitch(
             iteration=iteration,
             models={group: state_of(self._model_after(group, record)) for group, record in trained.items()},
             outcomes={group: self._outcome(report, trained[group]) for group, report in reports.items()},

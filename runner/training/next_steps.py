@@ -13,8 +13,8 @@ from runner.training.stages import (
     GamesPlayed,
     GroupRecord,
     JobEnded,
-    ModelRequested,
-    ModelsSwitched,
+    JobWaited,
+    ModelSwitch,
     Stages,
     TestPlayed,
     TrainingEnded,
@@ -23,7 +23,7 @@ from runner.training.stages import (
 
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
     """Return a line for the next step, or a line for each model group that is being trained."""
-    iteration = len(stages.find_all(ModelsSwitched))
+    iteration = len(stages.find_all(ModelSwitch))
     test, games = (folder.sibling(part_run_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
     is_tested = stages.find_last(TestPlayed, iteration) is not None or _is_done(test)
     needs_test = is_tested_before(training, iteration) and not is_tested
@@ -65,7 +65,7 @@ def _training_state(folder: RunFolder, records: list[GroupRecord], group: str) -
         return (
             f"training {last.state}: {escape_controls(last.message)}\n  run the same command again to start a new job"
         )
-    if isinstance(last, ModelRequested):
+    if isinstance(last, JobWaited):
         guide = job_folder(folder, last.iteration, group) / "README.txt"
         return f"waits for a model that you train ({guide}); continue with --set-model {group}=NAME"
     return "the training is running, or was running when the run stopped"

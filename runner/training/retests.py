@@ -14,7 +14,7 @@ from runner.training.games import RunPart, TrainingGames
 from runner.training.lineage import with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import ModelsSwitched
+from runner.training.stages import ModelSwitch
 
 
 @dataclass
@@ -43,10 +43,10 @@ class RetestLoop:
         self._games.check_parts_exist()
         for iteration, new_models in enumerate(rerun.models):
             self._games.play_test(iteration, self.models)
-            switched = self.stages.find_last(ModelsSwitched, iteration)
+            switched = self.stages.find_last(ModelSwitch, iteration)
             if switched is None:
                 states = {group: to_plain(model) for group, model in new_models.items()}
-                switched = ModelsSwitched(iteration=iteration, models=states, outcomes={})
+                switched = ModelSwitch(iteration=iteration, models=states, outcomes={})
                 self.stages.add(switched)
             self.models = with_states(self.models, switched.models)
         self._games.play_test(len(rerun.models), self.models)

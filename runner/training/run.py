@@ -57,7 +57,7 @@ from runner.training.loop import TrainingLoop
 from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.retests import RetestLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
-from runner.training.stages import GamesPlayed, GroupOutcome, ModelsSwitched, Stages, TestPlayed, TrainingEnded
+from runner.training.stages import GamesPlayed, GroupOutcome, ModelSwitch, Stages, TestPlayed, TrainingEnded
 from runner.training.summary import summarize
 from runner.training.trainer_files import restore_files, store_trainer_files
 
@@ -68,11 +68,7 @@ MAX_NOTES = 20
 
 
 def train(
-    plan: TrainingPlan,
-    results: Results,
-    run_id: str,
-    options: RunOptions,
-    sleep: Callable[[float], None] = time.sleep,
+    plan: TrainingPlan, results: Results, run_id: str, options: RunOptions, sleep: Callable[[float], None] = time.sleep
 ) -> FinishedRun:
     """Run or resume all iterations (play, select, train, switch models), and return the result.
 
@@ -338,7 +334,7 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     Raises:
         UsageError: more iterations are completed than the spec requests.
     """
-    done = len(read_stages(folder.path, folder.identity()).find_all(ModelsSwitched))
+    done = len(read_stages(folder.path, folder.identity()).find_all(ModelSwitch))
     requested = plan.training.iterations
     if requested < done:
         raise UsageError(

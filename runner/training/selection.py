@@ -45,7 +45,7 @@ def select_by_reward(rewards: Sequence[float], settings: SelectionSettings, seed
         threshold = settings.reward_threshold
         return [index for index, reward in enumerate(rewards) if _passes_threshold(reward, threshold)]
     size = sample_size(len(rewards), settings)
-    weights = sampling_probabilities(rewards, settings)
+    weights = probabilities(rewards, settings)
     if np.isnan(weights).any():
         raise ValueError("all rewards are equal or below the minimum, so no rollout has a positive weight")
     if not settings.replacement and size > np.count_nonzero(weights):
@@ -75,7 +75,7 @@ def sample_size(rollouts: int, settings: SelectionSettings) -> int:
     return round(settings.sample_size_factor * rollouts)
 
 
-def sampling_probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDArray[np.float32]:
+def probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDArray[np.float32]:
     """Return the sampling probability of each rollout; all are NaN if no reward is above the minimum.
 
     A rollout's weight is the excess of its reward over the minimum. The weights are normalized and mixed with a uniform
@@ -102,11 +102,7 @@ def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
 
 
 def select_rollouts(
-    rewards: Sequence[float],
-    settings: SelectionSettings,
-    *,
-    replaced: float,
-    seed: int,
+    rewards: Sequence[float], settings: SelectionSettings, *, replaced: float, seed: int
 ) -> SelectedRollouts:
     """Return the rollouts to train one agent on.
 

@@ -181,7 +181,7 @@ class JobNoted(AttemptRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRequested(GroupRecord):
+class JobWaited(GroupRecord):
     """The user was asked to train the group's model by hand."""
 
     kind = StageKind.WAITED
@@ -215,7 +215,7 @@ class TrainingEnded(AttemptRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsSwitched(StageRecord):
+class ModelSwitch(StageRecord):
     """The end of an iteration: the models that the next iteration plays with."""
 
     kind = StageKind.SWITCHED
@@ -241,10 +241,10 @@ RECORDS: Mapping[str, type[StageRecord]] = {
         TestPlayed,
         DatasetsBuilt,
         JobNoted,
-        ModelRequested,
+        JobWaited,
         JobEnded,
         TrainingEnded,
-        ModelsSwitched,
+        ModelSwitch,
         AdapterChanged,
     )
 }

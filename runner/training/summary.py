@@ -14,7 +14,7 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.training.games import existing_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
-from runner.training.stages import GroupResult, ModelsSwitched, Stages, TestPlayed
+from runner.training.stages import GroupResult, ModelSwitch, Stages, TestPlayed
 
 
 def read_summary(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> 
         "games": _totals(parts),
         "iterations": [
             {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
-            for record in stages.find_all(ModelsSwitched)
+            for record in stages.find_all(ModelSwitch)
         ],
         "tests": [_test(folder, record) for record in stages.find_all(TestPlayed)],
     }

@@ -21,13 +21,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from runner.spec.training_settings import GuessReplacement, SelectionSettings
-from runner.training.selection import (
-    replaced_proportion,
-    sample_size,
-    sampling_probabilities,
-    select_by_reward,
-    select_rollouts,
-)
+from runner.training.selection import probabilities, replaced_proportion, sample_size, select_by_reward, select_rollouts
 from tests.reference.adapter import (
     FILES,
     KINDS,
@@ -362,7 +356,7 @@ def test_rollouts_are_selected_as_in_the_original(case: dict[str, Any]) -> None:
         assert select_by_reward(rewards, settings, seed=0) == want["selected"]
         return
     assert sample_size(len(rewards), settings) == want["sample_size"]
-    chances = [None if math.isnan(chance) else chance for chance in sampling_probabilities(rewards, settings).tolist()]
+    chances = [None if math.isnan(chance) else chance for chance in probabilities(rewards, settings).tolist()]
     assert chances == pytest.approx(want["probabilities"], abs=1e-5)
     if "error" in want:
         with pytest.raises(ValueError):

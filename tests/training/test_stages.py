@@ -13,15 +13,7 @@ from runner.base.hashing import canonical
 from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
 from runner.training.stage_log import read_stages, stage_log
-from runner.training.stages import (
-    RECORDS,
-    GroupRecord,
-    ModelRequested,
-    RunStarted,
-    StageKind,
-    StageRecord,
-    TrainingEnded,
-)
+from runner.training.stages import RECORDS, GroupRecord, JobWaited, RunStarted, StageKind, StageRecord, TrainingEnded
 from runner.training.summary import progress_summary
 from tests.support.runs import played
 from tests.support.specs import spec_file
@@ -69,7 +61,7 @@ def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
     begun, waited = json.loads(LINES["begun"]), json.loads(LINES["waited"])
     later = {"stage": "evaluated", "iteration": 0, "group": "p"}
     stages = read_stages(log_of(tmp_path, begun, {**waited, "since": 3}, later))
-    assert stages.records == [RunStarted(token="205fcc75966fe138"), ModelRequested(iteration=0, group="p")]
+    assert stages.records == [RunStarted(token="205fcc75966fe138"), JobWaited(iteration=0, group="p")]
     report = json.loads(REPORT)
     built = json.loads(LINES["datasets"]) | {"groups": {"p": {**report, "tokens": 12}}}
     assert RECORDS["datasets"].parse(built) == RECORDS["datasets"].parse(json.loads(LINES["datasets"]))
@@ -92,7 +84,7 @@ def begun_log(folder: Path, *records: StageRecord) -> bytes:
 
 def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
     """Two runs of one spec have the same stages; what one has trained is not what the other has."""
-    waited = [ModelRequested(iteration=index, group="p") for index in range(3)]
+    waited = [JobWaited(iteration=index, group="p") for index in range(3)]
     mine = begun_log(tmp_path / "one", *waited).splitlines(keepends=True)
     theirs = begun_log(tmp_path / "two", *waited).splitlines(keepends=True)
     assert read_stages(tmp_path / "one").records[1:] == waited
@@ -113,7 +105,7 @@ def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> None:
-    begun_log(tmp_path / "one", ModelRequested(iteration=0, group="p"))
+    begun_log(tmp_path / "one", JobWaited(iteration=0, group="p"))
     with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         read_stages(tmp_path / "one", "other")
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder

@@ -25,15 +25,7 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import existing_part
 from runner.training.stage_log import read_stages
-from runner.training.stages import (
-    DatasetsBuilt,
-    GamesPlayed,
-    GroupResult,
-    ModelsSwitched,
-    RunRecord,
-    Stages,
-    TestPlayed,
-)
+from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, ModelSwitch, RunRecord, Stages, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
 """Prefixes of metric names, for tests, for the games used for training, and for model groups."""
@@ -85,7 +77,7 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
 def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield for each iteration and model group whether it was trained (1 or 0), and its examples and tokens."""
-    for record in stages.find_all(ModelsSwitched):
+    for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
             yield MetricPoint(texts.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
@@ -99,7 +91,7 @@ def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
 
 def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
     """Yield the datasets that models were trained on; of a dataset that was rebuilt, the last version."""
-    for record in stages.find_all(ModelsSwitched):
+    for record in stages.find_all(ModelSwitch):
         built = stages.find_last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
             if report.written and report.sha256 is not None:
@@ -119,7 +111,7 @@ def _models(
     folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, texts: MlflowTexts
 ) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
-    for record in stages.find_all(ModelsSwitched):
+    for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             if outcome["outcome"] != GroupResult.TRAINED:
                 continue

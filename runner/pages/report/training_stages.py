@@ -10,7 +10,7 @@ from runner.training.stages import (
     GamesPlayed,
     JobEnded,
     JobNoted,
-    ModelsSwitched,
+    ModelSwitch,
     StageRecord,
     Stages,
     TestPlayed,
@@ -46,7 +46,7 @@ def _descriptions(record: StageRecord) -> Iterator[str]:
             yield f"job {record.state}: {record.message}"
         case TrainingEnded():
             yield f"trained: {record.model}"
-        case ModelsSwitched():
+        case ModelSwitch():
             yield "next iteration: " + ", ".join(
                 f"{name} plays {state['model']}" for name, state in record.models.items()
             )

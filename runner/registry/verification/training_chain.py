@@ -25,7 +25,7 @@ from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.plan import part_run_id
 from runner.training.stage_log import read_stages
-from runner.training.stages import GamesPlayed, ModelsSwitched, Stages, TestPlayed
+from runner.training.stages import GamesPlayed, ModelSwitch, Stages, TestPlayed
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
     """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
-    switched = {record.iteration: record.models for record in stages.find_all(ModelsSwitched)}
+    switched = {record.iteration: record.models for record in stages.find_all(ModelSwitch)}
     played = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
     tested = {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
     for iteration in range(max((number for number, _ in (*played, *tested)), default=-1) + 1):

@@ -50,11 +50,7 @@ PIECE_BYTES = 4 << 20
 
 
 def merge(
-    run_id: str,
-    results: Results,
-    other_parts: Sequence[RunFolder] = (),
-    *,
-    wait_seconds: float = 0.0,
+    run_id: str, results: Results, other_parts: Sequence[RunFolder] = (), *, wait_seconds: float = 0.0
 ) -> FinishedRun:
     """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
 

@@ -242,9 +242,8 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     assert alone is first
     with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
         for _ in range(MAX_DEATHS_ALONE):
-            deaths.count(
-                WorkerSlot(0, leases={0: alone}, is_testing_suspect=True), "was killed by SIGSEGV", was_ready=True
-            )
+            slot = WorkerSlot(0, leases={0: alone}, is_testing_suspect=True)
+            deaths.count(slot, "was killed by SIGSEGV", was_ready=True)
 
 
 @pytest.mark.parametrize(

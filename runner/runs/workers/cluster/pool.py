@@ -57,11 +57,9 @@ async def ray_pool(execution: Execution) -> AsyncIterator[RayPool]:
 class RayPool:
     """Starts workers as actors."""
 
-    def __init__(
-        self, workers: int, *, notice_seconds: float = NOTICE_SECONDS, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, workers: int, *, notice: float = NOTICE_SECONDS, patience: float = PATIENCE_SECONDS) -> None:
         self.ray: Any = ray_package()
-        self.workers, self.notice_seconds, self.patience_seconds = workers, notice_seconds, patience_seconds
+        self.workers, self.notice, self.patience = workers, notice, patience
         self.placed_workers: set[RayWorker] = set()
         """The workers whose actor runs on a node."""
         self.has_played = False
@@ -174,7 +172,7 @@ class RayWorker:
         description = asyncio.ensure_future(_result(self._actor.describe.remote()))
         try:
             started = self._loop.time()
-            while not (await asyncio.wait([description], timeout=self._pool.notice_seconds))[0]:
+            while not (await asyncio.wait([description], timeout=self._pool.notice))[0]:
                 self._note_waiting(self._loop.time() - started)
             info = description.result()
         finally:
@@ -187,7 +185,7 @@ class RayWorker:
 
     def _note_waiting(self, seconds: float) -> None:
         line = self._pool.describe_waiting()
-        if not self._pool.placed_workers and seconds >= self._pool.patience_seconds:
+        if not self._pool.placed_workers and seconds >= self._pool.patience:
             raise RunError(
                 f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
                 "execution.workers, and run the same command again"
