@@ -192,7 +192,7 @@ class Plan:
         branches = 1 if self.tree_shape is None else self.tree_shape.branches
         index = 0
         for point, number in self._blocks():
-            # The seed does not depend on the game's hash, so it is the same for all models and all games of a block.
+            # All models and all games of a block have the same seed, because it does not depend on the game's hash.
             game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
                 stances_exchanged = self.spec.protocol.stances_exchanged(stance)

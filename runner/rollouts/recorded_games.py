@@ -47,7 +47,7 @@ class AnsweredRequest:
 
     @property
     def created_ms(self) -> float | None:
-        """The time at which the server created the answer, if known; see `CallRecord.created_ms`."""
+        """The time when the server created the answer, if known; see `CallRecord.created_ms`."""
         return self.record.created_ms if isinstance(self.record, CallRecord) else None
 
     @property

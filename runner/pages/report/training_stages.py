@@ -10,12 +10,12 @@ from runner.training.stages import (
     GamesPlayed,
     JobEnded,
     JobNoted,
+    JobWaited,
     ModelSwitch,
     StageRecord,
     Stages,
     TestPlayed,
     TrainingEnded,
-    Waited,
 )
 
 
@@ -40,7 +40,7 @@ def _descriptions(record: StageRecord) -> Iterator[str]:
                 yield f"dataset of {group}: {counted(report.examples, 'example')}, {report.format}{reason}"
         case JobNoted():
             yield f"job of {record.backend} (attempt {record.attempt})"
-        case Waited():
+        case JobWaited():
             yield "waiting for a model that the user trains"
         case JobEnded():
             yield f"job {record.state}: {record.message}"

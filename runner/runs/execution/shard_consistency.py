@@ -85,14 +85,14 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
         RunDirectoryError: the run has other shards or none, or the folder has the journal of another part.
     """
     run = results.run(split_part(run_id)[0])
-    parts, shard = run.started_parts(), plan.shard
+    shard = plan.shard
     if not run.manifest_path.is_file():
-        other_parts = [(part, folder) for part, folder in parts if shard is None or part.of != shard.of]
-        if other_parts:
+        other_shards = [other for other, _ in run.started_parts() if shard is None or other.of != shard.of]
+        if other_shards:
             conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
-                f"run {run.run_id} is split into {describe_shards(other_parts)}{conflict}; resume a shard with --shard "
-                f"K/{other_parts[0][0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
+                f"run {run.run_id} is split into {describe_shards(other_shards)}{conflict}; resume a shard with "
+                f"--shard K/{other_shards[0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
                 "play a new run"
             )
     elif shard is not None:
@@ -158,7 +158,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         )
 
 
-def describe_shards(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
+def describe_shards(started: Sequence[Shard]) -> str:
     """Describe the shards of a run, such as "3 shards (started: 1/3, 2/3)"."""
-    started = ", ".join(str(shard) for shard, _ in parts[:8])
-    return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
+    listed = ", ".join(map(str, started[:8]))
+    return f"{started[0].of} shards (started: {listed}{', ...' if len(started) > 8 else ''})"

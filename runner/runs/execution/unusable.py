@@ -14,7 +14,7 @@ from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
-"""The minimum number of answers from which the share of unusable ones has an effect."""
+"""The share of unusable answers has no effect if there are fewer answers."""
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576

@@ -166,7 +166,7 @@ def _plan_of_run(spec: Spec, folder: RunFolder, manifest: Manifest, build_plan: 
 def with_published_identity(plan: P) -> P:
     """Return the plan of a downloaded run with the identity of the published run.
 
-    Return other plans unchanged. After an edit, the plan is that of another run, so it is returned unchanged too.
+    Return any other plan unchanged. An edited run is another run, so its plan is returned unchanged too.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:

@@ -52,7 +52,7 @@ class _Call:
     """The task that passes the call through the budget and the limits."""
     is_granted: bool = False
     charge: UsageTotals = field(default_factory=UsageTotals)
-    """The cost of the answer, by which the budget replaces the maximum cost."""
+    """The cost of the answer. The budget counts it instead of the maximum cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ FINAL_REPORT_SECONDS = 10.0
 """The maximum time to wait for the final reports of all workers."""
 
 START_SECONDS = 15.0
-"""The time for which a starting worker's share of the concurrent games stays reserved for it.
+"""The seconds that a starting worker's share of the concurrent games stays reserved for this worker.
 
 If the start takes longer, as in a full cluster, the ready workers get these games.
 """

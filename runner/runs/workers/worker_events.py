@@ -21,7 +21,7 @@ class WorkerEvents:
         self._answered_groups = set(state.start_message.answered_groups)
         """The model groups whose servers have answered at least once."""
         self._reporting_slots: dict[str, set[int]] = {}
-        """For each server's address, the numbers of the slots whose workers report a problem with the server."""
+        """The numbers of the slots whose workers report a problem with a server, for each server's address."""
         self._has_sent_stop = False
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
