@@ -92,8 +92,8 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
             conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
                 f"run {run.run_id} is split into {describe_shards(other_shards)}{conflict}; resume a shard with "
-                f"--shard K/{other_shards[0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
-                "play a new run"
+                f"--shard K/{other_shards[0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
+                "NAME to play a new run"
             )
     elif shard is not None:
         _check_merged(run, plan, shard)
