@@ -9,11 +9,12 @@ exchange their players.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
 from runner.base.hashing import derived_seed, tagged_hash
 from runner.documents.dataclass_schema import to_plain
@@ -276,3 +277,22 @@ class Plan:
         """Return the agents by player, an entry of the spec key `agents`. Swapped seats exchange two players."""
         agents = self.agents(swapped=swapped)
         return exchange_players(agents, self.seats) if swapped else agents
+
+
+def _renamed_attribute(old: str, new: str) -> property:
+    """Return the property for an attribute's old name, which users of `runner.Plan` may use until 2.0."""
+
+    def get(plan: Plan) -> Any:
+        message = f"Plan.{old} is now Plan.{new}; the old name works until 2.0"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(plan, new)
+
+    return property(get)
+
+
+for _old, _new in (
+    ("blocks", "block_count"), ("branch", "job_of_branch"), ("limited_experiment", "shard_experiment"),
+    ("shape", "tree_shape"), ("shares_between_games", "games_share_calls"), ("sharing", "sharing_groups"),
+    ("siblings", "sibling_numbers"),
+):  # fmt: skip
+    setattr(Plan, _old, _renamed_attribute(_old, _new))

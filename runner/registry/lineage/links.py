@@ -19,7 +19,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
-from runner.training.plan import part_id
+from runner.training.plan import part_run_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import GroupResult, ModelSwitch, Stages
 from runner.training.weights import is_path
@@ -249,7 +249,10 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
     """Return the effort of each iteration's games; without numbers if the run of the games is missing."""
     return [
-        {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
+        {
+            "iteration": record.iteration,
+            **_effort(folder.sibling(part_run_id(folder.run_id, record.iteration, "training"))),
+        }
         for record in stages.find_all(ModelSwitch)
     ]
 
