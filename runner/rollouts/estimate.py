@@ -74,16 +74,9 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
         lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
         price = budget_price(settings, doubted=group in unconfirmed)
         cost = None if price is None else (_cost(price, lower), _cost(price, upper))
-        rows.append(
-            CostEstimate(
-                group,
-                settings.name,
-                (lower.calls, upper.calls),
-                (lower.prompt, upper.prompt),
-                (lower.completion, upper.completion),
-                cost,
-            )
-        )
+        calls, prompt_tokens = (lower.calls, upper.calls), (lower.prompt, upper.prompt)
+        completion_tokens = lower.completion, upper.completion
+        rows.append(CostEstimate(group, settings.name, calls, prompt_tokens, completion_tokens, cost))
     return rows
 
 

@@ -95,16 +95,11 @@ class GroupJob:
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
     def _save_note(self, note: JobNote) -> None:
-        self.stages.add(
-            JobNoted(
-                iteration=self.iteration,
-                group=self.group,
-                attempt=self.attempt,
-                backend=self.trainer.backend,
-                dataset_sha256=self.job.dataset_sha256,
-                note=dict(note),
-            )
-        )
+        record = JobNoted(
+            iteration=self.iteration, group=self.group, attempt=self.attempt, backend=self.trainer.backend,
+            dataset_sha256=self.job.dataset_sha256, note=dict(note),
+        )  # fmt: skip
+        self.stages.add(record)
 
     def poll(self) -> None:
         """Poll the job unless it has ended. If it has now ended, record its end."""
@@ -124,24 +119,16 @@ class GroupJob:
         edit_facts = {} if self.edit is None else self.edit.facts()
         weights_path = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
         return TrainingEnded(
-            iteration=self.iteration,
-            group=self.group,
-            attempt=self.attempt,
-            model=self.status.model,
-            dataset_sha256=self.job.dataset_sha256,
-            handle=dict(self._handle),
+            iteration=self.iteration, group=self.group, attempt=self.attempt, model=self.status.model,
+            dataset_sha256=self.job.dataset_sha256, handle=dict(self._handle),
             facts={**self.status.facts, **edit_facts, **recorded_weights(weights_path)},
-        )
+        )  # fmt: skip
 
     def _end_record(self) -> JobEnded:
         return JobEnded(
-            iteration=self.iteration,
-            group=self.group,
-            attempt=self.attempt,
-            state=str(self.status.state),
-            message=self.status.message,
-            facts=dict(self.status.facts),
-        )
+            iteration=self.iteration, group=self.group, attempt=self.attempt, state=str(self.status.state),
+            message=self.status.message, facts=dict(self.status.facts),
+        )  # fmt: skip
 
     def record_waiting(self) -> None:
         """Record that the user was asked for this job's model."""

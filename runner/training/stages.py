@@ -236,18 +236,10 @@ class AdapterChanged(GroupRecord):
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
     for record in (
-        RunStarted,
-        GamesPlayed,
-        TestPlayed,
-        DatasetsBuilt,
-        JobNoted,
-        JobWaited,
-        JobEnded,
-        TrainingEnded,
-        ModelSwitch,
+        RunStarted, GamesPlayed, TestPlayed, DatasetsBuilt, JobNoted, JobWaited, JobEnded, TrainingEnded, ModelSwitch,
         AdapterChanged,
     )
-}
+}  # fmt: skip
 """The record class of each stage."""
 
 AnyRecord = TypeVar("AnyRecord", bound=StageRecord)

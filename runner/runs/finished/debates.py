@@ -128,12 +128,6 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
             "by its own verdicts"
         )
     return Debates(
-        manifest.run_id,
-        manifest.identity,
-        journal_sha256,
-        debate_context(plan.spec),
-        plan.spec.experiment.rollouts.per_datapoint,
-        dict(omitted),
-        by_job,
-        stopping_note,
-    )
+        manifest.run_id, manifest.identity, journal_sha256, debate_context(plan.spec),
+        plan.spec.experiment.rollouts.per_datapoint, dict(omitted), by_job, stopping_note,
+    )  # fmt: skip

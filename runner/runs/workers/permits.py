@@ -116,8 +116,6 @@ class Permits:
     async def _admit(self, call: _Call, request: _PermitRequest, server: str | None) -> None:
         try:
             await self._grant_when_admitted[server](request)
-        except asyncio.CancelledError:
-            raise
         except Exception as error:  # noqa: BLE001 - any error denies the call
             if not call.is_granted:  # after the grant, the error came from the worker itself
                 request.calls.send(Denied(request.number, RemoteError.from_exception(error)))
