@@ -150,7 +150,7 @@ class GameScheduler:
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.start_deadline for slot in self._slots)
         concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
-        if not self._state.start_message.answers_cost_money:  # so no call waits for a server
+        if not self._state.start_message.answers_cost_money:  # free answers come from no server, so no call waits
             concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
         new_leases = 1
         while new_leases and not self._is_stopping:
