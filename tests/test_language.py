@@ -34,7 +34,6 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.results.answer_origins": ("answers of its own, as opposed to replayed ones", frozenset({"own"})),
     "runner.results.baseline_scores": (STORED, frozenset({"asked"})),
     "runner.results.comparison.comparison": (STORED, frozenset({"held"})),
-    "runner.results.stopping_rule": ("the arms that are ahead in a race", frozenset({"ahead"})),
     "runner.rollouts.recorded_debates": (STORED, frozenset({"left_out"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),

@@ -14,7 +14,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
-from runner.runs.finished.selection import ReplayOf, WhichRun
+from runner.runs.finished.selection import ReplayOf, RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
@@ -80,7 +80,7 @@ def run(
     source = _replay_source(replay, until_round, folder)
     options = RunOptions(
         replay=source,
-        watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
+        on_progress=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
         on_rollout=None if on_rollout is None else lambda game: on_rollout(Transcript(**vars(game))),
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
@@ -89,7 +89,7 @@ def run(
     if shard is not None:
         planned_shard = parse_shard(shard, again=again, replay=source, set_model=set_model)
         loaded_spec = plan_of_shard(plan_of(loaded_spec), planned_shard).spec
-    return RunResult.of(run_spec(loaded_spec, folder, options, WhichRun(run_id, again, source)))
+    return RunResult.of(run_spec(loaded_spec, folder, options, RunSelection(run_id, again, source)))
 
 
 def merge(
@@ -161,7 +161,7 @@ def run_sweep(
             first point that fails.
     """
     folder = open_results(results)
-    points = _points(specs, folder, WhichRun(again=again))
+    points = _points(specs, folder, RunSelection(again=again))
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     for point in points:
         check_trust(point.plan, None, allowed)
@@ -184,7 +184,7 @@ def _run_points(
         else:
             finished.append(RunResult.of(replace(result, notes=(*points[index].notes, *result.notes))))
 
-    def watch(spec: Spec) -> Callable[[Progress], None] | None:
+    def progress_callback(spec: Spec) -> Callable[[Progress], None] | None:
         return None if on_progress is None else lambda progress: on_progress(spec, progress.snapshot())
 
     with shared_budgets([(point.key, point.plan, point.name) for point in points], folder) as budgets:
@@ -195,7 +195,7 @@ def _run_points(
                 RunOptions(
                     budget=budgets.by_key.get(point.key),
                     holds_lock=point.name in budgets.locked_run_ids,
-                    watch=watch(point.spec),
+                    on_progress=progress_callback(point.spec),
                     allowed_keys=allowed,
                 ),
             )
@@ -222,14 +222,14 @@ class _SweepPoint:
         return str(self.spec.path), self.spec.experiment.budget
 
 
-def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_SweepPoint]:
+def _points(specs: Sequence[Spec], results: Results, selection: RunSelection) -> list[_SweepPoint]:
     plans = [plan_of(spec) for spec in specs]
     run_ids = {plan.run_id for plan in plans}
     names: list[str] = []
     points = []
-    started = [with_original_formats(plan, results, which, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
+    started = [with_original_formats(plan, results, selection, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
     for spec, (plan, note) in zip(specs, started, strict=True):
-        names.append(choose_run_id(plan, results, which, taken_ids=names))
+        names.append(choose_run_id(plan, results, selection, taken_ids=names))
         points.append(_SweepPoint(spec, plan, names[-1], [] if note is None else [note]))
     return points
 
@@ -248,4 +248,4 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         UsageError: there is no such run, or several ids have this beginning.
         RunError: the run is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.of(played.FinishedRun.opened(open_results(results).find(str(run))))
+    return RunResult.of(played.FinishedRun.from_folder(open_results(results).find(str(run))))

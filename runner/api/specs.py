@@ -218,10 +218,10 @@ def duration(
         UsageError: an argument is out of bounds or does not apply to the run, or `like` is not a comparable run.
         RunError: no measurement is possible in the results folder, or the files of a run are damaged.
     """
-    from runner.runs.planning.duration import PlayOptions, duration_of  # loads everything needed to play
+    from runner.runs.planning.duration import ForecastOptions, duration_of  # loads everything needed to play
 
     plan = _benchmark_plan(spec)
-    options = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
+    options = ForecastOptions(workers, shards, cores, None if like is None else str(like), measure)
     return duration_of(plan, open_results(results), options)
 
 

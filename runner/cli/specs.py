@@ -18,7 +18,7 @@ from runner.cli.terminal.output import note, warn, wrap_for_stderr
 from runner.registry.components.lookup import finder_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs.finished.selection import OWN_RUN, WhichRun
+from runner.runs.finished.selection import OWN_RUN, RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
@@ -119,12 +119,14 @@ def _raise_if_rows_missing(path: str, error: SpecError) -> None:
             raise UsageError(f"{path}: {describe_missing_rows(release)}") from error
 
 
-def keep_chat_formats(points: Sequence[SpecPoint], results: Results, which: WhichRun = OWN_RUN) -> list[SpecPoint]:
+def keep_chat_formats(
+    points: Sequence[SpecPoint], results: Results, selection: RunSelection = OWN_RUN
+) -> list[SpecPoint]:
     """Return the points with the chat formats that their runs started with, and a note if a format differs."""
     run_ids = {point.plan.run_id for point in points}
     updated = []
     for point in points:
-        plan, note = with_original_formats(point.plan, results, which, other_run_ids=run_ids - {point.plan.run_id})
+        plan, note = with_original_formats(point.plan, results, selection, other_run_ids=run_ids - {point.plan.run_id})
         updated.append(replace(point, plan=plan, notes=() if note is None else (note,)))
     return updated
 

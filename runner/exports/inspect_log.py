@@ -24,7 +24,7 @@ from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import exported_name
-from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
+from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
 NAME = "inspect"
 NO_MODEL = "none/none"
@@ -32,7 +32,7 @@ NO_MODEL = "none/none"
 VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
-_VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE)
+_VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
 _OPTIONAL_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
 

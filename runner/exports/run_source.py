@@ -23,7 +23,7 @@ from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import AgentRow, Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
-from runner.rollouts.rollout import CONFIDENCE, Call, Outcome, Rollout
+from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.paired_design import exchange_players
 
@@ -163,7 +163,7 @@ class ExportedGame:
             "stances_exchanged": planned.stances_exchanged,
             "votes": None if rollout.votes is None else list(rollout.votes),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
-            **{name: getattr(rollout, name) for name in CONFIDENCE},
+            **{name: getattr(rollout, name) for name in CONFIDENCE_FIELDS},
         }
         return {name: value for name, value in optional_facts.items() if value is not None}
 
@@ -211,7 +211,7 @@ class RunSource:
                 "export it"
             )
         plan = played_plan(folder)
-        if plan.shape is not None:
+        if plan.tree_shape is not None:
             raise UsageError(
                 f"run {folder.run_id} has trees of responses, whose branches share rounds, but this format has only "
                 "single games. Export a run of single games, or the trees with --format trl --method dpo"

@@ -17,7 +17,7 @@ from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import ChatLine, ExportedGame, RunSource, generation_options
-from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
+from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
 NAME = "scout"
 ALL_AGENTS = "all agents"
@@ -135,6 +135,6 @@ def _row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
         "rounds": len(rollout.rounds),
         "datapoint": orjson.dumps(rollout.job.datapoint.columns).decode(),
         **{name: orjson.dumps(facts[name]).decode() if name in facts else None for name in ("votes", "verdicts")},
-        **{name: facts.get(name) for name in ("stance", "swapped", "stances_exchanged", *CONFIDENCE)},
+        **{name: facts.get(name) for name in ("stance", "swapped", "stances_exchanged", *CONFIDENCE_FIELDS)},
         "debates_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
     }

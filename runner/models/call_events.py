@@ -30,7 +30,7 @@ class CallEvents:
     def refused(self, sample: SampleKey) -> None:
         """The provider refused a call, which stops the run. The call has no record."""
 
-    def gave_fewer(self, request: Request) -> None:
+    def returned_fewer_answers(self, request: Request) -> None:
         """A call returned fewer answers than it requested."""
 
     def answered(self, request: Request, completion: Completion) -> None:

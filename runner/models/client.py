@@ -36,7 +36,7 @@ class Connection:
 
     complete: Complete
     closers: tuple[Close, ...] = ()
-    check_answered: Callable[[], None] = lambda: None
+    check_groups_answered: Callable[[], None] = lambda: None
     """Raises `ProviderRefusal` if a group had refusals and never an answer. Call this when all games are over."""
     release: Callable[[GameKey], None] = lambda _: None
     """Releases a finished game's place at the servers of pools. Call this once per game."""
@@ -104,11 +104,11 @@ class _GroupConnector:
 
     def __post_init__(self) -> None:
         self._pools: dict[str, ServerPool] = {}
-        self._live = {group: settings for group, settings in self.groups.items() if settings.is_called_live}
+        self._live = {group: settings for group, settings in self.groups.items() if settings.calls_server}
         self._breakers = {
             server_of(server): self.servers.breaker(server_of(server), self.policy)
             for settings in self._live.values()
-            for server in settings.each_server
+            for server in settings.settings_of_servers
         }
 
     def connect_all(self, providers: Mapping[str, Provider]) -> Complete:
@@ -171,7 +171,7 @@ class _GroupConnector:
     def _open_pool(self, group: str, settings: ModelSettings) -> ServerPool:
         """Open a provider for each server of a group, and return them as a pool."""
         servers = []
-        for server_settings in settings.each_server:
+        for server_settings in settings.settings_of_servers:
             server = server_of(server_settings)
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
@@ -180,12 +180,12 @@ class _GroupConnector:
                 unlike=partial(self.events.server_differs, group, server),
             )  # fmt: skip
             servers.append(PooledServer(self._breakers[server], health, self._attempt({group: complete}, server)))
-        placement = Placement(list(map(server_of, settings.each_server)))
+        placement = Placement(list(map(server_of, settings.settings_of_servers)))
         return ServerPool(servers, placement, self.policy.transient, self.events, sleep=self.sleep)
 
     def _report_outages(self) -> Close:
         """Report each server that goes down, once even if several groups use it. Return a function that stops this."""
-        pooled = {server_of(extra) for settings in self._live.values() for extra in settings.each_server[1:]}
+        pooled = {server_of(extra) for settings in self._live.values() for extra in settings.settings_of_servers[1:]}
         pooled |= {server_of(settings) for settings in self._live.values() if len(settings.addresses) > 1}
 
         def report(server: str, message: str | None) -> None:

@@ -392,7 +392,7 @@ class ModelSettings:
         return NOT_PUBLISHED in self.addresses
 
     @property
-    def each_server(self) -> tuple[ModelSettings, ...]:
+    def settings_of_servers(self) -> tuple[ModelSettings, ...]:
         """The settings of this group for each server, with a single address each."""
         if not isinstance(self.base_url, tuple):
             return (self,)
@@ -414,8 +414,8 @@ class ModelSettings:
         return self.traits.takes_batches and self.batch
 
     @property
-    def is_called_live(self) -> bool:
-        """Whether calls are sent one by one over a network."""
+    def calls_server(self) -> bool:
+        """Whether each call is a request to a server, and not answered in this process or sent in a batch."""
         return self.traits.remote and not self.batch
 
     def shares(self, *, trees: bool) -> bool:

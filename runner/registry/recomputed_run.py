@@ -23,7 +23,7 @@ from runner.results.table_columns import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.sinks import RolloutSinks
-from runner.runs.execution.spending import run_costs, spending
+from runner.runs.execution.spending import max_spending, run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 MAX_UNANSWERED_GAMES = 100_000
@@ -80,7 +80,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
                 decision.add(rollouts)
         sinks.seal()
         sinks.finish(decision)
-    counts = {**accounting.final_counts(spending(plan, folder)), "status": accounting.status().value}
+    counts = {**accounting.final_counts(max_spending(plan, folder)), "status": accounting.status().value}
     return RecomputedRun(target, read_json(target.metrics), counts)
 
 
@@ -91,8 +91,9 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
         RunDirectoryError: the run claims more games.
     """
     manifest = folder.manifest()
-    planned, rollouts = plan.blocks * len(plan.variants), manifest.rollouts or 0
-    max_planned, max_rollouts = record_count, max(record_count, 1) * (plan.shape.branches if plan.shape else 1)
+    planned, rollouts = plan.block_count * len(plan.variants), manifest.rollouts or 0
+    branches = plan.tree_shape.branches if plan.tree_shape else 1
+    max_planned, max_rollouts = record_count, max(record_count, 1) * branches
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
         max_planned = UNANSWERED_GAMES_PER_ANSWER * record_count + MAX_UNANSWERED_GAMES
     if planned > max_planned or rollouts > max_rollouts:

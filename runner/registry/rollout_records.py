@@ -56,7 +56,7 @@ class RolloutChecker:
         """
         self._manifest = folder.manifest()
         self._jobs = plan.jobs()
-        self._planned, row_count = plan.blocks * len(plan.variants), _count_lines(folder.path / ROLLOUTS_FILE)
+        self._planned, row_count = plan.block_count * len(plan.variants), _count_lines(folder.path / ROLLOUTS_FILE)
         if plan.spec.experiment.until is not None:
             check_claims(folder, plan, row_count)
         elif row_count != self._planned or row_count != self._manifest.rollouts:

@@ -14,8 +14,8 @@ from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_saved
 
 
-def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
-    """Return whether a run's saved spec equals the spec of a plan. Named files are compared by the run's identity.
+def has_same_spec(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
+    """Return whether a run's saved spec equals the spec of a plan. Files that it names are compared by the identity.
 
     If the hashes differ, the two specs are compared as this version reads them, since an earlier version may have had
     fewer defaults or other names of keys.

@@ -41,8 +41,8 @@ def games_ahead(games: int, progress: float, most: int, *, steady: bool) -> int:
     also at most a tenth of `games`. The decision itself does not depend on this number.
     """
     expected = games / progress - games if progress > 0 else math.inf
-    ahead = expected / 2 if steady else min(expected / 2, games / 10)
-    return int(min(max(ahead, FEWEST_AHEAD), most))
+    limit = expected / 2 if steady else min(expected / 2, games / 10)
+    return int(min(max(limit, FEWEST_AHEAD), most))
 
 
 class StoppingDecision:
@@ -74,7 +74,7 @@ class StoppingDecision:
             self._progress = self._measure_progress()
         return self.decided
 
-    def ahead(self, most: int) -> int:
+    def max_games_ahead(self, most: int) -> int:
         """Return how many games may be in flight, at most `most`; see `games_ahead`."""
         return games_ahead(self.games, self._progress, most, steady=self._baseline is None)
 

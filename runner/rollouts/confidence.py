@@ -34,9 +34,9 @@ class Confidence(NamedTuple):
 
 
 def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> Confidence:
-    """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of the deciding votes.
+    """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of the votes that decided.
 
-    The minority's votes count too; only counting votes for the verdict would overstate the confidence. A vote with an
+    Votes against the verdict count too, because the mean would otherwise overstate the confidence. A vote with an
     unknown P(accept) is omitted, and the note says so.
     """
     settings = verifier.hyper_params.verdict
@@ -53,7 +53,7 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
 
 
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
-    """Yield the text and the call of each vote that decided or, without votes, of the only verdict."""
+    """Yield the text and the call of each vote that decided or, if there are no votes, of the verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
     if not last.votes:
@@ -89,7 +89,7 @@ def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float |
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:
-    """Return P(accept) by the log-probabilities of a call; without log-probabilities, None with the reason."""
+    """Return P(accept) by a call's log-probabilities. Without log-probabilities, the value is None with a reason."""
     return PAccept(None, NO_LOGPROBS) if call is None or call.p_accept is None else call.p_accept
 
 
@@ -106,8 +106,8 @@ def _stated_note(stated: Sequence[float | None]) -> Iterator[str]:
 def _logprob_notes(values: Sequence[PAccept]) -> Iterator[str]:
     any_known = any(value.value is not None for value in values)
     for note in dict.fromkeys(value.note for value in values if value.note is not None):
-        prefix_needed = any_known and note != BOUND
-        yield f"{BY_LOGPROBS}{'of some votes: ' if prefix_needed else ''}{note}"
+        applies_to_some = any_known and note != BOUND
+        yield f"{BY_LOGPROBS}{'of some votes: ' if applies_to_some else ''}{note}"
 
 
 def is_bound(note: str | None) -> bool:

@@ -23,23 +23,23 @@ from runner.rollouts.agents.agent import Agent
 from runner.rollouts.game_script import GAME_FAILURES, TURN_FAILURES, GameParts, GameScript, calls_of, play_game
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
-from runner.rollouts.judging import judge_debates
+from runner.rollouts.judging import judging_script
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 
 LEAD_FACTOR = 4
-"""A game may start if it is at most this multiple of the concurrency ahead of the first unfinished game."""
+"""A game may start if it is at most `LEAD_FACTOR` times the concurrency ahead of the first unfinished game."""
 
 MIN_LEAD = 1024
-"""The same limit as a number of games, for a small concurrency."""
+"""The lower bound of this limit, as a number of games, for a small concurrency."""
 
 REFUSED_SECONDS = 0.5
-"""Seconds to wait for other calls in flight after a refusal. This is short, as the provider will refuse them too."""
+"""Seconds to wait for other calls in flight after a refusal. The provider will probably refuse them too."""
 
 UNREACHABLE_SECONDS = 30.0
-"""Seconds to wait for calls in flight after a server was given up. Other servers may be working on billed answers."""
+"""Seconds to wait for calls in flight after a server cannot be reached. Other servers may still give paid answers."""
 
 ERRORS_THAT_STOP_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """Errors that stop all games, after a wait for the calls in flight."""
@@ -63,15 +63,15 @@ class Engine:
     """Called with the job of each game or branch of a tree that has ended with any outcome."""
     swapped_agents: Mapping[str, Agent] = field(default_factory=dict)
     """The agents of games with swapped seats, by seat; empty if the spec does not swap seats."""
-    shape: TreeShape | None = None
+    tree_shape: TreeShape | None = None
     """The shape of the trees to play; None for single games."""
-    branch: Callable[[Job, int], Job] = lambda job, _: job
+    job_of_branch: Callable[[Job, int], Job] = lambda job, _: job
     """Returns the job of one branch of a tree, from the job of the tree and the branch's `repeat`."""
-    script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
-    """Starts a game or, after the given rounds, continues one."""
-    siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
-    """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.siblings`."""
-    sharing: frozenset[str] = frozenset()
+    create_script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
+    """Returns the script of a game, which continues after the given rounds."""
+    sibling_numbers: Callable[[Job, str], Sequence[int]] = lambda *_: ()
+    """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.sibling_numbers`."""
+    sharing_groups: frozenset[str] = frozenset()
     """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
@@ -79,7 +79,7 @@ class Engine:
     run_position: int = 0
     """The position of this run among the runs that share the slots."""
     check_budget: Callable[[], None] = lambda: None
-    """Raises `BudgetExhausted` if the budget refused a call of another run that shares it. Called before each game."""
+    """Raises `BudgetExhausted` if the shared budget refused a call of another run. Called before each game."""
     budget_error: BudgetExhausted | None = None
     """The error of the first game that the budget did not allow, if any. If it is set, no other game starts."""
     _fatal_error_time: float | None = None
@@ -87,17 +87,18 @@ class Engine:
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    def of_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
-        """Return an engine for a plan, which plays games or, if the plan has debates, judges these."""
-        script = play_game if plan.debates is None else judge_debates(plan)
+    def from_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
+        """Return an engine that plays the games of a plan or, if the plan has debates, judges them."""
+        script = play_game if plan.debates is None else judging_script(plan)
         swapped_agents = plan.agents(swapped=True) if plan.seats else {}
         return cls(
-            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, shape=plan.shape,
-            branch=plan.branch, script=script, siblings=plan.siblings, sharing=plan.sharing, **options,
+            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, tree_shape=plan.tree_shape,
+            job_of_branch=plan.job_of_branch, create_script=script, sibling_numbers=plan.sibling_numbers,
+            sharing_groups=plan.sharing_groups, **options,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self.stop.set_on_stop(self._progress)
+        self.stop.notify_on_stop(self._progress)
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, at most `concurrency` of them concurrently, and put its rollouts into `results`.
@@ -118,7 +119,7 @@ class Engine:
                     await self._progress.wait()
                     self._check_may_start()
                 try:
-                    async with self._slot():
+                    async with self._hold_slot():
                         results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
                     # No new games start. Games in progress continue, because they can still use budget that other
@@ -127,7 +128,7 @@ class Engine:
                     raise
                 finally:
                     self._progress.set()
-                # A provider without a network never suspends this task, but the event loop must get to handle signals.
+                # Let the event loop handle signals, because a provider without a network never suspends this task.
                 await asyncio.sleep(0)
 
         tasks = [asyncio.create_task(play_jobs()) for _ in range(concurrency)]
@@ -154,7 +155,7 @@ class Engine:
             await asyncio.wait(tasks, timeout=max(deadline - now, 0.0))
 
     @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
+    async def _hold_slot(self) -> AsyncIterator[None]:
         """Hold one of the shared slots while a game is played; do nothing if the run shares no slots."""
         if self.slots is None:
             yield
@@ -182,20 +183,20 @@ class Engine:
         """Play one game or tree, and return its rollouts: one for a game, or one for each branch, by `repeat`."""
         return sorted(await self._play_branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
-        """Continue a game after these rounds, and play all branches that begin in round `start` or later.
+    async def _play_branches(self, job: Job, rounds: Sequence[Round], branch_start: int) -> list[Rollout]:
+        """Continue a game after these rounds, and play all branches that begin in round `branch_start` or later.
 
         Return the rollouts of the game and of the branches.
         """
         agents = self.swapped_agents if job.swapped else self.agents
         parts = GameParts(self.protocol, agents, job, self.failed_calls)
-        script = self.script(parts, rounds)
+        script = self.create_script(parts, rounds)
         branches: list[asyncio.Task[list[Rollout]]] = []
         unfinished: BaseException | None = None
         rollouts = []
         try:
             try:
-                rollouts.append(await self._play_one_game(parts, script, start, branches))
+                rollouts.append(await self._play_one_game(parts, script, branch_start, branches))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _wait_for_all(branches)
@@ -213,17 +214,18 @@ class Engine:
 
     def _start_branches(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Start and yield a task for each branch that begins with this turn: one for each answer after the first."""
-        for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
-            yield asyncio.create_task(self._play_branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
+        for repeat in self.tree_shape.siblings(job.repeat, turn.round) if self.tree_shape is not None else ():
+            branch = self.job_of_branch(job, repeat)
+            yield asyncio.create_task(self._play_branches(branch, tuple(turn.rounds), turn.round + 1))
 
     async def _play_one_game(
-        self, parts: GameParts, script: GameScript, start: int, branches: list[asyncio.Task[list[Rollout]]]
+        self, parts: GameParts, script: GameScript, branch_start: int, branches: list[asyncio.Task[list[Rollout]]]
     ) -> Rollout:
         """Play one game and return its rollout. The tasks that play its branches are added to `branches`."""
         try:
             turn = next(script)
             while True:
-                if turn.round >= start:
+                if turn.round >= branch_start:
                     branches.extend(self._start_branches(parts.job, turn))
                 try:
                     replies = await self._replies(parts, turn)
@@ -243,14 +245,14 @@ class Engine:
         is_first_turn = not any(round_.raw for round_ in turn.rounds)
 
         def siblings(agent: str) -> Sequence[int]:
-            """Return the numbers of the other jobs whose answers may come in the same call as this one."""
-            if self.shape is not None:
-                return self.shape.siblings(job.repeat, turn.round)
-            return self.siblings(job, agent) if is_first_turn else ()
+            """Return the numbers of the other jobs whose answers this call may also request."""
+            if self.tree_shape is not None:
+                return self.tree_shape.siblings(job.repeat, turn.round)
+            return self.sibling_numbers(job, agent) if is_first_turn else ()
 
         async def complete(request: Request) -> Completion:
             self.stop.check()
-            if request.group in self.sharing and request.sample.attempt == request.sample.vote == 0:
+            if request.group in self.sharing_groups and request.sample.attempt == request.sample.vote == 0:
                 samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
@@ -288,8 +290,8 @@ async def _wait_for_all(
     """Wait for all tasks, and return the last tolerated error, if any. Any other error ends the wait and is raised.
 
     By default, errors that end only one game are tolerated: the other tasks still finish, because their answers are
-    paid for. The caller gets such an error from `task.result()`, and reads the results in the protocol's order, so that
-    it does not depend on chance which of several errors is raised.
+    paid for. The caller gets such an error from `task.result()`. It reads the results in the protocol's order, so that
+    chance does not decide which of several errors is raised.
     """
     pending = set(tasks)
     tolerated_error: BaseException | None = None

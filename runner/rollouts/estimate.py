@@ -15,11 +15,12 @@ from runner.models.costs import answer_limit
 from runner.models.interface import Usage, estimated_prompt_tokens
 from runner.models.prices import Pricing, budget_price
 from runner.rollouts.agents.agent import Agent, Observation
-from runner.rollouts.judging import judged_prompts, judged_rounds
+from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
 
-WORDS_TO_TOKENS = 1.4
+TOKENS_PER_WORD = 1.4
+BYTES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
 
 
 def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
-    """Return the counts for judging another run's debates, with short and with long answers. The prompts are known."""
-    prompts, votes = list(judged_prompts(plan)), plan.spec.experiment.votes
+    """Return the counts for judging another run's debates: with short answers, and with long ones."""
+    prompt_sizes, votes = list(judged_prompt_tokens(plan)), plan.spec.experiment.votes
     judge = plan.agents()[plan.spec.protocol.verifier_name]
-    calls, prompt_tokens = len(prompts) * votes, sum(prompts) * votes
+    calls, prompt_tokens = len(prompt_sizes) * votes, sum(prompt_sizes) * votes
     low, high = (
         {judge.model_group: _Counts(calls, prompt_tokens, _answer_tokens(judge, longest=longest) * calls)}
         for longest in (False, True)
@@ -73,35 +74,25 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
         lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
         price = budget_price(settings, doubted=group in unconfirmed)
         cost = None if price is None else (_cost(price, lower), _cost(price, upper))
-        rows.append(
-            CostEstimate(
-                group,
-                settings.name,
-                (lower.calls, upper.calls),
-                (lower.prompt, upper.prompt),
-                (lower.completion, upper.completion),
-                cost,
-            )
-        )
+        calls, prompt_tokens = (lower.calls, upper.calls), (lower.prompt, upper.prompt)
+        completion_tokens = lower.completion, upper.completion
+        rows.append(CostEstimate(group, settings.name, calls, prompt_tokens, completion_tokens, cost))
     return rows
 
 
 def _cost(price: Pricing, counts: _Counts) -> float:
-    """Return the cost. All calls count with the average length, because a price may depend on the prompt's length."""
+    """Return the cost if all calls have the average length. (A price may depend on the prompt's length.)"""
     calls = max(counts.calls, 1)
     return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
 
 
 def _answer_tokens(agent: Agent, *, longest: bool) -> int:
     """Return an answer's length in tokens: by the agent's word limit or, if `longest`, by the model's output limit."""
-    tokens = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
+    tokens = int(agent.agent_params.max_response_words * TOKENS_PER_WORD)
     limit = answer_limit(agent.model_settings)
     if limit is None:
         return tokens
     return limit if longest else min(tokens, limit)
-
-
-BYTES_PER_TOKEN = 4
 
 
 def answer_bytes(plan: Plan) -> int:
@@ -114,16 +105,16 @@ def answer_bytes(plan: Plan) -> int:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
-            answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+            answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
             for name, games in games_by_agent.items():
                 total_words += games * answers * agents[name].agent_params.max_response_words
-    return int(total_words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+    return int(total_words * TOKENS_PER_WORD) * BYTES_PER_TOKEN
 
 
 def _judging_bytes(plan: Plan) -> int:
     words_per_answer = plan.spec.experiment.agents[plan.spec.protocol.verifier_name].max_response_words
     calls = sum(len(judged_rounds(plan, job)) for job in plan.jobs()) * plan.spec.experiment.votes
-    return int(calls * words_per_answer * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+    return int(calls * words_per_answer * TOKENS_PER_WORD) * BYTES_PER_TOKEN
 
 
 def sum_by_group(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
@@ -148,6 +139,8 @@ def _sum(first: CostEstimate, second: CostEstimate) -> CostEstimate:
 
 @dataclass
 class _Counts:
+    """The number of calls of a model group, and of their prompt and completion tokens."""
+
     calls: int = 0
     prompt: int = 0
     completion: int = 0
@@ -186,7 +179,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
     for round_ in range(rounds):
         round_tokens = 0
-        answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+        answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
         for name, games in _games_by_speaker(plan, round_, swapped=swapped).items():
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
@@ -194,9 +187,8 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
             calls = games * answers * votes
             counts.calls += calls
-            counts.prompt += (
-                (first_prompt_tokens[name] * repeats + earlier_tokens * len(points) * repeats) * calls // plan.blocks
-            )
+            prompt_tokens = (first_prompt_tokens[name] + earlier_tokens * len(points)) * repeats
+            counts.prompt += prompt_tokens * calls // plan.block_count
             counts.completion += answer * calls
             message = _answer_tokens(agent, longest=False)
             round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message

@@ -1,6 +1,6 @@
 """Finds the failed calls of each rollout, for the rollout's rows in the tables.
 
-Some of these calls failed in this process, and earlier processes have recorded others in the journal.
+The calls failed in this process, or in an earlier process that recorded them in the journal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, usage_fields
 
 
-def failed_call(record: FailureRecord, model: str) -> Call:
-    """Return a journal's record of a failed call as a `Call`. `model` is the name of the model."""
+def call_from_failure(record: FailureRecord, model: str) -> Call:
+    """Convert a journal's record of a failed call to a `Call`. `model` is the name of the model."""
     sample = record.sample
     tokens = {} if record.usage is None else usage_fields(record.usage)
     return Call(sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, **tokens)
 
 
-def failed_calls_in(
+def failed_calls_finder(
     plan: Plan, failures: Callable[[str, int], Sequence[FailureRecord]]
 ) -> Callable[[Job], Sequence[Call]]:
     """Return a function that returns the failed calls of a rollout.
@@ -32,13 +32,13 @@ def failed_calls_in(
 
     def find(job: Job) -> list[Call]:
         failed = failures(job.datapoint.id, job.number)
-        return [failed_call(record, models[plan.group_of(record.sample)].name) for record in failed]
+        return [call_from_failure(record, models[plan.group_of(record.sample)].name) for record in failed]
 
     return find
 
 
 class FailedCalls:
-    """The failed calls of each rollout: calls of earlier processes, from `earlier`, then calls of this process."""
+    """The failed calls of each rollout. `earlier` returns those of earlier processes."""
 
     def __init__(self, earlier: Callable[[Job], Sequence[Call]] = lambda _: ()) -> None:
         self._earlier = earlier

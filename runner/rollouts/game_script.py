@@ -1,4 +1,4 @@
-"""One game as a generator without I/O. It yields each turn, is sent the replies, and at last returns the rollout.
+"""One game as a generator without I/O: it yields each turn, receives the turn's replies, and returns the rollout.
 
 The engine gets the replies from models, and `runner.rollouts.recorded_games` gets them from a journal. So a game that
 is rebuilt from its journal follows the same rules.
@@ -45,7 +45,7 @@ GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
 """Errors that end one game and not the run.
 
 A `MalformedError` (the server cannot parse the request) counts as `transport_failed`, because no model and no policy
-refused the request. So the game has no verdict, and the same command sends the request again. With the outcome
+refused the request. So the game has no verdict, and resuming the run sends the request again. With the outcome
 `refused`, the game would count as a wrong verdict.
 """
 
@@ -70,10 +70,10 @@ class GameParts:
     calls: list[Call] = field(default_factory=list)
     """The calls so far. The code that gets the replies appends its calls to this list."""
 
-    def rollout(self, rounds: Sequence[Round], *, decision: int, outcome: Outcome, error: str | None) -> Rollout:
+    def build_rollout(self, rounds: Sequence[Round], *, decision: int, outcome: Outcome, error: str | None) -> Rollout:
         """Return the record of the finished game."""
         protocol, job = self.protocol, self.job
-        # Answers to simultaneous speakers arrive in random order. The rows have the protocol's order.
+        # The answers to simultaneous speakers arrive in random order. Sort their calls in the protocol's order.
         names, calls = protocol.agent_names, [*self.calls, *self.failed_calls(job)]
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
         rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
@@ -105,7 +105,7 @@ def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
         error = f"{type(failure).__name__}: {failure}"
     finally:
         game.close()
-    return parts.rollout(rounds, decision=decision, outcome=outcome, error=error)
+    return parts.build_rollout(rounds, decision=decision, outcome=outcome, error=error)
 
 
 def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:

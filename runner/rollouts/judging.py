@@ -1,6 +1,6 @@
-"""Judges the debates of another run: only the judge's model is called.
+"""Judges the debates of another run. Only the model of the judge, the verifier of the spec, is called.
 
-The judge is the verifier of the spec. If a plan has debates, the engine uses this script instead of `play_game`.
+If a plan has debates, the engine uses `judging_script` instead of `play_game`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.rollouts.recorded_debates import Debate, verdict_rounds
 from runner.rollouts.rollout import Outcome, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
-"""Errors of a verdict before the last one that do not end the game. The verdict is missing, and judging continues.
+"""Errors of a verdict before the last one that do not end the game: judging continues without this verdict.
 
 An error in transport ends the game, so that the next process requests the verdict again.
 """
@@ -35,8 +35,8 @@ def judged_rounds(plan: Plan, job: Job) -> list[int]:
     return [*(i for i in verdict_rounds(plan.spec.protocol, job.seed, end) if i < end), end]
 
 
-def judge_debates(plan: Plan) -> Callable[[GameParts, Sequence[Round]], GameScript]:
-    """Return the function that starts the script for judging one debate of the plan."""
+def judging_script(plan: Plan) -> Callable[[GameParts, Sequence[Round]], GameScript]:
+    """Return a function that creates the script for judging one debate of the plan."""
     return lambda parts, _: _judge(plan, parts)
 
 
@@ -64,7 +64,7 @@ def _judge(plan: Plan, parts: GameParts) -> GameScript:
     except GAME_FAILURES as failure:
         outcome = outcome_of(failure)
         error = f"{type(failure).__name__}: {failure}"
-    rollout = parts.rollout(rounds, decision=decision, outcome=outcome, error=error)
+    rollout = parts.build_rollout(rounds, decision=decision, outcome=outcome, error=error)
     if plan.spec.experiment.rejudge is not None and plan.spec.experiment.rejudge.verdict == "each":
         confidence = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
         last_verdict = RoundVerdict(last_round, decision, tuple(rollout.votes or ()), error, *confidence)
@@ -112,8 +112,8 @@ def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Roun
     return [*played[:-1], replace(played[-1], asked=frozenset({protocol.verifier_name}))]
 
 
-def judged_prompts(plan: Plan) -> Iterator[int]:
-    """Yield the estimated tokens of each prompt for a plan's judge. Further votes and retries are not counted."""
+def judged_prompt_tokens(plan: Plan) -> Iterator[int]:
+    """Yield the estimated number of tokens of each prompt for a plan's judge, without further votes and retries."""
     judge = plan.agents()[plan.spec.protocol.verifier_name]
     for job in plan.jobs():
         debate = plan.debate(job)

@@ -1,19 +1,20 @@
 """The plan of a run: its jobs, their identities, and the number of games.
 
 This module calls no model and writes no file. A rollout's id is the hash of everything that its game depends on. So a
-game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one. A block is the
-games of one datapoint and one repeat: a single game, or one for each combination of stances and seats. A seat is the
-place of an agent in the protocol, and a player is an entry of the spec key `agents` with its model group. Two swapped
-seats exchange their players.
+game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one. A block has the
+games of one datapoint and one repeat: a single game, or one for each combination of stances and seats. A seat is a role
+in the protocol, and a player is an entry of the spec key `agents` with its model group. If two seats are swapped, they
+exchange their players.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
 from runner.base.hashing import derived_seed, tagged_hash
 from runner.documents.dataclass_schema import to_plain
@@ -71,7 +72,7 @@ class Plan:
                 "agents": {name: agent_content(agent) for name, agent in experiment.agents.items()},
                 **verdict_content(experiment),
                 "retry": [to_plain(experiment.retry.invalid_response), to_plain(experiment.retry.refused)],
-                **({} if self.shape is None else {"tree": self.shape.responses}),
+                **({} if self.tree_shape is None else {"tree": self.tree_shape.responses}),
                 **design_content(experiment.stances, self.seats),
                 **judging_content(self.spec),
             },
@@ -101,15 +102,15 @@ class Plan:
         return MUTABLE_KEYS + group_keys + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
 
     @property
-    def sharing(self) -> frozenset[str]:
+    def sharing_groups(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
-        models, trees = self.spec.experiment.models, self.shape is not None
+        models, trees = self.spec.experiment.models, self.tree_shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
     @cached_property
-    def shares_between_games(self) -> bool:
-        """Whether one call may return answers for several games of a datapoint."""
-        return bool(self.sharing) and self.shape is None
+    def games_share_calls(self) -> bool:
+        """Whether one call may request answers for several games of a datapoint."""
+        return bool(self.sharing_groups) and self.tree_shape is None
 
     @property
     def run_id(self) -> str:
@@ -125,7 +126,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play; None for the full run. A game has the same id and seed in both cases."""
+        """The part of the run to play; None for the full run. The ids and seeds of games do not depend on it."""
         return self.spec.shard
 
     @cached_property
@@ -135,26 +136,26 @@ class Plan:
         return points if self.shard is None else self.shard.points(points)
 
     @cached_property
-    def limited_experiment(self) -> Experiment:
-        """The experiment with the limits for this process: for a shard, its shares of the spec's limits."""
+    def shard_experiment(self) -> Experiment:
+        """The experiment with the shard's share of each limit; the spec's own experiment if there are no shards."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
-        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).limited_experiment()
+        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).shard_experiment()
 
     @property
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
     @cached_property
-    def shape(self) -> TreeShape | None:
+    def tree_shape(self) -> TreeShape | None:
         """The shape of the trees of responses; None if single games are played."""
         responses = self.spec.experiment.rollouts.num_responses_per_timestep
         return None if responses is None else TreeShape(responses, self.spec.protocol.max_message_rounds)
 
     @cached_property
     def seats(self) -> Seats | None:
-        """The two agents that exchange their players in every second game; None if the spec does not swap seats."""
+        """The two seats that exchange their players in every second game; None if the spec does not swap seats."""
         return swapped_seats(self.spec.experiment, self.spec.protocol)
 
     @cached_property
@@ -169,7 +170,7 @@ class Plan:
         return (None,) if self.seats is None else (False, True)
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """The number of blocks: one for each datapoint and repeat."""
         return len(self.points) * self.spec.experiment.rollouts.per_datapoint
 
@@ -178,7 +179,7 @@ class Plan:
         """The number of games or trees."""
         if self.debates is not None:
             return sum(1 for _ in self.jobs())
-        return self.blocks * len(self.variants)
+        return self.block_count * len(self.variants)
 
     def jobs(self) -> Iterator[Job]:
         """Yield every job in the order of play, block by block. If debates are judged, omit jobs without a debate."""
@@ -189,10 +190,10 @@ class Plan:
 
     def _every_job(self) -> Iterator[Job]:
         seed = self.spec.experiment.seed
-        branches = 1 if self.shape is None else self.shape.branches
+        branches = 1 if self.tree_shape is None else self.tree_shape.branches
         index = 0
         for point, number in self._blocks():
-            # The seed does not depend on the game's hash, so it is the same for all models and all games of a block.
+            # All models and all games of a block have the same seed, because it does not depend on the game's hash.
             game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
                 stances_exchanged = self.spec.protocol.stances_exchanged(stance)
@@ -225,7 +226,7 @@ class Plan:
         assert self.debates is not None
         return self.debates.by_job[job_key(job)]
 
-    def branch(self, job: Job, repeat: int) -> Job:
+    def job_of_branch(self, job: Job, repeat: int) -> Job:
         """Return the job of one branch, from the job of its tree. Both have the same seed."""
         return self._with_id(replace(job, repeat=repeat))
 
@@ -235,7 +236,7 @@ class Plan:
             content.append(debate)
         return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
 
-    def siblings(self, job: Job, agent: str) -> list[int]:
+    def sibling_numbers(self, job: Job, agent: str) -> list[int]:
         """Return the numbers of the other jobs where this agent gets the same first prompt.
 
         These are other repeats with the same datapoint, stance and seats, where the agent also speaks in round 0.
@@ -251,7 +252,7 @@ class Plan:
         ]
 
     def group_of(self, sample: SampleKey) -> str:
-        """Return the model group that answers a sample. With swapped seats, it is the group of the other seat."""
+        """Return the model group that answers a sample. In a game with swapped seats, the groups are exchanged too."""
         return self.groups(swapped=self.seats is not None and sample.repeat % 2 == 1)[sample.agent]
 
     def groups(self, *, swapped: bool | None) -> Mapping[str, str]:
@@ -262,17 +263,36 @@ class Plan:
     def _groups(self) -> dict[bool, dict[str, str]]:
         """The model group of each seat, for games without and with swapped seats."""
         agents = self.spec.experiment.agents
-        cast = {False: agents, True: exchange_players(agents, self.seats)}
-        return {swapped: {name: agent.model for name, agent in seated.items()} for swapped, seated in cast.items()}
+        players = {False: agents, True: exchange_players(agents, self.seats)}
+        return {key: {seat: player.model for seat, player in by_seat.items()} for key, by_seat in players.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """Return the agents by seat. To call models, the agents need a function that the caller passes."""
+        """Return the agents by seat. They call no models unless the caller passes them a function for this."""
         experiment, protocol, runtime = self.spec.experiment, self.spec.protocol, AgentRuntime(self.spec.prompts)
         if swapped:
             experiment = replace(experiment, agents=exchange_players(experiment.agents, self.seats))
         return {name: OpenAiWholeAgent(experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def players(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """Return the agents by their players: the spec's entries in `agents`. Swapped seats exchange two of them."""
+        """Return the agents by player, an entry of the spec key `agents`. Swapped seats exchange two players."""
         agents = self.agents(swapped=swapped)
         return exchange_players(agents, self.seats) if swapped else agents
+
+
+def _renamed_attribute(old: str, new: str) -> property:
+    """Return the property for an attribute's old name, which users of `runner.Plan` may use until 2.0."""
+
+    def get(plan: Plan) -> Any:
+        message = f"Plan.{old} is now Plan.{new}; the old name works until 2.0"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(plan, new)
+
+    return property(get)
+
+
+for _old, _new in (
+    ("blocks", "block_count"), ("branch", "job_of_branch"), ("limited_experiment", "shard_experiment"),
+    ("shape", "tree_shape"), ("shares_between_games", "games_share_calls"), ("sharing", "sharing_groups"),
+    ("siblings", "sibling_numbers"),
+):  # fmt: skip
+    setattr(Plan, _old, _renamed_attribute(_old, _new))

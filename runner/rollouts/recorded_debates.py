@@ -29,7 +29,7 @@ from runner.spec.loader import Spec
 class Debate:
     """One debate up to a verdict."""
 
-    content: str
+    content_hash: str
     """The hash of the datapoint's content."""
     rounds: Sequence[Round]
     """The rounds before the round of the verdict. The number of rounds is the index of the round of the verdict."""
@@ -37,7 +37,7 @@ class Debate:
     """The replies of the other agents in the round of the verdict. The judge does not see these replies."""
 
     @classmethod
-    def of(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
+    def from_rollout(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
         """Return the debate of a finished game, or the reason why it cannot be judged.
 
         The debate ends where the game's verifier decided. If the verifier did not decide, the debate ends at the last
@@ -58,7 +58,7 @@ class Debate:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "content": self.content,
+            "content": self.content_hash,
             "rounds": [_round_fields(round_) for round_ in self.rounds],
             "beside": {name: [reply.raw, dict(reply.messages or {})] for name, reply in self.other_replies.items()},
         }
@@ -114,7 +114,7 @@ _HEADER_FIELDS = ("run_id", "identity", "journal_sha256", "context", "repeats", 
 
 @dataclass(frozen=True)
 class Debates:
-    """The debates of a run, by datapoint and repeat."""
+    """The debates of a run, by datapoint and number."""
 
     run_id: str
     identity: str
@@ -126,8 +126,8 @@ class Debates:
     left_out: Mapping[str, int]
     """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
-    stopped: str | None = None
-    """A note if `until` stopped the run, so that its number of games depends on its judge's verdicts; else None."""
+    stopping_note: str | None = None
+    """A note if `until` stopped the run, so that the number of debates depends on its judge's verdicts; else None."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:
@@ -143,7 +143,7 @@ class Debates:
         header = {
             **{name: getattr(self, name) for name in _HEADER_FIELDS},
             "debates_sha256": sha256(rows).hexdigest(),
-            **({} if self.stopped is None else {"stopped": self.stopped}),
+            **({} if self.stopping_note is None else {"stopped": self.stopping_note}),
         }
         return orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE) + rows
 
@@ -160,10 +160,10 @@ class Debates:
             raise ValueError("the debates differ from the saved ones")
         debates = {(row["datapoint"], row["repeat"]): Debate.from_json(row) for row in map(orjson.loads, rest)}
         header_fields = {name: header[name] for name in _HEADER_FIELDS}
-        return cls(**header_fields, by_job=debates, stopped=header.get("stopped"))
+        return cls(**header_fields, by_job=debates, stopping_note=header.get("stopped"))
 
-    def check_same(self, judged_debates: Debates, judging_run: str) -> None:
-        """Check that all debates that a run has judged are still the same. `judging_run` names this run.
+    def check_judged(self, judged_debates: Debates, judging_run: str) -> None:
+        """Check that the debates that a run has judged are unchanged. `judging_run` names this run.
 
         Raises:
             RunDirectoryError: a debate has changed or is missing.
@@ -176,7 +176,7 @@ class Debates:
                 "run"
             )
 
-    def check(self, spec: Spec) -> None:
+    def check_spec(self, spec: Spec) -> None:
         """Check that a spec changes nothing that the debates depend on.
 
         Raises:
@@ -189,12 +189,12 @@ class Debates:
             )
         recorded, current = self.context, orjson.loads(orjson.dumps(debate_context(spec)))
         differing = [key for key in {**recorded, **current} if recorded.get(key) != current.get(key)]
-        contents = {point: debate.content for (point, _), debate in self.by_job.items()}
+        hashes = {point: debate.content_hash for (point, _), debate in self.by_job.items()}
         points = spec.dataset.datapoints
-        changed = [p.id for p in points if contents.get(p.id, p.content_hash) != p.content_hash]
+        changed = [point.id for point in points if hashes.get(point.id, point.content_hash) != point.content_hash]
         if changed:
             differing.append(f"dataset (the content of {changed[0]} has changed since the debate)")
-        elif not any(point.id in contents for point in points):
+        elif not any(point.id in hashes for point in points):
             differing.append("dataset (there is no debate of any of these datapoints)")
         if differing:
             judge = spec.protocol.verifier_name

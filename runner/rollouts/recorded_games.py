@@ -19,7 +19,7 @@ from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.agents.votes import combine_votes, is_final
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
 from runner.rollouts.job import Job
-from runner.rollouts.judging import judge_debates
+from runner.rollouts.judging import judging_script
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 
@@ -47,7 +47,7 @@ class AnsweredRequest:
 
     @property
     def created_ms(self) -> float | None:
-        """The time at which the server created the answer, if known; see `CallRecord.created_ms`."""
+        """The time when the server created the answer, if known; see `CallRecord.created_ms`."""
         return self.record.created_ms if isinstance(self.record, CallRecord) else None
 
     @property
@@ -58,10 +58,10 @@ class AnsweredRequest:
 
 @dataclass
 class RecordedGames:
-    """Rebuilds the games of a plan from recorded answers. `recorded` returns the record of a sample, if any."""
+    """Rebuilds the games of a plan from recorded answers. `find_record` returns the record of a sample, if any."""
 
     plan: Plan
-    recorded: Callable[[SampleKey], CallRecord | EndedRecord | None]
+    find_record: Callable[[SampleKey], CallRecord | EndedRecord | None]
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
     answered: list[AnsweredRequest] = field(default_factory=list)
     """The requests of the games rebuilt so far. The caller clears this list."""
@@ -73,7 +73,7 @@ class RecordedGames:
             True: plan.agents(swapped=True) if plan.seats else {},
         }
         """The agents by name: True for games with exchanged models, False for others."""
-        self._script = play_game if plan.debates is None else judge_debates(plan)
+        self._script = play_game if plan.debates is None else judging_script(plan)
 
     def rollouts(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree in order.
@@ -83,17 +83,17 @@ class RecordedGames:
         """
         return sorted(self._rollouts_from(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    def _rollouts_from(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
+    def _rollouts_from(self, job: Job, rounds: Sequence[Round], branch_start: int) -> list[Rollout]:
         plan, branch_rollouts = self.plan, list[Rollout]()
         parts = GameParts(plan.spec.protocol, self.agents[bool(job.swapped)], job, self.failed_calls)
         script = self._script(parts, rounds)
         try:
             turn = next(script)
             while True:
-                if plan.shape is not None and turn.round >= start:
-                    for repeat in plan.shape.siblings(job.repeat, turn.round):
+                if plan.tree_shape is not None and turn.round >= branch_start:
+                    for repeat in plan.tree_shape.siblings(job.repeat, turn.round):
                         branch_rollouts += self._rollouts_from(
-                            plan.branch(job, repeat), tuple(turn.rounds), turn.round + 1
+                            plan.job_of_branch(job, repeat), tuple(turn.rounds), turn.round + 1
                         )
                 try:
                     replies = self._replies(parts, turn)
@@ -107,7 +107,7 @@ class RecordedGames:
             script.close()
 
     def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
-        rounds = tuple(turn.rounds)  # a copy, as the game adds rounds to its list before requests are rendered
+        rounds = tuple(turn.rounds)  # a copy, because the game extends its list before the requests are rendered
         observation = parts.job.observation(turn.round, rounds)
         speakers = [name for name in parts.protocol.agent_names if name in turn.speakers]
         return _all_or_first_failure(
@@ -133,7 +133,7 @@ class RecordedGames:
         reader = agent.read_answers(observation, vote)
         sample = next(reader)
         while True:
-            record = self.recorded(sample)
+            record = self.find_record(sample)
             if record is None:
                 raise NotRecordedError
             self.answered.append(AnsweredRequest(sample, record, agent, observation))

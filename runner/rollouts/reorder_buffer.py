@@ -1,6 +1,6 @@
 """The buffer that passes rollouts on in the order of the plan, although games end in any order.
 
-A session writes files from the rollouts, so the same games give the same files.
+A session writes its files from these rollouts. The order makes the files the same for the same games.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from runner.base.errors import RunError
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 
-HELD_CHARACTERS = 8 << 20
-"""The number of characters of answers that may wait in memory.
+MAX_CHARACTERS_IN_MEMORY = 8 << 20
+"""The maximum number of characters of answers that wait in memory.
 
-A character takes up to four bytes, and a game has the text of each answer twice: also in its messages.
+A character takes up to four bytes. A game has each answer's text twice, because its messages also have the text.
 """
 
 
 class CompactOutputs(Protocol):
-    """The outputs of a job, built from its rollouts to take less room. They can be pickled."""
+    """The outputs of a job, which take less memory than its rollouts. They can be pickled."""
 
     @property
     def size(self) -> int:
@@ -39,7 +39,7 @@ FinishedJob = Sequence[Rollout] | CompactOutputs
 class PlanOrderBuffer:
     """Passes the rollouts of each job to `sink` in the order of the plan. At most `window` jobs wait for their turn.
 
-    Rollouts wait in memory up to `HELD_CHARACTERS`, and beyond that in an unnamed temporary file in `folder`.
+    Rollouts wait in memory up to `MAX_CHARACTERS_IN_MEMORY`, and beyond that in an unnamed temporary file in `folder`.
     """
 
     def __init__(self, sink: Callable[[FinishedJob], None], window: int, folder: Path) -> None:
@@ -50,9 +50,9 @@ class PlanOrderBuffer:
         """The index of the job whose rollouts are passed on next."""
         self._waiting_jobs: dict[int, tuple[FinishedJob, int]] = {}
         """The jobs that wait in memory, each with its size in characters."""
-        self._held_characters = 0
+        self._characters_in_memory = 0
         self._file = _RolloutFile(folder)
-        self.ended = False
+        self.has_ended = False
         """Whether `end` was called: no more rollouts are passed to `sink`."""
 
     def has_room(self, index: int) -> bool:
@@ -69,28 +69,28 @@ class PlanOrderBuffer:
             self._store(index, rollouts)
             return
         ready: FinishedJob | None = rollouts
-        while ready is not None and not self.ended:
+        while ready is not None and not self.has_ended:
             self._sink(ready)
             self._next += 1
             ready = self._take(self._next)
 
     def end(self) -> None:
         """Pass no more rollouts to `sink`."""
-        self.ended = True
+        self.has_ended = True
 
     def _store(self, index: int, rollouts: FinishedJob) -> None:
         size = sum(map(_text_length, rollouts)) if isinstance(rollouts, Sequence) else rollouts.size
-        if self._held_characters + size > HELD_CHARACTERS:
+        if self._characters_in_memory + size > MAX_CHARACTERS_IN_MEMORY:
             self._file.put(index, rollouts)
         else:
-            self._held_characters += size
+            self._characters_in_memory += size
             self._waiting_jobs[index] = (rollouts, size)
 
     def _take(self, index: int) -> FinishedJob | None:
         if index not in self._waiting_jobs:
             return self._file.take(index)
         rollouts, size = self._waiting_jobs.pop(index)
-        self._held_characters -= size
+        self._characters_in_memory -= size
         return rollouts
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ _FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
 class _RolloutFile:
-    """Stores rollouts in a temporary file, which is created when needed and emptied when all rollouts are taken."""
+    """Stores rollouts in a temporary file, which is created on first use and truncated when all rollouts are taken."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

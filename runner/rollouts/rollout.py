@@ -97,7 +97,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 UNREADABLE: Final = "no answer stated a readable confidence"
 """The `confidence_note` of a game without a readable stated confidence."""
 
-CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
+CONFIDENCE_FIELDS = ("confidence_stated", "confidence_logprob", "confidence_note")
 """The fields about the confidence in a verdict; see `Rollout`."""
 
 
@@ -116,7 +116,7 @@ class RoundVerdict:
     """The three confidence fields have the same meaning as those of `Rollout`."""
 
     def to_json(self) -> dict[str, Any]:
-        confidence = {name: getattr(self, name) for name in CONFIDENCE}
+        confidence = {name: getattr(self, name) for name in CONFIDENCE_FIELDS}
         optional = {"votes": list(self.votes) or None, "error": self.error, **confidence}
         present = {name: value for name, value in optional.items() if value is not None}
         return {"round": self.round, "decision": int(self.decision), **present}
@@ -156,9 +156,9 @@ class Rollout:
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return the run that the answers in the verdict's round were copied from; None if they are not from one run.
+        """Return the run that the verdict was copied from; None if it is not a copy, or has answers of several runs.
 
-        Only the verifier's answers count or, if it never answered, the last answers of the other agents.
+        Only the last answers count: those of the verifier or, if it never answered, those of the other agents.
         """
         answers = [call for call in self.calls if call.is_answer]
         decisive = [call for call in answers if call.agent == verifier] or answers
@@ -171,7 +171,7 @@ class Rollout:
         return replace(self, verdicts=tuple(verdicts))
 
     def answers_without_round(self) -> dict[str, list[Call]]:
-        """Return the answers, by agent, in a last round that is not in `rounds` because an error ended the game."""
+        """Return the answers, by agent, in the round that an error ended. This round is not in `rounds`."""
         answers: dict[str, list[Call]] = {}
         for call in self.calls:
             if call.round == len(self.rounds) and call.is_answer:

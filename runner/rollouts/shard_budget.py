@@ -56,7 +56,7 @@ class Shares:
         share = self.shard.share(units if units / USD_UNITS <= usd else units - 1, self.sizes)
         return None if share is None else share / USD_UNITS
 
-    def limited_experiment(self) -> Experiment:
+    def shard_experiment(self) -> Experiment:
         """Return the experiment with each limit replaced by the shard's share."""
         experiment, shares = self.experiment, {key: share for key, _, share in self.rows() if share is not None}
         budget: dict[str, Any] = {

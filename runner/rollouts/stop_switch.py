@@ -21,19 +21,19 @@ class StopSwitch:
         self._events: list[asyncio.Event] = []
 
     def create_child(self) -> StopSwitch:
-        """Return a switch for a single run of several. Stopping it does not stop this switch."""
+        """Return a switch for one of several runs. If the child is stopped, this switch stays off."""
         child = StopSwitch(self)
         self._children.append(child)
-        if self.stopping:
+        if self.is_stopping:
             child.stop()
         return child
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Stop the run: `check` and `sleep` raise `Stopped` from now on, also in tasks that are sleeping."""
+        """Stop the run. From now on, `check` and `sleep_unless_stopped` raise `Stopped`, also in sleeping tasks."""
         self._stopped.set()
         for event in self._events:
             event.set()
@@ -41,12 +41,12 @@ class StopSwitch:
             child.stop()
 
     def stop_all(self) -> None:
-        """Stop this run and all runs of the parent switch; do nothing if this run has stopped already.
+        """Stop this run and all other runs of the parent switch, unless this run has stopped already.
 
-        A run with `until` stops once its result is clear. A later error in its unfinished games does not stop the other
-        runs.
+        For example, a run with `until` stops once its result is clear. An error in its unfinished games then does not
+        stop the other runs.
         """
-        if not self.stopping:
+        if not self.is_stopping:
             (self if self._parent is None else self._parent).stop()
 
     def check(self) -> None:
@@ -58,7 +58,7 @@ class StopSwitch:
         if self._stopped.is_set():
             raise Stopped
 
-    async def sleep(self, seconds: float) -> None:
+    async def sleep_unless_stopped(self, seconds: float) -> None:
         """Sleep, unless the run is stopped.
 
         Raises:
@@ -70,6 +70,6 @@ class StopSwitch:
             return
         raise Stopped
 
-    def set_on_stop(self, event: asyncio.Event) -> None:
+    def notify_on_stop(self, event: asyncio.Event) -> None:
         """Set this event when the run is stopped, so that tasks that wait for the event check this switch again."""
         self._events.append(event)

@@ -23,7 +23,7 @@ class Variant(Protocol):
 
 
 def describe_variant(game: Variant) -> list[str]:
-    """Return words that distinguish a game from the others of its block (same datapoint and repeat), if any."""
+    """Return words that distinguish a game from the other games with its datapoint and repeat, if there are any."""
     parts = []
     if game.stances_exchanged is not None:
         parts.append("stances exchanged" if game.stances_exchanged else "stances as written")

@@ -125,11 +125,11 @@ class TreeStatistics:
             levels[len(node.path) - 1].append(node)
         for agent in self._protocol.agent_names:
             rows: list[list[tuple[float, float, float]]] = []
-            ended = (0.0, float(reaches(0.0, self._protocol.reward_mid_point(agent))), 0.0)
-            padding = 0
+            ended_values = (0.0, float(reaches(0.0, self._protocol.reward_mid_point(agent))), 0.0)
+            ended_count = 0
             for nodes in levels:
-                rows.append([*(self._values(node, agent) for node in nodes), *[ended] * padding])
-                padding += sum(not node.children for node in nodes)
+                rows.append([*(self._values(node, agent) for node in nodes), *[ended_values] * ended_count])
+                ended_count += sum(not node.children for node in nodes)
             for index, name in enumerate(self.NAMES):
                 means = [fmean(row[index] for row in level) for level in rows]
                 self._means.setdefault((agent, name), []).append(means)

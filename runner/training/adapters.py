@@ -1,7 +1,7 @@
-"""Loads the LoRA adapters that a run has trained at the servers of their model groups, and unloads them after use.
+"""Makes servers load the LoRA adapters that a run has trained, and unload them after use.
 
-The stage log records an adapter before a server loads it. So after a kill, the next process knows from the log which
-adapters may still be loaded, and unloads the unused ones.
+The stage log records an adapter before a server loads it. If nip-run is killed, the next process reads from the log
+which adapters may still be loaded, and unloads the unused ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.models.connectors import load_adapter, unload_adapter
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.training_settings import TrainerSettings
-from runner.training.stage_log import StageLog, output_of
+from runner.training.stage_log import StageLog, output_folder
 from runner.training.stages import AdapterChanged
 
 UNLOAD_SECONDS = 20.0
@@ -38,14 +38,14 @@ class _LoadedAdapter:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Loads and unloads a run's adapters. The log tells which of them each server has loaded."""
+    """Loads and unloads a run's adapters. The log has the adapters that each server has loaded."""
 
     trainers: Mapping[str, TrainerSettings]
     folder: RunFolder
     stages: StageLog
-    note: Callable[[str], None]
+    add_note: Callable[[str], None]
 
-    def use(self, iteration: int, models: Mapping[str, ModelSettings]) -> dict[str, str]:
+    def load_needed(self, iteration: int, models: Mapping[str, ModelSettings]) -> dict[str, str]:
         """Load the adapters among these models at their servers, and unload all others of this run.
 
         Return the path of each adapter by name, so that it can be loaded again if a server restarts.
@@ -54,25 +54,25 @@ class Adapters:
             RunError: an adapter cannot be loaded, or no server of a group can be reached.
             ProviderRefusal: a server refuses to serve this account.
         """
-        paths = {group: path for group in models if (path := self._path(group, models[group])) is not None}
+        paths = {group: path for group in models if (path := self._adapter_path(group, models[group])) is not None}
         needed = {
             _LoadedAdapter(group, models[group].name, str(address))
             for group in paths
             for address in models[group].addresses
         }
-        self._unload([adapter for adapter in self._loaded() if adapter not in needed], iteration, models)
+        self._unload([adapter for adapter in self._loaded_adapters() if adapter not in needed], iteration, models)
         for group, path in paths.items():
-            self._load_everywhere(iteration, group, models[group], path)
+            self._load_at_all_servers(iteration, group, models[group], path)
         return {models[group].name: path for group, path in paths.items()}
 
-    def end(self, iteration: int, models: Mapping[str, ModelSettings]) -> None:
+    def unload_all(self, iteration: int, models: Mapping[str, ModelSettings]) -> None:
         """Unload all adapters. Errors of servers or of the log become notes."""
         try:
-            self._unload(self._loaded(), iteration, models)
+            self._unload(self._loaded_adapters(), iteration, models)
         except NipRunError as error:
-            self.note(str(error))
+            self.add_note(str(error))
 
-    def _path(self, group: str, model: ModelSettings) -> str | None:
+    def _adapter_path(self, group: str, model: ModelSettings) -> str | None:
         """Return the path of the adapter that a group plays with; None if its model is not a trained adapter.
 
         A model that another run trained is an adapter if the trainer's output in that run has an adapter config.
@@ -82,26 +82,26 @@ class Adapters:
         if trainer is None or not trainer.load_lora or last is None:
             return None
         if last.run_id == self.folder.run_id:
-            return str(output_of(self.folder, last.iteration, group))
-        output = output_of(self.folder.sibling(last.run_id), last.iteration, group)
+            return str(output_folder(self.folder, last.iteration, group))
+        output = output_folder(self.folder.sibling(last.run_id), last.iteration, group)
         return str(output) if (output / "adapter_config.json").is_file() else None
 
-    def _loaded(self) -> list[_LoadedAdapter]:
-        """Return the adapters that are, or may be, loaded according to the log."""
+    def _loaded_adapters(self) -> list[_LoadedAdapter]:
+        """Return the adapters that are or may be loaded, according to the log."""
         last_state = {
             _LoadedAdapter(record.group, record.name, record.base_url): record.is_loaded
-            for record in self.stages.all(AdapterChanged)
+            for record in self.stages.find_all(AdapterChanged)
         }
         return [adapter for adapter, is_loaded in last_state.items() if is_loaded]
 
-    def _load_everywhere(self, iteration: int, group: str, model: ModelSettings, path: str) -> None:
+    def _load_at_all_servers(self, iteration: int, group: str, model: ModelSettings, path: str) -> None:
         """Load an adapter at all servers of a group; a note reports servers that cannot be reached.
 
         Raises:
             RunError: no server can be reached, or a server cannot load the adapter.
         """
-        loaded, unreachable = set(self._loaded()), []
-        for server in model.each_server:
+        loaded, unreachable = set(self._loaded_adapters()), []
+        for server in model.settings_of_servers:
             adapter = _LoadedAdapter(group, model.name, str(server.address))
             is_new = adapter not in loaded
             if is_new:
@@ -117,10 +117,10 @@ class Adapters:
                 "start a server, and run the same command again"
             )
         for message in unreachable:
-            self.note(f"{message}; the adapter {model.name} will be loaded at this server with the next request")
+            self.add_note(f"{message}; the adapter {model.name} will be loaded at this server with the next request")
 
     def _unload(self, adapters: list[_LoadedAdapter], iteration: int, models: Mapping[str, ModelSettings]) -> None:
-        """Unload adapters at their servers, and record each that was unloaded. Failures are only notes."""
+        """Unload adapters at their servers, and record each unloaded adapter. Failures become notes."""
         for adapter in adapters:
             model = models.get(adapter.group)
             if model is None or adapter.base_url not in model.addresses:
@@ -129,7 +129,7 @@ class Adapters:
             try:
                 run_sync(partial(asyncio.wait_for, unload_adapter(server, adapter.group), UNLOAD_SECONDS))
             except (NipRunError, TimeoutError) as error:
-                self.note(
+                self.add_note(
                     f"the adapter {adapter.name} may still be loaded at {adapter.base_url}: {error}. Unload this "
                     "adapter if the server needs the memory"
                 )

@@ -24,7 +24,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.trees import build_tree
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.training.plan import TrainingPlan
-from runner.training.selection import replaced_proportion, select_for
+from runner.training.selection import replaced_proportion, select_rollouts
 from runner.training.stages import DatasetReport
 
 
@@ -33,7 +33,7 @@ def build_datasets(
 ) -> dict[str, DatasetReport]:
     """Write a dataset for each group in `formats`, and return a report for each group.
 
-    `formats` has the file format of each group. `runs` have the games to learn from, oldest first. The content of the
+    `formats` has the file format of each group. `runs` have the games to train on, oldest first. The content of the
     files depends only on the plan and the runs.
 
     Raises:
@@ -44,7 +44,7 @@ def build_datasets(
         for run in runs:
             reconstructor = stack.enter_context(closing(Reconstructor(run, saved_plan(run))))
             games.append(_RebuiltGames(run.run_id, reconstructor, plan.chat_format))
-        builder = _Builder(plan, iteration, games)
+        builder = _DatasetBuilder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
 
@@ -73,7 +73,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class _Builder:
+class _DatasetBuilder:
     """Builds the datasets of one iteration."""
 
     plan: TrainingPlan
@@ -82,7 +82,7 @@ class _Builder:
 
     def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
         """Write the dataset of one group with the examples of all its agents, and return a report."""
-        selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
+        selection, agents, notes = self.plan.training.selection, self.plan.trained_groups[group], list[str]()
         # A rollout that weighted sampling selects twice must be in the dataset twice.
         samples_with_replacement = selection.method == "weighted_sampling" and selection.replacement
         repeats = self.plan.method == "sft" and samples_with_replacement
@@ -103,33 +103,33 @@ class _Builder:
         """Yield the preference pairs of an agent from the trees of all games."""
         for run in self.games:
             plan = run.reconstructor.plan
-            assert plan.shape is not None
+            assert plan.tree_shape is not None
             agents = {agent: run.agents[agent]}
             for branches in run.reconstructor.rollouts_by_job():
-                root = build_tree(branches, plan.shape)
+                root = build_tree(branches, plan.tree_shape)
                 if root is not None:
                     for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
                         yield pair, source
 
     def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, ExampleSource]]:
-        """Yield examples from the agent's selected rollouts, then from rollouts whose guess the label replaces."""
+        """Yield examples from the agent's selected rollouts, then from those where the label replaces its guess."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
         training = self.plan.training
         is_verifier = self.games[-1].agents[agent].is_verifier
         share = replaced_proportion(training.guess_replacement, self.iteration) if is_verifier else 0.0
         seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
-        chosen = select_for(
+        chosen = select_rollouts(
             [candidate.reward for candidate in candidates], training.selection, replaced=share, seed=seed
         )
-        if chosen.none_reason is not None:
-            notes.append(f"{agent}: {chosen.none_reason}; no rollout with the agent's own answers is in the dataset")
+        if chosen.empty_reason is not None:
+            notes.append(f"{agent}: {chosen.empty_reason}; no rollout with the agent's own answers is in the dataset")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
                 yield from _examples(candidates[index], agent, format_, replaces=replaces)
 
 
 def _candidates(run: _RebuiltGames, agent: str) -> Iterator[_Candidate]:
-    """Yield the games of a run that ended regularly."""
+    """Yield the games of a run that ended by their rules, without an error."""
     for rollout in run.reconstructor.rollouts():
         if rollout.outcome.played_out:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])

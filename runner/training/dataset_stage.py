@@ -1,6 +1,6 @@
 """Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format.
 
-It is a stage of the training loop; `dataset_building` writes the files.
+This is a stage of the training loop. `dataset_building` writes the files.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class DatasetStage:
     stages: StageLog
     games: TrainingGames
 
-    def prepare(self, iteration: int) -> Mapping[str, DatasetReport]:
-        """Return a report on each group's dataset, after building or rebuilding the files that need it.
+    def update_datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
+        """Build or rebuild the datasets that need it, and return a report on each group's dataset.
 
         A file is rebuilt if it is missing, was edited, or needs another format. But a file that the user has edited to
         train by hand stays unchanged.
@@ -51,47 +51,47 @@ class DatasetStage:
         Raises:
             RunError: a rebuilt dataset differs from the log, so the games have changed since.
         """
-        record = self.stages.last(DatasetsBuilt, iteration)
-        before: Mapping[str, DatasetReport] = {} if record is None else record.groups
-        formats = self._formats_to_build(iteration, before)
+        record = self.stages.find_last(DatasetsBuilt, iteration)
+        earlier: Mapping[str, DatasetReport] = {} if record is None else record.groups
+        formats = self._formats_to_build(iteration, earlier)
         if not formats:
-            return before
+            return earlier
         folder = self.folder.make(ITERATIONS, str(iteration))
         built = build_datasets(self.plan, iteration, self.games.training_games(iteration), folder, formats)
         for group, report in built.items():
-            if group in before:
-                self._check_same(iteration, before[group], report)
-        reports = {group: built.get(group) or before[group] for group in self.plan.trained}
+            if group in earlier:
+                self._check_same(iteration, earlier[group], report)
+        reports = {group: built.get(group) or earlier[group] for group in self.plan.trained_groups}
         self.stages.add(DatasetsBuilt(iteration=iteration, groups=reports))
         return reports
 
-    def _check_same(self, iteration: int, before: DatasetReport, rebuilt: DatasetReport) -> None:
+    def _check_same(self, iteration: int, recorded: DatasetReport, rebuilt: DatasetReport) -> None:
         """Check that a rebuilt dataset has the content in the log, if both have the same format."""
-        comparable = before.format == rebuilt.format and before.chat_format == rebuilt.chat_format
-        if comparable and before.sha256 != rebuilt.sha256:
-            path = iteration_folder(self.folder, iteration) / before.file
+        comparable = recorded.format == rebuilt.format and recorded.chat_format == rebuilt.chat_format
+        if comparable and recorded.sha256 != rebuilt.sha256:
+            path = iteration_folder(self.folder, iteration) / recorded.file
             raise RunError(
                 f"{path} was rebuilt from the games of iteration {iteration} and differs from the dataset in the log, "
                 "so these games were edited. Restore the games' run folder, or start over with --again"
             )
 
-    def _formats_to_build(self, iteration: int, before: Mapping[str, DatasetReport]) -> dict[str, str]:
+    def _formats_to_build(self, iteration: int, earlier: Mapping[str, DatasetReport]) -> dict[str, str]:
         """Return the format of each file to build, by group. A file that a model was trained on is never rebuilt."""
         formats: dict[str, str] = {}
-        for group in self.plan.trained:
-            report = before.get(group)
+        for group in self.plan.trained_groups:
+            report = earlier.get(group)
             if report is None:
                 formats[group] = self.plan.training.trainers[group].dataset_format
-            elif self.stages.trained(iteration, group) is None:
+            elif self.stages.training_record(iteration, group) is None:
                 format_ = self._required_format(iteration, group, report)
                 if not self._is_current(iteration, group, report, format_):
                     formats[group] = format_
         return formats
 
     def _required_format(self, iteration: int, group: str, report: DatasetReport) -> str:
-        """Return the format that a group's dataset needs. While a job of the same backend is running, it stays."""
-        trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
-        notes = self.stages.of_group(JobNoted, iteration, group)
+        """Return the format that a group's dataset needs. It does not change while a job of this backend is running."""
+        trainer, attempt = self.plan.training.trainers[group], self.stages.attempt_number(iteration, group)
+        notes = self.stages.group_records(JobNoted, iteration, group)
         is_running = any(note.attempt == attempt and note.backend == trainer.backend for note in notes)
         return report.format if is_running else trainer.dataset_format
 

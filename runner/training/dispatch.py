@@ -15,9 +15,9 @@ from runner.results.folder import part_id, split_part
 from runner.results.leaderboard.results_folder import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import WhichRun
+from runner.runs.finished.selection import RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
 from runner.runs.session.parallel_runs import GamesRun, run_together
@@ -27,14 +27,14 @@ from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 from runner.training.trust import check_trust
 
 
-def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
-    """Run a spec under the id that `which` selects, and return the result. `options.replay` equals `which.replay`.
+def run_spec(spec: Spec, results: Results, options: RunOptions, selection: RunSelection) -> FinishedRun:
+    """Run a spec as the selected run, and return the result. `options.replay` equals `selection.replay`.
 
     Raises:
         UsageError, NipRunError: see `run_plan`.
     """
-    plan, note = with_original_formats(plan_of(spec), results, which)
-    result = run_plan(plan, results, choose_run_id(plan, results, which), options)
+    plan, note = with_original_formats(plan_of(spec), results, selection)
+    result = run_plan(plan, results, choose_run_id(plan, results, selection), options)
     return result if note is None else replace(result, notes=(note, *result.notes))
 
 
@@ -179,14 +179,14 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
         check_templates(games_plan)
 
 
-def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, taken_ids: Collection[str] = ()) -> str:
+def choose_run_id(plan: AnyPlan, results: Results, selection: RunSelection, *, taken_ids: Collection[str] = ()) -> str:
     """Return the id of a plan's run; `taken_ids` are the ids of other runs of this command.
 
     Raises:
         UsageError: the id is too long for a training run.
     """
-    is_replay = which.replay is not None
-    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, reserved=taken_ids)
+    again, is_replay = selection.again, selection.replay is not None
+    name = selection.run_id or results.name_for(plan.run_id, again=again, replay=is_replay, reserved=taken_ids)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     shard = plan.spec.shard
@@ -204,4 +204,4 @@ def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotal
         from runner.training.run import spent_on_games
 
         return spent_on_games(results, run_id)
-    return spending(plan, results.run(run_id))
+    return max_spending(plan, results.run(run_id))

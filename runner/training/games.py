@@ -1,6 +1,6 @@
 """Plays the parts of a training run: the games that an iteration trains on, and the tests. Each part is a separate run.
 
-The training loop and the loop of retests use it.
+`TrainingLoop` and `RetestLoop` use it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runner.base.errors import RunError
 from runner.results.folder import RunFolder
 from runner.spec.loader import Spec
-from runner.training.plan import Models, TrainingPlan, part_id, tests_before
+from runner.training.plan import Models, TrainingPlan, is_tested_before, part_run_id
 from runner.training.stage_log import StageLog
 from runner.training.stages import GamesPlayed, RunRecord, TestPlayed
 
@@ -37,12 +37,12 @@ class TrainingGames:
         Raises:
             RunError: a file of a part is missing.
         """
-        for record in (*self.stages.all(GamesPlayed), *self.stages.all(TestPlayed)):
-            check_part(self.folder, record)
+        for record in (*self.stages.find_all(GamesPlayed), *self.stages.find_all(TestPlayed)):
+            existing_part(self.folder, record)
 
     def folder_of(self, iteration: int) -> RunFolder:
         """Return the folder of the games that an iteration plays to train on."""
-        return self.folder.sibling(part_id(self.folder.run_id, iteration, "training"))
+        return self.folder.sibling(part_run_id(self.folder.run_id, iteration, "training"))
 
     def training_games(self, iteration: int) -> list[RunFolder]:
         """Return the folders of all games in an iteration's datasets, oldest first."""
@@ -51,22 +51,22 @@ class TrainingGames:
 
     def play_iteration(self, iteration: int, models: Models) -> None:
         """Play the games that an iteration trains on, unless they are finished."""
-        if self.stages.last(GamesPlayed, iteration) is None:
+        if self.stages.find_last(GamesPlayed, iteration) is None:
             log.info("iteration %d: playing games", iteration)
             self._run(self.plan.iteration_spec(iteration, models), GamesPlayed, "training", iteration)
 
-    def test(self, iteration: int, models: Models) -> None:
+    def play_test(self, iteration: int, models: Models) -> None:
         """Test the models before an iteration, if the scheme requires it and the test is not finished."""
-        if tests_before(self.plan.training, iteration) and self.stages.last(TestPlayed, iteration) is None:
+        if is_tested_before(self.plan.training, iteration) and self.stages.find_last(TestPlayed, iteration) is None:
             log.info("iteration %d: testing the models", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 
     def _run(self, spec: Spec, record: type[RunRecord], kind: str, iteration: int) -> None:
-        part = self.run_part(spec, part_id(self.folder.run_id, iteration, kind), kind, iteration)
+        part = self.run_part(spec, part_run_id(self.folder.run_id, iteration, kind), kind, iteration)
         self.stages.add(record(iteration=iteration, run_id=part.run_id))
 
 
-def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
+def existing_part(folder: RunFolder, record: RunRecord) -> RunFolder:
     """Return the folder of the finished part that a record refers to.
 
     Raises:

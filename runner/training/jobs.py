@@ -1,6 +1,6 @@
 """Submits, polls and records the fine-tuning jobs of an iteration, one for each model group.
 
-It is a stage of the training loop. The backend of a group runs its jobs, for example at a provider.
+This is a stage of the training loop. The backend of a group runs its jobs, for example at a provider.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from runner.training.backends.interface import Backend, FineTuneJob, JobHandle, 
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import OUTPUT, StageLog, iteration_folder, job_folder
-from runner.training.stages import DatasetReport, JobEnded, JobNoted, TrainingEnded, Waited
+from runner.training.stages import DatasetReport, JobEnded, JobNoted, JobWaited, TrainingEnded
 from runner.training.weights import recorded_weights
 
 log = logging.getLogger("nip_run.training")
 
-Connect = Callable[[str, ModelSettings, bool], Backend]
+ConnectBackend = Callable[[str, ModelSettings, bool], Backend]
 """Returns the backend of a model group, given the group's name and settings, and whether an earlier process has already
 asked the user for the model of this job."""
 
@@ -74,8 +74,8 @@ class GroupJob:
         return self.job.group
 
     def submit(self) -> None:
-        """Submit the job unless this was done before. A job that has already succeeded is not submitted or polled."""
-        trained = self.stages.trained(self.iteration, self.group)
+        """Submit the job unless it was submitted before. A job that has succeeded is neither submitted nor polled."""
+        trained = self.stages.training_record(self.iteration, self.group)
         if trained is not None:
             self._handle = trained.handle
             self.status = JobStatus(JobState.SUCCEEDED, trained.model, facts=trained.facts)
@@ -89,22 +89,17 @@ class GroupJob:
             ) from error
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
-        records = self.stages.of_group(JobNoted, self.iteration, self.group)
+        records = self.stages.group_records(JobNoted, self.iteration, self.group)
         notes = [record.note for record in records if record.attempt == self.attempt]
         self._handle = self.backend.submit(self.job, notes, self._save_note)
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
     def _save_note(self, note: JobNote) -> None:
-        self.stages.add(
-            JobNoted(
-                iteration=self.iteration,
-                group=self.group,
-                attempt=self.attempt,
-                backend=self.trainer.backend,
-                dataset_sha256=self.job.dataset_sha256,
-                note=dict(note),
-            )
-        )
+        record = JobNoted(
+            iteration=self.iteration, group=self.group, attempt=self.attempt, backend=self.trainer.backend,
+            dataset_sha256=self.job.dataset_sha256, note=dict(note),
+        )  # fmt: skip
+        self.stages.add(record)
 
     def poll(self) -> None:
         """Poll the job unless it has ended. If it has now ended, record its end."""
@@ -124,29 +119,21 @@ class GroupJob:
         edit_facts = {} if self.edit is None else self.edit.facts()
         weights_path = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
         return TrainingEnded(
-            iteration=self.iteration,
-            group=self.group,
-            attempt=self.attempt,
-            model=self.status.model,
-            dataset_sha256=self.job.dataset_sha256,
-            handle=dict(self._handle),
+            iteration=self.iteration, group=self.group, attempt=self.attempt, model=self.status.model,
+            dataset_sha256=self.job.dataset_sha256, handle=dict(self._handle),
             facts={**self.status.facts, **edit_facts, **recorded_weights(weights_path)},
-        )
+        )  # fmt: skip
 
     def _end_record(self) -> JobEnded:
         return JobEnded(
-            iteration=self.iteration,
-            group=self.group,
-            attempt=self.attempt,
-            state=str(self.status.state),
-            message=self.status.message,
-            facts=dict(self.status.facts),
-        )
+            iteration=self.iteration, group=self.group, attempt=self.attempt, state=str(self.status.state),
+            message=self.status.message, facts=dict(self.status.facts),
+        )  # fmt: skip
 
     def record_waiting(self) -> None:
         """Record that the user was asked for this job's model."""
         if not self.was_requested:
-            self.stages.add(Waited(iteration=self.iteration, group=self.group))
+            self.stages.add(JobWaited(iteration=self.iteration, group=self.group))
 
 
 @dataclass(frozen=True)
@@ -156,7 +143,7 @@ class JobStage:
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
-    connect: Connect
+    connect_backend: ConnectBackend
     sleep: Callable[[float], None] = time.sleep
 
     def train(self, iteration: int, models: Models, reports: Mapping[str, DatasetReport]) -> None:
@@ -168,16 +155,16 @@ class JobStage:
         """
         min_examples = self.plan.training.min_examples
         jobs = [
-            self._job(iteration, models, group, report)
+            self._create_job(iteration, models, group, report)
             for group, report in reports.items()
             if report.examples >= min_examples
         ]
         for job in jobs:
             job.submit()
-        self._await(jobs)
+        self._wait_for_jobs(jobs)
         check_succeeded(iteration, jobs)
 
-    def _await(self, jobs: Sequence[GroupJob]) -> None:
+    def _wait_for_jobs(self, jobs: Sequence[GroupJob]) -> None:
         """Poll the jobs until none of them is running."""
         while True:
             for job in jobs:
@@ -187,11 +174,11 @@ class JobStage:
                 return
             self.sleep(min(job.trainer.seconds_between_polls for job in running))
 
-    def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
-        trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
-        # The user can name the model only for a job that an earlier process asked for: only its dataset is known.
-        was_requested = bool(self.stages.of_group(Waited, iteration, group))
-        backend = self.connect(group, models[group], was_requested)
+    def _create_job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
+        trainer, attempt = self.plan.training.trainers[group], self.stages.attempt_number(iteration, group)
+        # `--set-model` counts only if an earlier process requested the model: only then, the user had its dataset.
+        was_requested = bool(self.stages.group_records(JobWaited, iteration, group))
+        backend = self.connect_backend(group, models[group], was_requested)
         dataset = iteration_folder(self.folder, iteration) / report.file
         edit = DatasetEdit(dataset, report.notes) if edited_by_user(trainer, dataset, report) else None
         sha256 = report.sha256 if edit is None else file_hash(dataset)
@@ -201,9 +188,9 @@ class JobStage:
 
     def _fine_tune_job(self, iteration: int, models: Models, group: str, dataset: Path, sha256: str) -> FineTuneJob:
         """Return the job that trains a group's model on a dataset."""
-        attempt = self.stages.attempt(iteration, group)
+        attempt = self.stages.attempt_number(iteration, group)
         key = f"{self.folder.run_id}/{iteration}/{group}/{attempt}"
-        notes = self.stages.of_group(JobNoted, iteration, group)
+        notes = self.stages.group_records(JobNoted, iteration, group)
         return FineTuneJob(
             # The token distinguishes the jobs of two runs that have the same id in different results folders.
             key=f"{key}/{tagged_hash('job', [self.stages.token, key])[:8]}",
@@ -224,7 +211,7 @@ class JobStage:
         model, untrained = models[group], self.plan.spec.experiment.models[group]
         trained_models = {
             record.model
-            for record in self.stages.all(TrainingEnded)
+            for record in self.stages.find_all(TrainingEnded)
             if record.group == group and record.iteration < iteration
         }
         lineage_models = {name for step in model.lineage for name in (step.model, step.from_model)}

@@ -18,24 +18,24 @@ from runner.results.folder import RunFolder
 from runner.training.backends.registry import check_startable
 from runner.training.dataset_stage import DatasetStage
 from runner.training.games import RunPart, TrainingGames
-from runner.training.jobs import Connect, JobStage
+from runner.training.jobs import ConnectBackend, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, Switched, TrainingEnded
+from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, ModelSwitch, TrainingEnded
 
 log = logging.getLogger("nip_run.training")
 
 
 @dataclass
 class TrainingLoop:
-    """One process's work on a training run."""
+    """A process's loop over the iterations of a training run."""
 
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
     run_part: InitVar[RunPart]
-    connect: InitVar[Connect]
+    connect_backend: InitVar[ConnectBackend]
     on_switch: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
     """Called after an iteration, with the folder of its games and the outcome of each model group."""
     on_step: Callable[[int, str], None]
@@ -44,11 +44,11 @@ class TrainingLoop:
     models: dict[str, ModelSettings] = field(init=False)
     """The current models of the run."""
 
-    def __post_init__(self, run_part: RunPart, connect: Connect, sleep: Callable[[float], None]) -> None:
+    def __post_init__(self, run_part: RunPart, connect_backend: ConnectBackend, sleep: Callable[[float], None]) -> None:
         self.models = dict(self.plan.spec.experiment.models)
         self._games = TrainingGames(self.plan, self.folder, self.stages, run_part)
         self._datasets = DatasetStage(self.plan, self.folder, self.stages, self._games)
-        self._jobs = JobStage(self.plan, self.folder, self.stages, connect, sleep)
+        self._jobs = JobStage(self.plan, self.folder, self.stages, connect_backend, sleep)
 
     def run(self) -> None:
         """Run all iterations and tests.
@@ -60,28 +60,28 @@ class TrainingLoop:
         """
         iterations = self.plan.training.iterations
         self._games.check_parts_exist()
-        if len(self.stages.all(Switched)) < iterations:
+        if len(self.stages.find_all(ModelSwitch)) < iterations:
             stored = {group: files.files for group, files in self.plan.spec.trainer_files.items()}
             check_startable(self.plan.training.trainers, stored)
         for iteration in range(iterations):
             self._iterate(iteration)
-        self._games.test(iterations, self.models)
+        self._games.play_test(iterations, self.models)
 
     def _iterate(self, iteration: int) -> None:
-        switched = self.stages.last(Switched, iteration) or self._train(iteration)
+        switched = self.stages.find_last(ModelSwitch, iteration) or self._train(iteration)
         self.models = with_states(self.models, switched.models)
         self.on_switch(self._games.folder_of(iteration), switched.outcomes)
 
-    def _train(self, iteration: int) -> Switched:
+    def _train(self, iteration: int) -> ModelSwitch:
         """Do all stages of an iteration that are not done yet, and return the record of the new models."""
         self._games.play_iteration(iteration, self.models)
-        self._games.test(iteration, self.models)
+        self._games.play_test(iteration, self.models)
         self.on_step(iteration, "building datasets")
-        reports = self._datasets.prepare(iteration)
+        reports = self._datasets.update_datasets(iteration)
         self.on_step(iteration, f"fine-tuning {comma_join(reports)}")
         self._jobs.train(iteration, self.models, reports)
-        trained = {group: self.stages.trained(iteration, group) for group in reports}
-        switched = Switched(
+        trained = {group: self.stages.training_record(iteration, group) for group in reports}
+        switched = ModelSwitch(
             iteration=iteration,
             models={group: state_of(self._model_after(group, record)) for group, record in trained.items()},
             outcomes={group: self._outcome(report, trained[group]) for group, report in reports.items()},

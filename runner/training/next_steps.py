@@ -6,42 +6,42 @@ from runner.base.text import escape_controls
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
 from runner.spec.training_settings import TrainingSettings
-from runner.training.plan import part_id, tests_before
+from runner.training.plan import is_tested_before, part_run_id
 from runner.training.stage_log import job_folder
 from runner.training.stages import (
     DatasetsBuilt,
     GamesPlayed,
     GroupRecord,
     JobEnded,
+    JobWaited,
+    ModelSwitch,
     Stages,
-    Switched,
     TestPlayed,
     TrainingEnded,
-    Waited,
 )
 
 
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
     """Return a line for the next step, or a line for each model group that is being trained."""
-    iteration = len(stages.all(Switched))
-    test, games = (folder.sibling(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
-    is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
-    needs_test = tests_before(training, iteration) and not is_tested
+    iteration = len(stages.find_all(ModelSwitch))
+    test, games = (folder.sibling(part_run_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
+    is_tested = stages.find_last(TestPlayed, iteration) is not None or _is_done(test)
+    needs_test = is_tested_before(training, iteration) and not is_tested
     if iteration == training.iterations:
         return [f"the last test{_part_status(test)}" if needs_test else "only the summary is left"]
     if training.rerun_tests is not None:
         return [f"the test before iteration {iteration}{_part_status(test)}"]
     # A run can stop after its games have ended and before the log records this.
-    if stages.last(GamesPlayed, iteration) is None and not _is_done(games):
+    if stages.find_last(GamesPlayed, iteration) is None and not _is_done(games):
         return [f"iteration {iteration}: its games{_part_status(games)}"]
-    built = stages.last(DatasetsBuilt, iteration)
+    built = stages.find_last(DatasetsBuilt, iteration)
     if built is None:
         step = f"test{_part_status(test)}" if needs_test else "datasets"
         return [f"iteration {iteration}: its {step}"]
     groups = [group for group, report in built.groups.items() if report.examples >= training.min_examples]
     if not groups:
         return [f"iteration {iteration}: no group has enough examples for training"]
-    records = {group: stages.of_group(GroupRecord, iteration, group) for group in groups}
+    records = {group: stages.group_records(GroupRecord, iteration, group) for group in groups}
     return [f"iteration {iteration}: {group}: {_training_state(folder, records[group], group)}" for group in groups]
 
 
@@ -65,7 +65,7 @@ def _training_state(folder: RunFolder, records: list[GroupRecord], group: str) -
         return (
             f"training {last.state}: {escape_controls(last.message)}\n  run the same command again to start a new job"
         )
-    if isinstance(last, Waited):
+    if isinstance(last, JobWaited):
         guide = job_folder(folder, last.iteration, group) / "README.txt"
         return f"waits for a model that you train ({guide}); continue with --set-model {group}=NAME"
     return "the training is running, or was running when the run stopped"

@@ -1,7 +1,7 @@
 """Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train.
 
-The plan calls no model and writes no file. It determines the run's identity: the hash that tells whether two specs
-describe the same run.
+The plan calls no model and writes no file. It computes the run's identity, a hash that is equal for two specs of the
+same run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runner.training.backends.interface import Method
 _IDENTITY_KEYS = (*HYPERPARAMETERS, "from_scratch")
 """Keys of a trainer that are part of a training run's identity."""
 MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in _IDENTITY_KEYS)
-"""Keys of a trainer that may change when a run resumes: they set how the trainer is run."""
+"""Keys of a trainer that may change when a run resumes, because they affect only how the trainer is run."""
 MUTABLE_TRAINING_KEYS = ("iterations", *(f"trainers.*.{name}" for name in MUTABLE_TRAINER_KEYS))
 """Keys of `training` that may change when a run resumes."""
 
@@ -41,7 +41,7 @@ Models = Mapping[str, ModelSettings]
 MAX_PART_SUFFIX = len(f"-t{MAX_ITERATIONS}")
 
 
-def part_id(run_id: str, iteration: int, kind: str) -> str:
+def part_run_id(run_id: str, iteration: int, kind: str) -> str:
     """Return the run id of a part of a training run: an iteration's games (-i0) or the test before it (-t0)."""
     return f"{run_id}-{'i' if kind == 'training' else 't'}{iteration}"
 
@@ -56,7 +56,7 @@ def check_run_id(run_id: str) -> None:
     if len(run_id) > max_length:
         raise UsageError(
             f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, because "
-            f"the ids of the run's iterations start with it ({part_id('ID', 0, 'training')} and so on)"
+            f"the ids of the run's iterations start with it ({part_run_id('ID', 0, 'training')} and so on)"
         )
 
 
@@ -118,18 +118,18 @@ class TrainingPlan:
                 "per_datapoint": experiment.rollouts.per_datapoint,
                 "frozen": sorted(name for name, agent in experiment.agents.items() if agent.freeze),
                 "training": {**settings, "trainers": self._hyperparameters()},
-                **self._groups(),
+                **self._grouping(),
             },
         )
 
-    def _groups(self) -> dict[str, Any]:
-        """Return the key that groups the datapoints, if the groups affect which datapoints an iteration plays."""
+    def _grouping(self) -> dict[str, Any]:
+        """Return `dataset.group_by` for the identity, if groups affect which datapoints an iteration plays."""
         group_by = self.spec.dataset.group_by
         is_relevant = group_by is not None and self.training.datapoints_per_iteration is not None
         return {"group_by": group_by} if is_relevant else {}
 
     def _hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return each group's hyperparameters in the spec, and its `from_scratch` if it differs from the run's."""
+        """Return the hyperparameters that the spec sets by group, with `from_scratch` if it differs from the run's."""
         chosen: dict[str, dict[str, float]] = {
             group: {name: value for name in HYPERPARAMETERS if (value := getattr(trainer, name)) is not None}
             for group, trainer in self.training.trainers.items()
@@ -151,8 +151,8 @@ class TrainingPlan:
         return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
-    def trained(self) -> dict[str, list[str]]:
-        """The agents of each trained model group, both in the protocol's order."""
+    def trained_groups(self) -> dict[str, list[str]]:
+        """The trained model groups with their agents, in the protocol's order."""
         groups: dict[str, list[str]] = {}
         for name in self.spec.protocol.agent_names:
             agent = self.spec.experiment.agents[name]
@@ -199,7 +199,7 @@ class TrainingPlan:
         if self.training.rerun_tests is not None:
             return [Plan(self.test_spec(models)) for _ in (*iterations, self.training.iterations)]
         games = [Plan(self.iteration_spec(iteration, models)) for iteration in iterations]
-        tests = sum(tests_before(self.training, iteration) for iteration in (*iterations, self.training.iterations))
+        tests = sum(is_tested_before(self.training, iteration) for iteration in (*iterations, self.training.iterations))
         return [*games, *(Plan(self.test_spec(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
@@ -237,7 +237,7 @@ AnyPlan = Plan | TrainingPlan
 """The plan of a run of games or of a training run."""
 
 
-def tests_before(training: TrainingSettings, iteration: int) -> bool:
+def is_tested_before(training: TrainingSettings, iteration: int) -> bool:
     """Return whether the models are tested before an iteration.
 
     The test after the last iteration counts as before iteration `training.iterations`.

@@ -14,12 +14,12 @@ from runner.training.games import RunPart, TrainingGames
 from runner.training.lineage import with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import Switched
+from runner.training.stages import ModelSwitch
 
 
 @dataclass
-class RerunLoop:
-    """One process's work on a run that tests the models of another run. It has the interface of `TrainingLoop`."""
+class RetestLoop:
+    """A process's loop over the tests of another run's models. It has the interface of `TrainingLoop`."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -42,11 +42,11 @@ class RerunLoop:
         assert rerun is not None
         self._games.check_parts_exist()
         for iteration, new_models in enumerate(rerun.models):
-            self._games.test(iteration, self.models)
-            switched = self.stages.last(Switched, iteration)
+            self._games.play_test(iteration, self.models)
+            switched = self.stages.find_last(ModelSwitch, iteration)
             if switched is None:
                 states = {group: to_plain(model) for group, model in new_models.items()}
-                switched = Switched(iteration=iteration, models=states, outcomes={})
+                switched = ModelSwitch(iteration=iteration, models=states, outcomes={})
                 self.stages.add(switched)
             self.models = with_states(self.models, switched.models)
-        self._games.test(len(rerun.models), self.models)
+        self._games.play_test(len(rerun.models), self.models)

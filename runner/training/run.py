@@ -31,11 +31,11 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, TrainingPart
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.spec_changes import changed_keys, is_unchanged
+from runner.results.spec_changes import changed_keys, has_same_spec
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Progress, Watch
-from runner.runs.execution.process import interruptible, interruption, log_to, sigterm_as_keyboard_interrupt
-from runner.runs.execution.spending import spending
+from runner.runs.execution.accounting import OnProgress, Progress
+from runner.runs.execution.process import interrupted_error, interruptible, log_to, sigterm_as_keyboard_interrupt
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import load_problems
@@ -55,24 +55,20 @@ from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import TrainingLoop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.retests import RerunLoop
+from runner.training.retests import RetestLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
-from runner.training.stages import GamesPlayed, GroupOutcome, Stages, Switched, TestPlayed, TrainingEnded
+from runner.training.stages import GamesPlayed, GroupOutcome, ModelSwitch, Stages, TestPlayed, TrainingEnded
 from runner.training.summary import summarize
 from runner.training.trainer_files import restore_files, store_trainer_files
 
-TRAINERS = "training.trainers."
+TRAINERS_PREFIX = "training.trainers."
 
 MAX_NOTES = 20
 """The maximum number of notes of a training run and its parts. The logs of the parts have all notes."""
 
 
 def train(
-    plan: TrainingPlan,
-    results: Results,
-    run_id: str,
-    options: RunOptions,
-    sleep: Callable[[float], None] = time.sleep,
+    plan: TrainingPlan, results: Results, run_id: str, options: RunOptions, sleep: Callable[[float], None] = time.sleep
 ) -> FinishedRun:
     """Run or resume all iterations (play, select, train, switch models), and return the result.
 
@@ -91,13 +87,13 @@ def train(
         folder, manifest = results.open(plan, run_id)
         _rebuild_parts(results, folder)
         finished = manifest.status == Status.DONE and folder.metrics.is_file()
-        if finished and is_unchanged(folder, manifest, plan.games):
-            return _unchanged_run(results, folder, manifest)
+        if finished and has_same_spec(folder, manifest, plan.games):
+            return _saved_result(results, folder, manifest)
         notes: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
             notes = _unused_settings(plan, folder, manifest, is_finished=finished)
             if finished:
-                return _unchanged_run(results, folder, manifest, notes)
+                return _saved_result(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
         _write_inputs(plan, folder)
         settings = plan.spec.experiment.budget
@@ -105,16 +101,16 @@ def train(
         options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).with_recorded("cache")
         manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
-        work = _Work(plan, results, folder, manifest, options, sleep)
-        work.note(notes)
+        session = _TrainingSession(plan, results, folder, manifest, options, sleep)
+        session.add_notes(notes)
         try:
-            work.complete()
+            session.complete()
         except NipRunError as error:
-            error.with_notes(f"note: {line}" for line in work.notes)
+            error.with_notes(f"note: {line}" for line in session.notes)
             raise
     with interruptible(run_id):
         results.board.append(folder)
-    return FinishedRun(folder, work.manifest, folder.read_metrics(), notes=work.notes)
+    return FinishedRun(folder, session.manifest, folder.read_metrics(), notes=session.notes)
 
 
 def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
@@ -125,8 +121,8 @@ def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
 
 
 @dataclass
-class _Work:
-    """One process's work on a training run. The training loop calls its methods to play games and to train models."""
+class _TrainingSession:
+    """One process's execution of a training run. The training loop calls its methods to play and to train."""
 
     plan: TrainingPlan
     results: Results
@@ -140,24 +136,24 @@ class _Work:
     """The progress of each part that this process has played."""
 
     def complete(self) -> None:
-        """Run everything that is not done yet. Raises the errors of `train`."""
+        """Run everything that is not done yet. The errors are those of `train`."""
         with (
             sigterm_as_keyboard_interrupt(),
             self._updating_status(),
             log_to(self.folder.log),
             stage_log(self.folder, self.plan.identity) as stages,
         ):
-            loop = self._loop(stages)
-            self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, lambda line: self.note([line]))
+            loop = self._create_loop(stages)
+            self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, self._notes.append)
             try:
                 loop.run()
             finally:
-                self._adapters.end(self.plan.training.iterations, self.plan.spec.experiment.models)
+                self._adapters.unload_all(self.plan.training.iterations, self.plan.spec.experiment.models)
             self._finish(stages, loop.models)
 
-    def _loop(self, stages: StageLog) -> TrainingLoop | RerunLoop:
+    def _create_loop(self, stages: StageLog) -> TrainingLoop | RetestLoop:
         if self.plan.training.rerun_tests is not None:
-            return RerunLoop(self.plan, self.folder, stages, self._run_games)
+            return RetestLoop(self.plan, self.folder, stages, self._run_games)
         return TrainingLoop(
             self.plan,
             self.folder,
@@ -176,7 +172,7 @@ class _Work:
         more = [f"and {omitted} more notes in the logs of the run's parts"] if omitted > 0 else []
         return (*self._notes[:MAX_NOTES], *more)
 
-    def note(self, lines: Iterable[str]) -> None:
+    def add_notes(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
@@ -189,12 +185,12 @@ class _Work:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = RunOptions(
             budget=self.options.budget,
-            watch=self._watch_of(kind, iteration),
+            on_progress=self._progress_callback(kind, iteration),
             on_rollout=self.options.on_rollout,
-            adapters=self._adapters.use(iteration, games.experiment.models),
+            adapters=self._adapters.load_needed(iteration, games.experiment.models),
         )
-        # All parts record the protocol hash and the sources of the training run, because the version of nip-run that
-        # started it may have computed the hash in another way.
+        # All parts record the protocol hash and the sources of the training run, because an earlier version of nip-run
+        # may have started the run and computed the hash in another way.
         recorded = {
             **games.recorded_fields,
             "protocol_sha256": self.manifest.protocol_sha256,
@@ -215,13 +211,13 @@ class _Work:
                 f"run {part_id}, a part of the training run {self.folder.run_id}, is {result.manifest.status}: "
                 f"{reason}. Run the same command again to play the lost games again"
             )
-        self.note(f"{part_id}: {line}" for line in result.notes)
+        self.add_notes(f"{part_id}: {line}" for line in result.notes)
         return result.folder
 
-    def _watch_of(self, kind: str, iteration: int) -> Watch | None:
-        """Return a watch for the games of an iteration or a test that adds the stage to the progress."""
-        watch = self.options.watch
-        if watch is None:
+    def _progress_callback(self, kind: str, iteration: int) -> OnProgress | None:
+        """Return a callback for the games of an iteration or a test, which adds the stage to their progress."""
+        on_progress = self.options.on_progress
+        if on_progress is None:
             return None
         if kind == "training":
             stage = f"{self._describe(iteration)}: games"
@@ -233,16 +229,16 @@ class _Work:
             progress.stage = stage
             if not self._parts or self._parts[-1] is not progress:
                 self._parts.append(progress)
-            watch(progress)
+            on_progress(progress)
 
         return with_stage
 
     def _report_step(self, iteration: int, step: str) -> None:
         """Report as progress that an iteration starts a step other than games."""
-        if self.options.watch is not None:
+        if self.options.on_progress is not None:
             progress = Progress(stage=f"{self._describe(iteration)}: {step}")
             progress.count_calls_of(self._parts)
-            self.options.watch(progress)
+            self.options.on_progress(progress)
 
     def _describe(self, iteration: int) -> str:
         """Return words for an iteration, such as "iteration 0 (1 of 3)"; the first number is also in the part's id."""
@@ -259,12 +255,12 @@ class _Work:
         manual_model = self.options.manual_models.get(group) if was_requested else None
         _store_trainer_files(self.plan, self.folder)
         trainer_folder = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
-        return backend_for(group, trainer, model, manual_model, policy=policy, sleep=self.sleep, here=trainer_folder)
+        return backend_for(group, trainer, model, manual_model, policy=policy, sleep=self.sleep, cwd=trainer_folder)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
         """Write the final models and the summary with all test results, and mark the run as done."""
         folder = self.folder
-        states = {group: state_of(models[group]) for group in self.plan.trained}
+        states = {group: state_of(models[group]) for group in self.plan.trained_groups}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
         metrics = summarize(folder, stages, self.results.parts_of(folder.run_id))
         folder.unseal()
@@ -296,9 +292,9 @@ class _Work:
             yield
         except KeyboardInterrupt:
             write_end(Status.INTERRUPTED)
-            raise interruption(self.folder.run_id) from None
+            raise interrupted_error(self.folder.run_id) from None
         except FolderGoneError:
-            raise  # do not write to the path, which may belong to another folder now
+            raise  # do not write to the path, which may now belong to another folder
         except (Waiting, Interrupted, BudgetExhausted) as error:
             write_end(Status.INTERRUPTED, error)
             raise
@@ -309,11 +305,12 @@ class _Work:
 
 def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
     """Store the current content of the trainers' files in the run's folder before a trainer uses them."""
-    trained = read_stages(folder.path, folder.identity()).all(TrainingEnded) if folder.manifest_path.is_file() else []
+    has_started = folder.manifest_path.is_file()
+    trained = read_stages(folder.path, folder.identity()).find_all(TrainingEnded) if has_started else []
     store_trainer_files(plan, folder, {record.group for record in trained})
 
 
-def _unchanged_run(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
+def _saved_result(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
     """Return the result of a finished run, without running anything."""
     results.board.append_missing(folder)
     return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
@@ -324,7 +321,7 @@ def _rebuild_parts(results: Results, folder: RunFolder) -> None:
     stages = Stages([])
     with suppress(JournalError):  # a finished run does not need its log, and an unfinished one reports it later
         stages = read_stages(folder.path, folder.identity())
-    for record in (*stages.all(GamesPlayed), *stages.all(TestPlayed)):
+    for record in (*stages.find_all(GamesPlayed), *stages.find_all(TestPlayed)):
         part = folder.sibling(record.run_id)
         if part.manifest_path.is_file() and part.journal.is_file() and not has_outputs(part):
             with results.lock(part.run_id):
@@ -337,7 +334,8 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     Raises:
         UsageError: more iterations are completed than the spec requests.
     """
-    done, requested = len(read_stages(folder.path, folder.identity()).all(Switched)), plan.training.iterations
+    done = len(read_stages(folder.path, folder.identity()).find_all(ModelSwitch))
+    requested = plan.training.iterations
     if requested < done:
         raise UsageError(
             f"training.iterations: {requested} is fewer than the {done} iterations that run {folder.run_id} has "
@@ -352,7 +350,7 @@ def _unused_settings(
     """Return a note on changed settings that have no effect because all iterations are done."""
     ignored = ["models.*.run"]
     if not is_finished:
-        ignored += [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+        ignored += [key for key in plan.mutable_keys if not key.startswith(TRAINERS_PREFIX)]
     keys = changed_keys(folder, manifest, plan.games, ignored)
     if not keys:
         return ()
@@ -381,10 +379,10 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
                 f"{option}: a run with rerun_tests trains no models, but tests the models of another run; remove this "
                 "option"
             )
-        if group not in plan.trained:
+        if group not in plan.trained_groups:
             raise UsageError(
-                f"{option}: the run trains no model group {group!r}{did_you_mean(group, plan.trained)}; it trains "
-                f"{comma_join(plan.trained)}"
+                f"{option}: the run trains no model group {group!r}{did_you_mean(group, plan.trained_groups)}; it "
+                f"trains {comma_join(plan.trained_groups)}"
             )
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
@@ -395,5 +393,5 @@ def spent_on_games(results: Results, run_id: str) -> UsageTotals:
     """Return the usage and cost of a training run's games so far."""
     total = UsageTotals()
     for folder in results.parts_of(run_id):
-        total += spending(saved_plan(folder), folder)
+        total += max_spending(saved_plan(folder), folder)
     return total

@@ -29,11 +29,11 @@ class SelectedRollouts:
     """The rollouts to train on with the agent's own answers."""
     guess_replaced: tuple[int, ...] = ()
     """The rollouts to train on with the label instead of the verifier's guess."""
-    none_reason: str | None = None
-    """The reason why `as_played` is empty, if no rollout could be selected."""
+    empty_reason: str | None = None
+    """The reason why no rollout could be selected for `as_played`; None if some were selected."""
 
 
-def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> list[int]:
+def select_by_reward(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> list[int]:
     """Return the indices of the rollouts to train one agent on; `rewards` has the agent's reward in each rollout.
 
     With a threshold, the indices are in ascending order; with weighted sampling, in the order of sampling.
@@ -54,8 +54,8 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
             "positive weight"
         )
     generator = np.random.RandomState(seed % 2**SEED_BITS)
-    precise = weights.astype(np.float64)
-    sampled = generator.choice(len(rewards), size=size, replace=settings.replacement, p=precise / precise.sum())
+    weights64 = weights.astype(np.float64)
+    sampled = generator.choice(len(rewards), size=size, replace=settings.replacement, p=weights64 / weights64.sum())
     return [int(index) for index in sampled]
 
 
@@ -101,24 +101,21 @@ def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
     raise ValueError(f"unknown annealing {settings.annealing!r}")
 
 
-def select_for(
-    rewards: Sequence[float],
-    settings: SelectionSettings,
-    *,
-    replaced: float,
-    seed: int,
+def select_rollouts(
+    rewards: Sequence[float], settings: SelectionSettings, *, replaced: float, seed: int
 ) -> SelectedRollouts:
     """Return the rollouts to train one agent on.
 
-    In a random share `replaced` of all rollouts, the label replaces the agent's guess. These rollouts are selected
-    regardless of their rewards. `select` selects from the others.
+    In a random share `replaced` of all rollouts, the label replaces the agent's guess. These rollouts are selected with
+    any reward. `select_by_reward` selects from the others.
     """
     count = int(replaced * len(rewards))
     order = np.random.RandomState(derived_seed("replaced", seed) % 2**SEED_BITS).permutation(len(rewards))
     guess_replaced = tuple(sorted(int(index) for index in order[:count]))
     rest = sorted(int(index) for index in order[count:])
     try:
-        chosen = select([rewards[index] for index in rest], settings, derived_seed("drawn", seed)) if rest else []
+        rest_rewards = [rewards[index] for index in rest]
+        chosen = select_by_reward(rest_rewards, settings, derived_seed("drawn", seed)) if rest else []
     except ValueError as error:
         return SelectedRollouts((), guess_replaced, str(error))
     return SelectedRollouts(tuple(rest[index] for index in chosen), guess_replaced)

@@ -37,7 +37,7 @@ def job_folder(folder: RunFolder, iteration: int, group: str) -> Path:
     return iteration_folder(folder, iteration) / f"{group}.job"
 
 
-def output_of(folder: RunFolder, iteration: int, group: str) -> Path:
+def output_folder(folder: RunFolder, iteration: int, group: str) -> Path:
     """Return the folder for the results of a `command` trainer."""
     return job_folder(folder, iteration, group).absolute() / OUTPUT
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 
 class StageKind(StrEnum):
-    """The names of the stages in the log."""
+    """The names of the stages, as stored in the log."""
 
     STARTED = "begun"
     PLAYED = "played"
@@ -181,7 +181,7 @@ class JobNoted(AttemptRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waited(GroupRecord):
+class JobWaited(GroupRecord):
     """The user was asked to train the group's model by hand."""
 
     kind = StageKind.WAITED
@@ -215,7 +215,7 @@ class TrainingEnded(AttemptRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switched(StageRecord):
+class ModelSwitch(StageRecord):
     """The end of an iteration: the models that the next iteration plays with."""
 
     kind = StageKind.SWITCHED
@@ -225,7 +225,7 @@ class Switched(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterChanged(GroupRecord):
-    """A server is about to load a group's adapter, or has unloaded it."""
+    """A server is about to load a group's adapter, or has unloaded the adapter."""
 
     kind = StageKind.ADAPTER
     name: str
@@ -236,18 +236,10 @@ class AdapterChanged(GroupRecord):
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
     for record in (
-        RunStarted,
-        GamesPlayed,
-        TestPlayed,
-        DatasetsBuilt,
-        JobNoted,
-        Waited,
-        JobEnded,
-        TrainingEnded,
-        Switched,
+        RunStarted, GamesPlayed, TestPlayed, DatasetsBuilt, JobNoted, JobWaited, JobEnded, TrainingEnded, ModelSwitch,
         AdapterChanged,
     )
-}
+}  # fmt: skip
 """The record class of each stage."""
 
 AnyRecord = TypeVar("AnyRecord", bound=StageRecord)
@@ -263,26 +255,26 @@ class Stages:
     @property
     def token(self) -> str:
         """A random token that distinguishes this run from other runs with the same id in other results folders."""
-        return self.all(RunStarted)[0].token
+        return self.find_all(RunStarted)[0].token
 
-    def all(self, stage: type[AnyRecord]) -> list[AnyRecord]:
+    def find_all(self, stage: type[AnyRecord]) -> list[AnyRecord]:
         """Return the records of a stage in all iterations."""
         return [record for record in self.records if isinstance(record, stage)]
 
-    def last(self, stage: type[AnyRecord], iteration: int) -> AnyRecord | None:
+    def find_last(self, stage: type[AnyRecord], iteration: int) -> AnyRecord | None:
         """Return the last record of a stage in an iteration; None if there is none."""
-        records = [record for record in self.all(stage) if record.iteration == iteration]
+        records = [record for record in self.find_all(stage) if record.iteration == iteration]
         return records[-1] if records else None
 
-    def of_group(self, stage: type[AnyGroupRecord], iteration: int, group: str) -> list[AnyGroupRecord]:
+    def group_records(self, stage: type[AnyGroupRecord], iteration: int, group: str) -> list[AnyGroupRecord]:
         """Return a group's records of a stage in an iteration; for `GroupRecord`, those of all stages of the group."""
-        return [record for record in self.all(stage) if record.iteration == iteration and record.group == group]
+        return [record for record in self.find_all(stage) if record.iteration == iteration and record.group == group]
 
-    def attempt(self, iteration: int, group: str) -> int:
+    def attempt_number(self, iteration: int, group: str) -> int:
         """Return the number of a group's current or next job in an iteration, counted from 0."""
-        return len(self.of_group(JobEnded, iteration, group))
+        return len(self.group_records(JobEnded, iteration, group))
 
-    def trained(self, iteration: int, group: str) -> TrainingEnded | None:
+    def training_record(self, iteration: int, group: str) -> TrainingEnded | None:
         """Return the record of a group's successful job in an iteration; None if no job has succeeded yet."""
-        records = self.of_group(TrainingEnded, iteration, group)
+        records = self.group_records(TrainingEnded, iteration, group)
         return records[-1] if records else None

@@ -11,10 +11,10 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
-from runner.training.games import check_part
+from runner.training.games import existing_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
-from runner.training.stages import GroupResult, Stages, Switched, TestPlayed
+from runner.training.stages import GroupResult, ModelSwitch, Stages, TestPlayed
 
 
 def read_summary(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
@@ -73,15 +73,15 @@ def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> 
         "games": _totals(parts),
         "iterations": [
             {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
-            for record in stages.all(Switched)
+            for record in stages.find_all(ModelSwitch)
         ],
-        "tests": [_test(folder, record) for record in stages.all(TestPlayed)],
+        "tests": [_test(folder, record) for record in stages.find_all(TestPlayed)],
     }
 
 
 def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
     """Return the result of the test before an iteration."""
-    part = check_part(folder, record)
+    part = existing_part(folder, record)
     accuracy = next(metric for metric in part.read_metrics()["metrics"] if metric["metric"] == RANKING_METRIC)
     fields = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": fields}

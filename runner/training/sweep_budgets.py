@@ -37,20 +37,20 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
         RunDirectoryError: another process has locked one of the runs, or a folder has another spec's run.
     """
     budgets: dict[Hashable, Budget] = {}
-    locked: set[str] = set()
-    counted: set[tuple[Hashable, str]] = set()
+    locked_ids: set[str] = set()
+    counted_runs: set[tuple[Hashable, str]] = set()
     allow_open_files(len(runs))
     with ExitStack() as locks:
         for key, plan, run_id in runs:
-            settings = plan.games.limited_experiment.budget
+            settings = plan.games.shard_experiment.budget
             if not settings.limited:
                 continue
             budget = budgets.setdefault(key, Budget(settings))
-            if run_id not in locked:
+            if run_id not in locked_ids:
                 locks.enter_context(results.lock(run_id))
-                locked.add(run_id)
+                locked_ids.add(run_id)
             amount = spending_of_plan(plan, results, run_id)
-            if (key, run_id) not in counted:
+            if (key, run_id) not in counted_runs:
                 budget.add_spent(amount)
-                counted.add((key, run_id))
-        yield Budgets(budgets, frozenset(locked))
+                counted_runs.add((key, run_id))
+        yield Budgets(budgets, frozenset(locked_ids))

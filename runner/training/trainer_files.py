@@ -1,7 +1,7 @@
 """Stores the script and the files of a `command` trainer with its run, and restores the files of a fetched trainer.
 
-A trainer is the user's own program that fine-tunes a model. A fetched (downloaded) spec brings the files of its trainer
-along, so that others can repeat the training.
+A trainer is the user's own program that fine-tunes a model. A fetched (downloaded) spec comes with the files of its
+trainer, so that others can repeat the training.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from runner.training.weights import is_path, public_model_name
 
 SHOWN_LINES = 40
 """The maximum number of lines of a trainer's script to show to the user who must allow the trainer."""
-_TOO_MUCH = (
+_TOO_MANY_FILES = (
     f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in total can be stored; list fewer in `files`"
 )
-_EARLIER = "an earlier version of "
+_EARLIER_VERSION = "an earlier version of "
 """The start of a message about a file that was changed after an iteration had used it."""
 
 
@@ -46,7 +46,7 @@ class CollectedFiles:
 
 
 def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | None) -> CollectedFiles:
-    """Read the script and files of a trainer, from `stored` for a fetched trainer and else from the current folder.
+    """Read the script and files of a trainer, from `stored` for a fetched trainer or else from the current folder.
 
     Raises:
         ReleaseError: a stored file is missing or has changed.
@@ -54,54 +54,54 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
     if stored is not None:
         contents = {path: (stored.read(path), bool(facts["executable"])) for path, facts in stored.files.items()}
         return CollectedFiles(contents, list(stored.missing))
-    collected, here, command = CollectedFiles(), Path.cwd(), trainer.command or ("",)
+    collected, root, command = CollectedFiles(), Path.cwd(), trainer.command or ("",)
     names = [name for name in (script_of(command), *(trainer.files or ())) if name is not None]
     if os.sep in command[0] and not Path(command[0]).is_absolute():
         names.insert(0, command[0])
     else:
         program = Path(command[0]).name
         collected.missing.append(f"the program {program}: install {program} in a folder on the PATH")
-    for path in (path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
+    for path in (path for name in names for path in _files_at(root, Path(os.path.normpath(name)))):
         if path.as_posix() in collected.contents:
             continue
-        reason = _add_file(collected, here, group, path)
+        reason = _add_file(collected, root, group, path)
         if reason is not None:
             collected.missing.append(f"{path.name if path.is_absolute() else path}: {reason}")
-        if reason == _TOO_MUCH:
+        if reason == _TOO_MANY_FILES:
             break
-    collected.missing += dict.fromkeys(_unlisted(command, collected, here))
+    collected.missing += dict.fromkeys(_unlisted(command, collected, root))
     return collected
 
 
-def _files_at(here: Path, path: Path) -> Iterator[Path]:
+def _files_at(root: Path, path: Path) -> Iterator[Path]:
     """Yield a file, or all files of a folder except hidden files and compiled Python."""
-    if path.is_absolute() or not (here / path).is_dir():
+    if path.is_absolute() or not (root / path).is_dir():
         yield path
         return
-    for folder, folders, names in os.walk(here / path):
+    for folder, folders, names in os.walk(root / path):
         folders[:] = sorted(name for name in folders if name[0] != "." and name != "__pycache__")
-        yield from (Path(folder, name).relative_to(here) for name in sorted(names) if name[0] != ".")
+        yield from (Path(folder, name).relative_to(root) for name in sorted(names) if name[0] != ".")
 
 
-def _add_file(collected: CollectedFiles, here: Path, group: str, path: Path) -> str | None:
-    """Add a file, given relative to `here`. If it cannot be stored, return the reason; otherwise None."""
+def _add_file(collected: CollectedFiles, root: Path, group: str, path: Path) -> str | None:
+    """Add a file, given relative to `root`. If it cannot be stored, return the reason; otherwise None."""
     if path.is_absolute() or ".." in path.parts:
         return "not stored; only files in the current folder of nip-run, named by a relative path, are stored"
     if not is_storable(group, path.as_posix()):
         return "not stored, because releases do not allow this file name; rename the file"
     bytes_left = MAX_TRAINER_BYTES - sum(len(data) for data, _ in collected.contents.values())
     try:
-        with open_below(here, path.parts) as file:
+        with open_below(root, path.parts) as file:
             data, mode = file.read(bytes_left + 1), os.fstat(file.fileno()).st_mode
     except OSError as error:
         return error.strerror
     if len(collected.contents) >= MAX_TRAINER_FILES or len(data) > bytes_left:
-        return _TOO_MUCH
+        return _TOO_MANY_FILES
     collected.contents[path.as_posix()] = data, bool(mode & 0o100)
     return None
 
 
-def _unlisted(command: Collection[str], collected: CollectedFiles, here: Path) -> Iterator[str]:
+def _unlisted(command: Collection[str], collected: CollectedFiles, root: Path) -> Iterator[str]:
     """Yield a message for each used file that `files` does not list.
 
     These are files in the current folder that the command names, or that a stored Python file imports.
@@ -116,7 +116,7 @@ def _unlisted(command: Collection[str], collected: CollectedFiles, here: Path) -
     for path_used in used:
         is_reported = any(Path(path).is_relative_to(path_used) for path in collected.contents)
         is_reported = is_reported or any(line.startswith(f"{path_used}: ") for line in collected.missing)
-        if not path_used.is_absolute() and (here / path_used).exists() and not is_reported:
+        if not path_used.is_absolute() and (root / path_used).exists() and not is_reported:
             yield f"{path_used}: not stored, although the trainer uses this file; add it to `files`"
 
 
@@ -163,19 +163,19 @@ def store_trainer_files(plan: TrainingPlan, folder: RunFolder, trained: Collecti
     _write(folder, ("inputs", FOLDER), stored_contents(collected) if collected else {})
 
 
-def _earlier_versions(before: TrainerFiles, now: CollectedFiles) -> Iterator[str]:
+def _earlier_versions(before: TrainerFiles, current: CollectedFiles) -> Iterator[str]:
     """Yield a line for each file that has changed since an earlier iteration used it."""
-    yield from (line for line in before.missing if line.startswith(_EARLIER))
+    yield from (line for line in before.missing if line.startswith(_EARLIER_VERSION))
     for path, facts in before.files.items():
-        data, _ = now.contents.get(path, (b"", False))
-        if path not in now.contents or hashlib.sha256(data).hexdigest() != facts["sha256"]:
-            yield f"{_EARLIER}{path}: this file was changed after an iteration had used it"
+        data, _ = current.contents.get(path, (b"", False))
+        if path not in current.contents or hashlib.sha256(data).hexdigest() != facts["sha256"]:
+            yield f"{_EARLIER_VERSION}{path}: this file was changed after an iteration had used it"
 
 
-def _write(folder: RunFolder, place: tuple[str, ...], contents: Mapping[str, bytes], mode: int = 0o644) -> None:
+def _write(folder: RunFolder, folders: tuple[str, ...], contents: Mapping[str, bytes], mode: int = 0o644) -> None:
     for path, data in contents.items():
-        *folders, name = path.split("/")
-        atomic_write(folder.make(*place, *folders) / name, data, mode=mode)
+        *subfolders, name = path.split("/")
+        atomic_write(folder.make(*folders, *subfolders) / name, data, mode=mode)
 
 
 def restore_files(stored: TrainerFiles | None, folder: RunFolder, group: str) -> Path | None:

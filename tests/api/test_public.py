@@ -69,7 +69,7 @@ def test_an_example_in_a_docstring_runs(name: str, elsewhere: Path, capsys: pyte
     assert {path.name for path in elsewhere.iterdir()} <= {"results"}
 
 
-PLUMBING = ("Budget", "Watch", "Results", "RunOptions", "RunFolder", "ReplayOf", "OwnTree", "PlaceOf")
+PLUMBING = ("Budget", "OnProgress", "Results", "RunOptions", "RunFolder", "ReplayOf", "OwnTree", "PlaceOf")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

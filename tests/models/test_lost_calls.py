@@ -26,7 +26,7 @@ from runner.models.layers.lost_calls import AbandonedCalls, InFlight
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.spec.loader import load_spec
 from tests.support.processes import ended, interrupt, nip_run_here, started, started_silent, until, until_asked
 from tests.support.runs import journal_records, only_run, played, table
@@ -60,7 +60,7 @@ def killed_in_flight(folder: Path, provider: Provider, answered: int = 0) -> Non
 
 def spent(folder: Path) -> UsageTotals:
     plan = Plan(load_spec(folder / "spec.yaml"))
-    return spending(plan, RunFolder(only_run(folder / "results")))
+    return max_spending(plan, RunFolder(only_run(folder / "results")))
 
 
 def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:

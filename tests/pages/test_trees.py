@@ -83,10 +83,10 @@ def said(tree: dict[str, Any], path: list[int], agent: str) -> str:
 def test_answers_are_worth_what_the_trainer_says(trees: Trees, results: Path) -> None:
     folder = RunFolder(results / "runs" / f"{TRAINED}-i0")
     plan = saved_plan(folder)
-    assert plan.shape is not None
+    assert plan.tree_shape is not None
     reconstructor = Reconstructor(folder, plan)
     for tree, branches in zip(trees[2], reconstructor.rollouts_by_job(), strict=True):
-        root = build_tree(branches, plan.shape)
+        root = build_tree(branches, plan.tree_shape)
         assert root is not None
         worth = {node.path: node.expected_reward("verifier") for node in root.nodes()}
         assert {tuple(node["path"]): node["worth"]["verifier"] for node in nodes_of(tree)} == worth

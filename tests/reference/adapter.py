@@ -221,7 +221,7 @@ def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, T
         protocol,
         agents_of(case["config"]),
         script.complete,
-        shape=shape,
-        branch=lambda job, repeat: replace(job, repeat=repeat),
+        tree_shape=shape,
+        job_of_branch=lambda job, repeat: replace(job, repeat=repeat),
     )
     return asyncio.run(engine.play(Job(0, "tree", datapoint, 0, case["seed"]))), script, shape

@@ -21,7 +21,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from runner.spec.training_settings import GuessReplacement, SelectionSettings
-from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
+from runner.training.selection import probabilities, replaced_proportion, sample_size, select_by_reward, select_rollouts
 from tests.reference.adapter import (
     FILES,
     KINDS,
@@ -353,16 +353,16 @@ def test_rollouts_are_selected_as_in_the_original(case: dict[str, Any]) -> None:
     settings, want = selection_of(case["pure_text_ei"]), case["expected"]
     rewards = [float(np.asarray(row, np.float32).sum()) for row in case["rewards"]]
     if "selected" in want:
-        assert select(rewards, settings, seed=0) == want["selected"]
+        assert select_by_reward(rewards, settings, seed=0) == want["selected"]
         return
     assert sample_size(len(rewards), settings) == want["sample_size"]
     chances = [None if math.isnan(chance) else chance for chance in probabilities(rewards, settings).tolist()]
     assert chances == pytest.approx(want["probabilities"], abs=1e-5)
     if "error" in want:
         with pytest.raises(ValueError):
-            select(rewards, settings, seed=0)
+            select_by_reward(rewards, settings, seed=0)
         return
-    drawn = select(rewards, settings, seed=0)
+    drawn = select_by_reward(rewards, settings, seed=0)
     assert len(drawn) == want["sample_size"]
     assert settings.replacement == want["replace"]
     assert settings.replacement or len(set(drawn)) == len(drawn)
@@ -389,7 +389,7 @@ def test_each_model_group_is_given_what_the_original_gives_it(case: dict[str, An
             rewards = [rollout[agent] for rollout in case["rewards"]]
             share = replaced if agent == protocol.verifier_name else 0.0
             for seed in (0, 1):
-                got = select_for(rewards, settings, replaced=share, seed=seed)
+                got = select_rollouts(rewards, settings, replaced=share, seed=seed)
                 assert len(got.guess_replaced) == want.get("num_guess_replaced", 0)
                 assert not set(got.guess_replaced) & set(got.as_played)
                 rest = [i for i in range(len(rewards)) if i not in got.guess_replaced]

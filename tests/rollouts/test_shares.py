@@ -35,7 +35,7 @@ def limited(folder: Path) -> Plan:
 @pytest.mark.parametrize("of", [1, 3, 7])
 def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> None:
     whole = limited(tmp_path)
-    shares = [plan_of_shard(whole, shard).limited_experiment for shard in Shard(1, of).all()]
+    shares = [plan_of_shard(whole, shard).shard_experiment for shard in Shard(1, of).all()]
     said = whole.spec.experiment
     assert sum(one.rollouts.concurrency for one in shares) == said.rollouts.concurrency
     assert sum(one.budget.tokens or 0 for one in shares) == said.budget.tokens
@@ -58,7 +58,7 @@ def test_a_shard_has_the_jobs_of_the_whole_run_and_its_identity(tmp_path: Path) 
         assert [job.index for job in part.jobs()] == list(range(part.size))
         numbers = {(job.datapoint.id, job.number) for job in part.jobs()}
         for job in part.jobs():
-            assert {(job.datapoint.id, other) for other in part.siblings(job, "verifier")} < numbers
+            assert {(job.datapoint.id, other) for other in part.sibling_numbers(job, "verifier")} < numbers
 
 
 def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> None:
@@ -84,3 +84,10 @@ def test_a_run_that_cannot_be_played_in_shards_says_why(tmp_path: Path, override
     plan = Plan(load_spec(spec_file(tmp_path), [override]))
     with pytest.raises(UsageError, match=why):
         plan_of_shard(plan, Shard(1, 3))
+
+
+def test_the_earlier_names_of_a_plan_s_attributes_work_with_a_warning(tmp_path: Path) -> None:
+    plan = limited(tmp_path)
+    for old, new in (("limited_experiment", "shard_experiment"), ("blocks", "block_count"), ("shape", "tree_shape")):
+        with pytest.warns(DeprecationWarning, match=new):
+            assert getattr(plan, old) == getattr(plan, new)

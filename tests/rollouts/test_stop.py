@@ -13,10 +13,10 @@ from tests.support.hang_guard import HANG_SECONDS
 def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
     stop = StopSwitch()
     stop.check()
-    before = stop.stopping
+    before = stop.is_stopping
     stop.stop()
     stop.stop()
-    assert (before, stop.stopping) == (False, True)
+    assert (before, stop.is_stopping) == (False, True)
     with pytest.raises(Stopped):
         stop.check()
 
@@ -24,14 +24,14 @@ def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
 def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
     async def go() -> None:
         stop = StopSwitch()
-        await stop.sleep(0.0)
-        sleeping = asyncio.create_task(stop.sleep(3600))
+        await stop.sleep_unless_stopped(0.0)
+        sleeping = asyncio.create_task(stop.sleep_unless_stopped(3600))
         await asyncio.sleep(0)
         stop.stop()
         with pytest.raises(Stopped):
             await asyncio.wait_for(sleeping, HANG_SECONDS)
         with pytest.raises(Stopped):
-            await stop.sleep(3600)
+            await stop.sleep_unless_stopped(3600)
 
     asyncio.run(go())
 
@@ -39,7 +39,7 @@ def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
 def test_a_stop_sets_the_events_that_others_wait_for() -> None:
     async def go() -> None:
         stop, moved = StopSwitch(), asyncio.Event()
-        stop.set_on_stop(moved)
+        stop.notify_on_stop(moved)
         assert not moved.is_set()
         stop.stop()
         await asyncio.wait_for(moved.wait(), HANG_SECONDS)
@@ -51,8 +51,8 @@ def test_a_branch_stops_alone_and_with_what_it_is_a_branch_of() -> None:
     stop = StopSwitch()
     decided, other = stop.create_child(), stop.create_child()
     decided.stop()
-    assert (decided.stopping, other.stopping, stop.stopping) == (True, False, False)
+    assert (decided.is_stopping, other.is_stopping, stop.is_stopping) == (True, False, False)
     decided.stop_all()  # a refusal that came to a run which had stopped for itself
-    assert (other.stopping, stop.stopping) == (False, False)
+    assert (other.is_stopping, stop.is_stopping) == (False, False)
     other.stop_all()
-    assert (other.stopping, stop.stopping, stop.create_child().stopping) == (True, True, True)
+    assert (other.is_stopping, stop.is_stopping, stop.create_child().is_stopping) == (True, True, True)

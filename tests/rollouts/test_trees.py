@@ -74,7 +74,7 @@ def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, TreeShape, list[
         raise AssertionError
 
     engine = Engine(
-        protocol, agents, unasked, shape=shape, branch=lambda job, repeat: replace(job, repeat=repeat)
+        protocol, agents, unasked, tree_shape=shape, job_of_branch=lambda job, repeat: replace(job, repeat=repeat)
     )  # fmt: skip
     job = Job(0, "tree", Datapoint("p", 1, {"question": "q", "solution": "s"}), 0, 7)
     return protocol, shape, asyncio.run(engine.play(job))

@@ -13,7 +13,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.selection import OWN_RUN
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
@@ -43,10 +43,11 @@ def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, sh
         model = {"share_prompts": share, "max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
         path = spec_file(tmp_path, provider.base_url, size=4, models={"m": model}, rollouts={"per_datapoint": 3})
         spec = load_spec(path)
-        result = run_spec(spec, Results(tmp_path / "results"), RunOptions(budget=budget, watch=seen.append), OWN_RUN)
+        options = RunOptions(budget=budget, on_progress=seen.append)
+        result = run_spec(spec, Results(tmp_path / "results"), options, OWN_RUN)
         billed, usd = provider.stats()["billed"], provider.billed_usd(2.0, 6.0)
     manifest, progress = result.manifest, seen[-1]
-    journal = spending(Plan(spec), result.folder)
+    journal = max_spending(Plan(spec), result.folder)
     assert budget.spent.tokens == journal.tokens == billed["prompt_tokens"] + billed["completion_tokens"]
     assert manifest.prompt_tokens == progress.prompt_tokens == journal.prompt_tokens == billed["prompt_tokens"]
     assert manifest.completion_tokens == progress.completion_tokens == billed["completion_tokens"]
@@ -62,7 +63,7 @@ def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
     seen: list[Progress] = []
     with providing() as provider:
         path = spec_file(tmp_path, provider.base_url, size=2)
-        result = run_spec(load_spec(path), Results(tmp_path / "results"), RunOptions(watch=seen.append), OWN_RUN)
+        result = run_spec(load_spec(path), Results(tmp_path / "results"), RunOptions(on_progress=seen.append), OWN_RUN)
     assert seen[-1].calls == (result.manifest.completions or 0) > 0
     assert seen[-1].cost_usd is None
     assert (result.manifest.cost_usd, result.manifest.cost_usd_at_most) == (None, None)

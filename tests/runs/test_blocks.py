@@ -15,7 +15,7 @@ from runner.cli.main import main
 from runner.game.protocols.rounds import Round
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
@@ -158,7 +158,7 @@ def test_each_answer_is_paid_for_and_trained_on_by_who_gave_it(tmp_path: Path) -
         assert row["model"] == seats[row["agent"]][swapped[row["rollout_id"]]]
         usd += (row["prompt_tokens"] + row["completion_tokens"]) * (10 if row["model"] == "dear-1" else 1) / 1e6
     assert result.manifest.cost_usd == pytest.approx(usd)
-    assert spending(plan, result.folder).usd == pytest.approx(usd)
+    assert max_spending(plan, result.folder).usd == pytest.approx(usd)
     said = {model: {row["raw_message"] for row in calls if row["model"] == model} for model in ("dear-1", "cheap-1")}
     for group, model in (("dear", "dear-1"), ("cheap", "cheap-1"), ("agents/prover0", "dear-1")):
         lines = (run / "fine_tune" / f"{group}.sft.jsonl").read_text().splitlines()

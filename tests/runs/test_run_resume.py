@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import JournalError, RunDirectoryError, UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.spec.loader import load_spec
 from tests.support.processes import ended, interrupt, nip_run_here, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
@@ -158,12 +158,12 @@ def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Pat
     named = f"journal.jsonl belongs to another run, '{theirs.run_id}'"
     plan = Plan(load_spec(path))
     with pytest.raises(JournalError, match=named):
-        spending(plan, mine)
+        max_spending(plan, mine)
     for words in (("--replay", mine.path), ("models.m.provider=replay", f"models.m.run={mine.path}")):
         done = nip_run_here("spec.yaml", *words, "--results", tmp_path / "replayed", cwd=tmp_path)
         assert (done.returncode, named in done.stderr) == (1, True), done.stderr
     mine.manifest_path.unlink()  # what it is cannot be known: as in a folder of 0.1.0
-    assert spending(plan, mine).completions == 0
+    assert max_spending(plan, mine).completions == 0
 
 
 @pytest.mark.full

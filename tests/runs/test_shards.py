@@ -15,7 +15,7 @@ from runner.base.errors import DamagedRunError, MergeError, RunDirectoryError, U
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.shards.merge import merge
@@ -98,8 +98,8 @@ def test_a_part_that_is_killed_goes_on_and_its_lost_calls_are_counted(tmp_path: 
     assert lost
     assert derived_files(merged.folder.path) == derived_files(whole.folder.path)
     plan = Plan(load_spec(spec))
-    parts = [spending(plan, part).usd for _, part in merged.folder.started_parts()]
-    assert spending(plan, merged.folder).usd == pytest.approx(sum(parts))
+    parts = [max_spending(plan, part).usd for _, part in merged.folder.started_parts()]
+    assert max_spending(plan, merged.folder).usd == pytest.approx(sum(parts))
     assert merged.manifest.cost_usd_at_most == pytest.approx(sum(parts))
     assert merged.manifest.cost_usd == whole.manifest.cost_usd
 

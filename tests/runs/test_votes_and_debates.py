@@ -106,7 +106,7 @@ def rollout(plan: Plan, rounds: int, outcome: Outcome) -> Rollout:
 )
 def test_a_debate_ends_at_a_turn_of_the_judge(tmp_path: Path, rounds: int, outcome: Outcome, heard: int) -> None:
     plan = Plan(load_spec(spec_file(tmp_path)))
-    debate = Debate.of(rollout(plan, rounds, outcome), plan.spec.protocol)
+    debate = Debate.from_rollout(rollout(plan, rounds, outcome), plan.spec.protocol)
     assert isinstance(debate, Debate)
     assert [list(one.raw.values()) for one in debate.rounds] == [[f"said {i}"] for i in range(heard)]
 
@@ -114,12 +114,12 @@ def test_a_debate_ends_at_a_turn_of_the_judge(tmp_path: Path, rounds: int, outco
 @pytest.mark.parametrize(("rounds", "outcome"), [(1, Outcome.REFUSED), (4, Outcome.TRANSPORT_FAILED)])
 def test_a_game_without_a_debate_is_left_out_and_said(tmp_path: Path, rounds: int, outcome: Outcome) -> None:
     plan = Plan(load_spec(spec_file(tmp_path)))
-    assert isinstance(Debate.of(rollout(plan, rounds, outcome), plan.spec.protocol), str)
+    assert isinstance(Debate.from_rollout(rollout(plan, rounds, outcome), plan.spec.protocol), str)
 
 
 def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path)))
-    debate = Debate.of(rollout(plan, 3, Outcome.DECIDED), plan.spec.protocol)
+    debate = Debate.from_rollout(rollout(plan, 3, Outcome.DECIDED), plan.spec.protocol)
     assert isinstance(debate, Debate)
     debate = replace(debate, other_replies={"prover": Reply("heard by nobody", {"main": "heard by nobody"}, calls=0)})
     context: dict[str, Any] = {"seed": 7, "protocol.use": "x"}
@@ -127,12 +127,12 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     lines = written.lines().splitlines(keepends=True)
     assert Debates.from_lines(lines) == written
     longer = replace(written, by_job={**written.by_job, ("p1", 0): debate})
-    longer.check_same(written, "run judged")
+    longer.check_judged(written, "run judged")
     with pytest.raises(
         RunDirectoryError,
         match=r"judged 1 debate of run that have changed since or are missing, such as that of datapoint p0",
     ):
-        replace(written, by_job={("p0", 0): replace(debate, other_replies={})}).check_same(written, "run judged")
+        replace(written, by_job={("p0", 0): replace(debate, other_replies={})}).check_judged(written, "run judged")
     with pytest.raises(ValueError, match="the debates differ"):
         Debates.from_lines([lines[0], lines[1].replace(b"said 1", b"said 2")])
 

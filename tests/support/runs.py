@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.api import run
-from runner.runs.execution.accounting import Watch
+from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
@@ -23,7 +23,7 @@ def played(
     results: Path,
     *overrides: str,
     replay: ReplayOf | None = None,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
     **options: Any,
 ) -> FinishedRun:
     """Play a spec in this process."""

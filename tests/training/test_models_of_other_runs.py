@@ -19,7 +19,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_saved
 from runner.training.stage_log import read_stages
-from runner.training.stages import Switched
+from runner.training.stages import ModelSwitch
 from tests.compatibility.old import RUNS, opened
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
@@ -160,9 +160,9 @@ def test_tests_of_all_iterations_again_give_the_same_verdicts(tmp_path: Path) ->
     assert again.metrics["tests"][0]["iteration"] == 0
     assert [row["accuracy"] for row in again.metrics["tests"]] == [row["accuracy"] for row in first.metrics["tests"]]
     assert again.manifest.training == first.manifest.training
-    switched = read_stages(again.folder.path, again.folder.identity()).all(Switched)
+    switched = read_stages(again.folder.path, again.folder.identity()).find_all(ModelSwitch)
     assert [record.models for record in switched] == [
-        record.models for record in read_stages(first.folder.path, first.folder.identity()).all(Switched)
+        record.models for record in read_stages(first.folder.path, first.folder.identity()).find_all(ModelSwitch)
     ]
     parts = Results(results).parts_of(again.run_id)
     assert [part.run_id.rpartition("-")[2] for part in parts] == ["t0", "t1", "t2", "t3"]

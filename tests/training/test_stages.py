@@ -13,7 +13,7 @@ from runner.base.hashing import canonical
 from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
 from runner.training.stage_log import read_stages, stage_log
-from runner.training.stages import RECORDS, GroupRecord, RunStarted, StageKind, StageRecord, TrainingEnded, Waited
+from runner.training.stages import RECORDS, GroupRecord, JobWaited, RunStarted, StageKind, StageRecord, TrainingEnded
 from runner.training.summary import progress_summary
 from tests.support.runs import played
 from tests.support.specs import spec_file
@@ -61,7 +61,7 @@ def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
     begun, waited = json.loads(LINES["begun"]), json.loads(LINES["waited"])
     later = {"stage": "evaluated", "iteration": 0, "group": "p"}
     stages = read_stages(log_of(tmp_path, begun, {**waited, "since": 3}, later))
-    assert stages.records == [RunStarted(token="205fcc75966fe138"), Waited(iteration=0, group="p")]
+    assert stages.records == [RunStarted(token="205fcc75966fe138"), JobWaited(iteration=0, group="p")]
     report = json.loads(REPORT)
     built = json.loads(LINES["datasets"]) | {"groups": {"p": {**report, "tokens": 12}}}
     assert RECORDS["datasets"].parse(built) == RECORDS["datasets"].parse(json.loads(LINES["datasets"]))
@@ -84,7 +84,7 @@ def begun_log(folder: Path, *records: StageRecord) -> bytes:
 
 def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
     """Two runs of one spec have the same stages; what one has trained is not what the other has."""
-    waited = [Waited(iteration=index, group="p") for index in range(3)]
+    waited = [JobWaited(iteration=index, group="p") for index in range(3)]
     mine = begun_log(tmp_path / "one", *waited).splitlines(keepends=True)
     theirs = begun_log(tmp_path / "two", *waited).splitlines(keepends=True)
     assert read_stages(tmp_path / "one").records[1:] == waited
@@ -105,7 +105,7 @@ def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> None:
-    begun_log(tmp_path / "one", Waited(iteration=0, group="p"))
+    begun_log(tmp_path / "one", JobWaited(iteration=0, group="p"))
     with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         read_stages(tmp_path / "one", "other")
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
@@ -117,9 +117,9 @@ def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> 
 def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:
     waited, ended, trained = (json.loads(LINES[stage]) for stage in ("waited", "ended", "trained"))
     stages = read_stages(log_of(tmp_path, json.loads(LINES["begun"]), waited, ended, trained))
-    assert [record.kind for record in stages.of_group(GroupRecord, 0, "v")] == ["ended", "trained"]
-    assert (stages.attempt(0, "v"), stages.attempt(0, "p"), stages.attempt(1, "v")) == (1, 0, 0)
-    found = stages.trained(0, "v")
+    assert [record.kind for record in stages.group_records(GroupRecord, 0, "v")] == ["ended", "trained"]
+    assert (stages.attempt_number(0, "v"), stages.attempt_number(0, "p"), stages.attempt_number(1, "v")) == (1, 0, 0)
+    found = stages.training_record(0, "v")
     assert isinstance(found, TrainingEnded)
     assert (found.model, found.attempt) == ("better", 1)
-    assert stages.trained(0, "p") is stages.last(TrainingEnded, 1) is None
+    assert stages.training_record(0, "p") is stages.find_last(TrainingEnded, 1) is None

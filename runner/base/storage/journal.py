@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from runner.base.errors import FolderGoneError, JournalError, RunDirectoryError, RunError
 from runner.base.storage.log_lines import MORE, Unnumbered, add_number, encode, is_bound, log_seed, record_at, scan
-from runner.base.storage.moved_files import check_there
+from runner.base.storage.moved_files import check_not_moved
 from runner.base.storage.safe_files import is_still_at, open_own, open_to_read
 
 
@@ -325,9 +325,9 @@ class Journal:
             raise self._write_error(self._failure) from error
         self._end = end
         if self._durable or time.monotonic() - self._checked_at > LOOK_SECONDS:
-            self.check_there()
+            self.check_not_moved()
 
-    def check_there(self) -> None:
+    def check_not_moved(self) -> None:
         """Check that the journal is still at the path where it was opened.
 
         Raises:
@@ -337,7 +337,7 @@ class Journal:
         if self._failure is not None or not self._can_check_path:
             return
         try:
-            check_there(self._absolute_path, self._fd, rescue=self._durable)
+            check_not_moved(self._absolute_path, self._fd, rescue=self._durable)
             size = os.fstat(self._fd).st_size
             if size < self._end:
                 raise FolderGoneError(

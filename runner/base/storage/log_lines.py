@@ -69,10 +69,10 @@ A plain tuple for speed, because thousands per second pass between processes.
 """
 
 
-_PLACEHOLDER = b"\0"
+PLACEHOLDER = b"\0"
 """Placeholder for a record's number. JSON never contains it, because strings escape it."""
 
-_NO_NUMBER: Any = orjson.Fragment(_PLACEHOLDER)
+_NO_NUMBER: Any = orjson.Fragment(PLACEHOLDER)
 
 
 def encode_unnumbered(records: Sequence[Mapping[str, Any]]) -> list[Unnumbered]:
@@ -82,7 +82,7 @@ def encode_unnumbered(records: Sequence[Mapping[str, Any]]) -> list[Unnumbered]:
         to_json({**record, MORE: True, "seq": _NO_NUMBER} if index < last else {**record, "seq": _NO_NUMBER})
         for index, record in enumerate(records)
     )
-    parts = (body.partition(_PLACEHOLDER) for body in bodies)
+    parts = (body.partition(PLACEHOLDER) for body in bodies)
     return [(before, after) for before, _, after in parts]
 
 

@@ -22,7 +22,7 @@ _HIDDEN_PREFIXES = (".nfs", ".fuse_hidden")
 """Prefixes of the names that NFS and FUSE give to a deleted file while it is open."""
 
 
-def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
+def check_not_moved(path: Path, descriptor: int, *, rescue: bool) -> None:
     """Check that an open file is still at its path. If the file was deleted and `rescue` is true, copy its content.
 
     Raises:

@@ -89,13 +89,13 @@ def _show_run(point: SpecPoint) -> None:
 
 def _describe_workers(games: Plan) -> list[str]:
     """Return a sentence about the worker processes; none if the command's own process plays."""
-    from runner.runs.execution.process import cores_here
+    from runner.runs.execution.process import available_cores
 
     execution = games.spec.experiment.execution
     if not execution.by_workers:
         return []
     if execution.engine == "processes":
-        cores = cores_here()
+        cores = available_cores()
         core_count = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
         return [f"Played by {execution.processes} worker processes of this machine{core_count}."]
     cluster = "" if execution.address is None else f" at {in_one_line(execution.address)}"
@@ -115,7 +115,7 @@ def _describe_pairing(games: Plan) -> list[str]:
         first, second = games.seats
         variants.append(f"as written and with the players of {first} and {second} exchanged")
     block = f"Each datapoint is played {', '.join(variants)}: {count} games form one block"
-    return [f"{block} ({counted(games.blocks, 'block')})."]
+    return [f"{block} ({counted(games.block_count, 'block')})."]
 
 
 def _describe_key_uses(plan: AnyPlan) -> list[str]:
@@ -156,7 +156,7 @@ def _describe_run(plan: AnyPlan, first: Plan) -> str:
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
-    protocol, shape, size = first.spec.protocol, first.shape, first.size
+    protocol, shape, size = first.spec.protocol, first.tree_shape, first.size
     limit = "" if plan.spec.experiment.until is None else "at most "
     games = f"{counted(size, 'rollout')} of {protocol.name}"
     if first.debates is not None:
@@ -173,7 +173,7 @@ def _describe_run(plan: AnyPlan, first: Plan) -> str:
     if rerun is not None:
         tests = f"Each of {len(rerun.models) + 1} tests plays {games}"
         return f"Run {plan.run_id} tests the models of {rerun.run} again, of all its iterations.\n{tests}"
-    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained.items())
+    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained_groups.items())
     iterations, method = plan.training.iterations, plan.training.method
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
 
@@ -207,7 +207,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
         "kind": spec.experiment.kind,
         "point": dict(spec.point),
         "identity": plan.identity,
-        "rollouts": sum(game_plan.size for game_plan in games) if plan.games.shape is None else None,
+        "rollouts": sum(game_plan.size for game_plan in games) if plan.games.tree_shape is None else None,
         "may_stop_sooner": spec.experiment.until is not None,
         "datapoints": len(plan.games.points),
         "shard": shard_as_json(plan.games),

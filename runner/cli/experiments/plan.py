@@ -96,16 +96,17 @@ def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, r
     from dataclasses import replace
 
     from runner.runs.planning.duration import (  # imported here: it loads the engine, which a sample size does not need
-        PlayOptions,
+        ForecastOptions,
         duration_of,
     )
 
     def one_if_none(value: int | None) -> int:
         return 1 if value is None else value
 
-    start = process_time()  # CPU seconds spent on loading the program, the spec and its dataset
-    options = PlayOptions(one_if_none(args.workers), one_if_none(args.shards), args.cores, args.like, start=start)
-    options = options if args.measure is None else replace(options, measure=args.measure)
+    load_seconds = process_time()  # CPU seconds spent on loading the program, the spec and its dataset
+    workers, shards = one_if_none(args.workers), one_if_none(args.shards)
+    options = ForecastOptions(workers, shards, args.cores, args.like, load_seconds=load_seconds)
+    options = options if args.measure is None else replace(options, measure_seconds=args.measure)
     print_progress = (lambda _: None) if args.quiet else note
     return [duration_of(point.plan.games, results, options, print_progress) for point in points]
 

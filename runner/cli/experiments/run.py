@@ -40,7 +40,7 @@ from runner.documents.fetched_files import describe_origin
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display, WatchedRun
-    from runner.runs.execution.accounting import Watch
+    from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.dispatch import PlannedRun
     from runner.training.sweep_budgets import Budgets
@@ -114,11 +114,11 @@ class _RunCommand:
         from runner.cli.specs import keep_chat_formats
         from runner.models.api_keys import all_allowed
         from runner.results.leaderboard.results_folder import Results
-        from runner.runs.finished.selection import ReplayOf, WhichRun
+        from runner.runs.finished.selection import ReplayOf, RunSelection
 
         self.args, self.results = args, Results(args.results)
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
-        self._selection = WhichRun(args.run_id, args.again, replay)
+        self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
         check_shard(self.points, getattr(args, "shard", None))
         self._run_ids: dict[SpecPoint, str] = {}
@@ -177,7 +177,7 @@ class _RunCommand:
                 (RANKING_METRIC,),
             )
 
-    def _planned_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, budgets: Budgets) -> PlannedRun:
         from runner.runs.session.run import RunOptions
         from runner.training.dispatch import PlannedRun
 
@@ -186,7 +186,7 @@ class _RunCommand:
             replay=self._selection.replay,
             budget=budgets.by_key.get(point.path),
             holds_lock=run_id in budgets.locked_run_ids,
-            watch=watch,
+            on_progress=on_progress,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
         )

@@ -85,11 +85,11 @@ def _is_spec(name: str) -> bool:
 
 def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]:
     """Yield a message if a run is played in shards, and so cannot be resumed by its name alone."""
-    shards = run.started_parts() if is_folder(run.parts) else []
+    shards = [part_shard for part_shard, _ in run.started_parts()] if is_folder(run.parts) else []
     if not shards:
         return
     run_id = run.path.resolve().name
-    first, state = shards[0][0], f"run {run_id} is split into {describe_shards(shards)}"
+    first, state = shards[0], f"run {run_id} is split into {describe_shards(shards)}"
     resume = f"to resume a started shard: nip-run {run_id} --shard {first}"
     if shard is None:
         yield (

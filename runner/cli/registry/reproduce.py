@@ -216,7 +216,7 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
     size = plan.size if isinstance(plan, Plan) else None
     with show_progress([WatchedRun(str(fetched.release.reference), size)], set(), quiet=args.quiet) as display:
         fresh_play = play_again(
-            fetched, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.watcher(0)
+            fetched, plan, results, allowed, metric=args.metric, margin=args.margin, on_progress=display.watcher(0)
         )
     code = EXIT_CODES_OF_FRESH_PLAY[fresh_play.outcome]
     _show_fresh_play(args, fresh_play, code)

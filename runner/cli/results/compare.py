@@ -178,7 +178,8 @@ def _find_worst(args: argparse.Namespace, results: Results) -> WorstCase:
     pooled = [argument for argument in args.runs if len(_split_system(argument)) > 1]
     if pooled:
         raise UsageError(f"--worst compares single runs; {pooled[0]!r} pools several")
-    return FinishedRun.worst_of([FinishedRun.opened(results.find(argument)) for argument in args.runs], args.metric)
+    runs = [FinishedRun.from_folder(results.find(argument)) for argument in args.runs]
+    return FinishedRun.worst_of(runs, args.metric)
 
 
 def _exit_code(comparison: Comparison) -> ExitCode:

@@ -129,11 +129,11 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
     plan = played_plan(folder)
-    format_ = _choose_format(args.format, args.method, trees=plan.shape is not None)
+    format_ = _choose_format(args.format, args.method, trees=plan.tree_shape is not None)
     _check_exportable(args, folder, plan, format_.method)
     settings = _fine_tune_settings(args, folder, plan)
     target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
-    shape = plan.shape if format_.method == "dpo" else None
+    shape = plan.tree_shape if format_.method == "dpo" else None
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     swapped = plan.players(swapped=True) if plan.seats else {}
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
@@ -156,7 +156,7 @@ def _check_exportable(args: argparse.Namespace, folder: RunFolder, plan: Plan, m
         raise UsageError(f"--true-labels works only with sft, not with {method}; omit --true-labels")
     if method == "dpo" and args.only_correct:
         raise UsageError("--only-correct selects whole games, but dpo compares two answers; omit --only-correct")
-    if method == "dpo" and plan.shape is None:
+    if method == "dpo" and plan.tree_shape is None:
         raise UsageError(
             f"{folder.run_id} has no trees of responses, so there are no preferences to export; play the spec with "
             "rollouts.num_responses_per_timestep=2"

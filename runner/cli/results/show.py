@@ -352,13 +352,13 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
         return job.rollout_id.startswith(name) or job.datapoint.id == name
 
     # The rollouts of a tree are known only once its answers are read.
-    jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_named(job)]
+    jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_named(job)]
     has_finished = False
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in (rollout for job in jobs for rollout in reconstructor.rollouts_of(job) if is_named(rollout.job)):
             has_finished = True
             if row_filter.accepts(rollout):
-                if not args.quiet and len(jobs) > 1 and plan.shape is None and row_filter == RowFilter():
+                if not args.quiet and len(jobs) > 1 and plan.tree_shape is None and row_filter == RowFilter():
                     is_only_variant = len(plan.variants) == 1
                     hint = "--repeat N chooses another" if is_only_variant else _list_others(jobs, rollout.job)
                     note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
@@ -366,7 +366,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
                 return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
     if has_finished:
         return f"--wrong, --undecided and --repeat exclude the rollouts {name!r} of run {folder.run_id}; omit them"
-    if jobs and plan.shape is None:
+    if jobs and plan.tree_shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} is not finished; resume run {folder.run_id} with the command that started it"
         )

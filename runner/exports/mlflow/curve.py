@@ -87,7 +87,7 @@ class Curve:
     def _waits_for_end(self, manifest: Manifest) -> bool:
         """Return whether a stopping rule decides the number of games, and the run has not ended."""
         has_rule = self.plan.spec.experiment.until is not None
-        rejudges_stopped_run = self.plan.debates is not None and self.plan.debates.stopped is not None
+        rejudges_stopped_run = self.plan.debates is not None and self.plan.debates.stopping_note is not None
         return (has_rule or rejudges_stopped_run) and manifest.status not in PLAYED
 
     def _add(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_over: bool) -> bool:

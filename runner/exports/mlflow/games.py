@@ -73,7 +73,7 @@ class MlflowGames:
             metrics=points,
             tags=run_tags(manifest, curve.plan, self._folder, self._texts, _note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
-            traces=self._traces if manifest.status == Status.DONE and curve.plan.shape is None else tuple,
+            traces=self._traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
             notes=tuple(self._texts.notes),
         )
 

@@ -23,9 +23,9 @@ from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
-from runner.training.games import check_part
+from runner.training.games import existing_part
 from runner.training.stage_log import read_stages
-from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, RunRecord, Stages, Switched, TestPlayed
+from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, ModelSwitch, RunRecord, Stages, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
 """Prefixes of metric names, for tests, for the games used for training, and for model groups."""
@@ -46,7 +46,7 @@ def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
     assert settings is not None
-    tests = [(record.iteration, _accuracy(check_part(folder, record))) for record in stages.all(TestPlayed)]
+    tests = [(record.iteration, _accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)]
     return MlflowRun(
         **common_fields(folder, manifest, plan, texts, None, journal=journal),
         metrics=[*_part_points(folder, stages, texts), *_group_points(stages, texts)],
@@ -64,8 +64,8 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
     """
     kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
     for prefix, kind in kinds:
-        for record in {played.iteration: played for played in stages.all(kind)}.values():
-            part = check_part(folder, record)
+        for record in {played.iteration: played for played in stages.find_all(kind)}.values():
+            part = existing_part(folder, record)
             for row in part.read_metrics()["metrics"]:
                 is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
                 yield from value_points(row, record.iteration, texts, "" if is_curve else prefix)
@@ -77,13 +77,13 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
 def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield for each iteration and model group whether it was trained (1 or 0), and its examples and tokens."""
-    for record in stages.all(Switched):
+    for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
             yield MetricPoint(texts.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
                 yield MetricPoint(texts.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
-            ended = stages.trained(record.iteration, group)
+            ended = stages.training_record(record.iteration, group)
             if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
                 tokens = float(ended.facts["trained_tokens"])
                 yield MetricPoint(texts.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
@@ -91,8 +91,8 @@ def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
 
 def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
     """Yield the datasets that models were trained on; of a dataset that was rebuilt, the last version."""
-    for record in stages.all(Switched):
-        built = stages.last(DatasetsBuilt, record.iteration)
+    for record in stages.find_all(ModelSwitch):
+        built = stages.find_last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
             if report.written and report.sha256 is not None:
                 facts = {
@@ -111,7 +111,7 @@ def _models(
     folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, texts: MlflowTexts
 ) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
-    for record in stages.all(Switched):
+    for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             if outcome["outcome"] != GroupResult.TRAINED:
                 continue

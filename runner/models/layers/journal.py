@@ -63,9 +63,9 @@ class JournaledCompleter:
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
         charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None,
-        asks_again: bool = True,
+        repeats_lost_calls: bool = True,
     ) -> None:
-        """Prepare the layer. With `asks_again`, samples that failed in transport in the journal are requested again."""
+        """Prepare the layer. With `repeats_lost_calls`, samples that failed in transport are requested again."""
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
@@ -74,7 +74,7 @@ class JournaledCompleter:
         self._sent = sent
         self._events = events
         self._charge = charge
-        self._asks_again = asks_again
+        self._repeats_lost_calls = repeats_lost_calls
         self._unclaimed: dict[SampleKey, Completion] = {}
         """Recorded answers for siblings, whose games have not requested them yet."""
         self._locks: dict[SampleKey, asyncio.Lock] = {}
@@ -131,7 +131,7 @@ class JournaledCompleter:
             )
         if isinstance(record, CallRecord):
             return record.completion
-        if record.is_transient and self._asks_again:
+        if record.is_transient and self._repeats_lost_calls:
             return None  # another attempt may succeed
         raise record.as_error()
 
@@ -172,7 +172,7 @@ class JournaledCompleter:
             return await self._call_one(request, identity)
         parts = list(zip(samples, split_choices(completion), strict=False))
         if len(parts) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
-            self._events.gave_fewer(request)
+            self._events.returned_fewer_answers(request)
         first_sample, _ = parts[0]
         charge = self._extra_charge(combined, completion)
         records = (

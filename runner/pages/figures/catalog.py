@@ -217,7 +217,7 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
     system = _only_system(systems_of(folders), "rounds")
     counts: dict[int, int] = {}
     for folder in system.folders:
-        table = FinishedRun.opened(folder).rollouts().filter(f"outcome = '{Outcome.DECIDED}'")
+        table = FinishedRun.from_folder(folder).rollouts().filter(f"outcome = '{Outcome.DECIDED}'")
         for rounds, games in table.aggregate("rounds, count(*)", "rounds").fetchall():
             counts[rounds] = counts.get(rounds, 0) + games
     if not counts:

@@ -154,7 +154,7 @@ class JournalReading:
 
     def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
         """Queue the game of an answer for evaluation. `ends` means that a failure ended the game."""
-        shape = self.plan.shape
+        shape = self.plan.tree_shape
         number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
         job = self._job(sample.datapoint, number)
         if job is None:
@@ -197,7 +197,7 @@ class JournalReading:
         return {
             "done": self.done,
             "total": self.total,
-            "of": "games" if self.plan.shape is None else "trees",
+            "of": "games" if self.plan.tree_shape is None else "trees",
             "calls": self._answers.completions,
             "failed_calls": self._failures,
             "prompt_tokens": self._answers.prompt_tokens,

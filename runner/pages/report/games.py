@@ -32,7 +32,7 @@ from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quot
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
 from runner.rollouts.recorded_games import AnsweredRequest
-from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
+from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
@@ -235,7 +235,7 @@ class _Packer:
             "columns": {name: self._text(text) for name, text in self._columns.items()},
             "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),
-            "confidence": {name: value for name in CONFIDENCE if (value := getattr(rollout, name)) is not None},
+            "confidence": {name: value for name in CONFIDENCE_FIELDS if (value := getattr(rollout, name)) is not None},
             "votes": None if rollout.votes is None else list(rollout.votes),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             "error": rollout.error,

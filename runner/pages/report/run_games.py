@@ -65,7 +65,7 @@ class RunGames:
         self.data = GamesData(slug, store_piece)
         self.first: list[dict[str, Any]] = []
         self._tally = RunTally(plan, measures)
-        self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, store_piece)
+        self._trees = None if plan.tree_shape is None else TreesData(plan, run_id, slug, store_piece)
 
     def add(self, game: GamePage) -> None:
         """Add a game."""

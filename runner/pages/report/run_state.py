@@ -123,7 +123,7 @@ def _progress_sentences(
     plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None
 ) -> Iterator[str]:
     """Yield the progress of a run that is not done or has no games."""
-    progress = f"{count(results.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
+    progress = f"{count(results.done)} of {count(plan.size)} {'games' if plan.tree_shape is None else 'trees'}"
     match manifest.status:
         case Status.RUNNING:
             yield f"The run is still playing: {progress} are finished, and all numbers are based on these."

@@ -27,7 +27,7 @@ from runner.runs.execution.spending import used_models
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.stored_problems import collect_problems
 from runner.training.stage_log import read_stages
-from runner.training.stages import ModelState, Stages, Switched
+from runner.training.stages import ModelState, ModelSwitch, Stages
 from runner.training.summary import describe_left_out, describe_outcome, read_summary, test_name
 
 
@@ -159,7 +159,7 @@ def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:
 
 def _lineage(plan: Plan, stages: Stages) -> list[GroupLineage]:
     """Return, for each group's current model, its base model and the steps that trained it."""
-    switched = stages.all(Switched)
+    switched = stages.find_all(ModelSwitch)
     states: Mapping[str, ModelState] = switched[-1].models if switched else {}
     rows = []
     for group, settings in used_models(plan).items():

@@ -10,12 +10,12 @@ from runner.training.stages import (
     GamesPlayed,
     JobEnded,
     JobNoted,
+    JobWaited,
+    ModelSwitch,
     StageRecord,
     Stages,
-    Switched,
     TestPlayed,
     TrainingEnded,
-    Waited,
 )
 
 
@@ -40,13 +40,13 @@ def _descriptions(record: StageRecord) -> Iterator[str]:
                 yield f"dataset of {group}: {counted(report.examples, 'example')}, {report.format}{reason}"
         case JobNoted():
             yield f"job of {record.backend} (attempt {record.attempt})"
-        case Waited():
+        case JobWaited():
             yield "waiting for a model that the user trains"
         case JobEnded():
             yield f"job {record.state}: {record.message}"
         case TrainingEnded():
             yield f"trained: {record.model}"
-        case Switched():
+        case ModelSwitch():
             yield "next iteration: " + ", ".join(
                 f"{name} plays {state['model']}" for name, state in record.models.items()
             )

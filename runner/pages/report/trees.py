@@ -37,10 +37,10 @@ class TreesData:
     """Collects the branches of a run's trees, stores the trees in pieces, and computes their statistics."""
 
     def __init__(self, plan: Plan, run_id: str, slug: str, store_piece: StorePiece) -> None:
-        assert plan.shape is not None
-        self._trees = _TreeContext(plan, plan.shape, plan.agents(), run_id)
+        assert plan.tree_shape is not None
+        self._trees = _TreeContext(plan, plan.tree_shape, plan.agents(), run_id)
         self._slug, self._store_piece = slug, store_piece
-        self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
+        self._statistics = TreeStatistics(plan.spec.protocol, plan.tree_shape)
         self._complete_trees = 0
         self._branches: list[Rollout] = []
         self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: store_piece(name, compress_json(data)))

@@ -98,13 +98,13 @@ def _recompute_metrics(
         ReleaseError: this version of nip-run played the run, but the published metrics differ.
     """
     plan, manifest = played_plan(folder, withheld), folder.manifest()
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
     checker = RolloutChecker(folder, plan)
     for row in read_rows(folder.path / ROLLOUTS_FILE):
         checker.add(row)
     recomputed = checker.summary()
-    if plan.debates is not None and plan.debates.stopped is not None:
+    if plan.debates is not None and plan.debates.stopping_note is not None:
         return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published)
     differences = describe_differences(published, recomputed)
     if differences and manifest.version == __version__:

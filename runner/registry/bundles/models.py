@@ -35,7 +35,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
 from runner.training.stage_log import read_stages
-from runner.training.stages import Switched
+from runner.training.stages import ModelSwitch
 from runner.training.weights import Weights, is_path, public_model_name, weights_at
 
 MAX_WEIGHTS_BYTES = 64 << 20
@@ -61,7 +61,7 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     if not manifest.is_training_run:
         return []
     groups = zip(list_recorded_groups(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
-    switched = read_stages(folder.path, manifest.identity).all(Switched)
+    switched = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
     return [
         _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
         for group, links in groups
@@ -69,7 +69,7 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     ]
 
 
-def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
+def _last_state(switched: list[ModelSwitch], group: str) -> Mapping[str, Any]:
     """Return the settings of a group's model after all iterations. The model's name is not redacted."""
     return [record.models[group] for record in switched if group in record.models][-1]
 

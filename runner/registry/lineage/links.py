@@ -19,9 +19,9 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
-from runner.training.plan import part_id
+from runner.training.plan import part_run_id
 from runner.training.stage_log import read_stages
-from runner.training.stages import GroupResult, Stages, Switched
+from runner.training.stages import GroupResult, ModelSwitch, Stages
 from runner.training.weights import is_path
 
 _STEP_FIELDS = tuple(FineTuneStep.__dataclass_fields__)
@@ -227,7 +227,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
     training = source.spec.get("training") or {}
     models: list[dict[str, Any]] = []
     iteration_of: dict[str, int] = {}
-    for record in sorted(stages.all(Switched), key=lambda record: record.iteration):
+    for record in sorted(stages.find_all(ModelSwitch), key=lambda record: record.iteration):
         outcome = record.outcomes.get(group) or {}
         if outcome.get("outcome") != GroupResult.TRAINED:
             continue
@@ -249,8 +249,11 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
     """Return the effort of each iteration's games; without numbers if the run of the games is missing."""
     return [
-        {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
-        for record in stages.all(Switched)
+        {
+            "iteration": record.iteration,
+            **_effort(folder.sibling(part_run_id(folder.run_id, record.iteration, "training"))),
+        }
+        for record in stages.find_all(ModelSwitch)
     ]
 
 

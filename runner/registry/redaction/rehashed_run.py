@@ -74,10 +74,11 @@ class RehashedRun:
 
 def _rollout_ids(plan: Plan) -> Iterator[str]:
     for job in plan.jobs():
-        if plan.shape is None:
+        if plan.tree_shape is None:
             yield job.rollout_id
         else:
-            yield from (plan.branch(job, job.number + index).rollout_id for index in range(plan.shape.branches))
+            numbers = range(job.number, job.number + plan.tree_shape.branches)
+            yield from (plan.job_of_branch(job, number).rollout_id for number in numbers)
 
 
 def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:

@@ -19,9 +19,9 @@ from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import RANKING_METRIC, compared_metric
 from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Watch
+from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import WhichRun
+from runner.runs.finished.selection import RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
@@ -98,7 +98,7 @@ def play_again(
     *,
     metric: str = RANKING_METRIC,
     margin: float = MARGIN,
-    watch: Watch | None = None,
+    on_progress: OnProgress | None = None,
 ) -> FreshPlay:
     """Play a fetched run again, and compare the new run, called RUN-fresh, with the published one.
 
@@ -112,8 +112,8 @@ def play_again(
     assert run is not None
     assert isinstance(plan, Plan)
     name = results.name_for(add_suffix(run.run_id, "-fresh"), again=True)
-    plan, _ = with_original_formats(plan, results, WhichRun(run_id=name))
-    options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=build_link(fetched))
+    plan, _ = with_original_formats(plan, results, RunSelection(run_id=name))
+    options = RunOptions(on_progress=on_progress, allowed_keys=allowed, reproduces=build_link(fetched))
     try:
         result = run_plan(plan, results, name, options)
     except ProviderRefusal as error:

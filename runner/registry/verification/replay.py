@@ -28,10 +28,10 @@ from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED
-from runner.runs.execution.accounting import Watch
+from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import ReplayOf, WhichRun
+from runner.runs.finished.selection import ReplayOf, RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
@@ -70,7 +70,7 @@ class ReplayResult:
         return self.recorded_version == __version__ and not self.by_earlier
 
 
-def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
+def replay_run(fetched: FetchedRelease, results: Results, on_progress: OnProgress | None = None) -> ReplayResult:
     """Replay a fetched run from its journal as a new run, and compare all published results with the new run.
 
     Raises:
@@ -84,9 +84,9 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
         check_claims(run, plan, len(journal))
     source = ReplayOf(run.path)
     name = results.name_for(add_suffix(run.run_id, "-reproduced"), again=True)
-    which = WhichRun(run_id=name, replay=source)
-    replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, which)
-    options = RunOptions(replay=source, watch=watch, reproduces=build_link(fetched))
+    selection = RunSelection(run_id=name, replay=source)
+    replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, selection)
+    options = RunOptions(replay=source, on_progress=on_progress, reproduces=build_link(fetched))
     is_earlier = is_from_0_1(run.manifest())
     try:
         result = run_plan(replay_plan, results, name, options)

@@ -23,9 +23,9 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
-from runner.training.plan import part_id
+from runner.training.plan import part_run_id
 from runner.training.stage_log import read_stages
-from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
+from runner.training.stages import GamesPlayed, ModelSwitch, Stages, TestPlayed
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
     """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
-    switched = {record.iteration: record.models for record in stages.all(Switched)}
-    played = {(record.iteration, "training"): record.run_id for record in stages.all(GamesPlayed)}
-    tested = {(record.iteration, "benchmark"): record.run_id for record in stages.all(TestPlayed)}
+    switched = {record.iteration: record.models for record in stages.find_all(ModelSwitch)}
+    played = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
+    tested = {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
     for iteration in range(max((number for number, _ in (*played, *tested)), default=-1) + 1):
         for kind, run_ids in (("benchmark", tested), ("training", played)):
             name = run_ids.get((iteration, kind))
             if name is None:
                 continue
-            if name != part_id(manifest.run_id, iteration, kind) and name not in parts:
+            if name != part_run_id(manifest.run_id, iteration, kind) and name not in parts:
                 yield f"the stage log names {name}, which is not a part of the training run"
             elif name not in parts:
                 yield f"part {name} is not published, or cannot be replayed"
@@ -121,7 +121,7 @@ def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, R
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
     if len(recorded) < len(rows):
         yield "metrics.json: two tests are listed for the same iteration"
-    for record in stages.all(TestPlayed):
+    for record in stages.find_all(TestPlayed):
         part = parts.get(record.run_id)
         row = recorded.get(record.iteration)
         if row is None:

@@ -154,7 +154,7 @@ def timesteps(
     agents = _actions(protocol, rounds, histories["raw_message_history"])
     steps = np.arange(length)
     decided = bool(rounds) and rounds[-1].decision != Decision.NONE and round_count >= protocol.min_message_rounds
-    before, after = (_states(histories, at, round_count, decided=decided) for at in (steps, steps + 1))
+    before, after = (_states(histories, step, round_count, decided=decided) for step in (steps, steps + 1))
     done = {"done": repeat_for_agents(protocol, after["done"]), "reward": agents["reward"]}
     return NestedArrayDict(
         {
@@ -167,9 +167,9 @@ def timesteps(
     )
 
 
-def _states(full_histories: Mapping[str, Array], at: Array, round_count: int, *, decided: bool) -> dict[str, Array]:
-    """Return a game's state before each of the rounds `at`: its histories until then, and whether it has ended."""
-    round_, over = np.minimum(at, round_count), at >= round_count
+def _states(full_histories: Mapping[str, Array], step: Array, round_count: int, *, decided: bool) -> dict[str, Array]:
+    """Return a game's state before each step in `step`: its histories until then, and whether it has ended."""
+    round_, over = np.minimum(step, round_count), step >= round_count
     histories = {name: _history_before(array, round_) for name, array in full_histories.items()}
     return {
         **histories, "round": round_, "padding": over, "done": over & decided, "terminated": over & (not decided),

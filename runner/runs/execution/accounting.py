@@ -116,17 +116,17 @@ class CountedRollout(NamedTuple):
     """The run that the verdict was copied from, if any; None for a rollout that failed in transport."""
 
 
-Watch = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 """Called whenever the progress changes."""
 
 
 class Accounting:
     """Counts answers as they arrive, and rollouts as they are written."""
 
-    def __init__(self, plan: Plan, costs: CallCosts, watch: Watch | None = None) -> None:
-        self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
+    def __init__(self, plan: Plan, costs: CallCosts, on_progress: OnProgress | None = None) -> None:
+        self.progress = Progress(total=plan.size, of="rollouts" if plan.tree_shape is None else "trees")
         self._costs = costs
-        self._watch = watch or (lambda _: None)
+        self._on_progress = on_progress or (lambda _: None)
         self._plan = plan
         self._written_totals = UsageTotals()
         """The totals of the calls in the tables. Replayed answers cost nothing."""
@@ -148,7 +148,7 @@ class Accounting:
         self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
         self.progress.repeats += request.sample.attempt > 0
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def count_worker_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
         """Count answers that games in a worker process received, and report the progress."""
@@ -156,10 +156,10 @@ class Accounting:
         self.progress.priced = self.progress.priced and is_priced
         self.progress.answers += answers
         self.progress.repeats += repeats
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def count_new(self, counts: AnswerCounts) -> None:
-        """Add the usable and unusable answers, and warn once if many are unusable."""
+        """Count usable and unusable new answers, and warn once if many are unusable."""
         self._new_answers = self._new_answers.plus(counts)
         if self._new_answers.is_alarming and not self._has_warned:
             self._has_warned = True
@@ -169,8 +169,8 @@ class Accounting:
                 "automatically, set rollouts.max_unusable (a share)",
             )
 
-    def check_unusable_share(self) -> None:
-        """Check that the share of unusable answers is within the spec's limit.
+    def check_share_of_unusable_answers(self) -> None:
+        """Check that the share of unusable answers is within `rollouts.max_unusable`.
 
         Raises:
             TooManyUnusable: the share is above the limit.
@@ -187,7 +187,7 @@ class Accounting:
         """Count a failed call, and report the progress."""
         self.progress.failures += 1
         self.progress.last_error = str(error)
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def warn(self, subject: str, message: str | None) -> None:
         """Show a warning about a subject, such as a server's address; the message None removes the warning."""
@@ -196,12 +196,12 @@ class Accounting:
             self.progress.warnings.pop(subject, None)
         else:
             self.progress.warnings[subject] = message
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def report_note(self, note: str) -> None:
         """Add a note to the progress."""
         self.progress.notes.append(note)
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout and its calls."""
@@ -245,7 +245,7 @@ class Accounting:
     def end_job(self) -> None:
         """Count a job whose rollouts are all finished."""
         self.progress.jobs += 1
-        self._watch(self.progress)
+        self._on_progress(self.progress)
 
     @property
     def transport_failed(self) -> int:
@@ -279,8 +279,8 @@ class Accounting:
             "cost_usd_at_most": self._round_cost(spent.at_most.usd),
         }
 
-    def final_counts(self, spent: UsageTotals) -> Counts:
-        """Return the counts for the manifest of a finished run; `spent` is the most that the run may have cost."""
+    def final_counts(self, max_spent: UsageTotals) -> Counts:
+        """Return the counts for the manifest of a finished run; `max_spent` is the most that the run may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,
             "completions": self._written_totals.completions,
@@ -289,7 +289,7 @@ class Accounting:
             "cached_tokens": self._written_totals.cached_tokens,
             "failed_calls": self._failed_calls,
             "cost_usd": self._round_cost(self._written_totals.usd),
-            "cost_usd_at_most": self._round_cost(spent.usd),
+            "cost_usd_at_most": self._round_cost(max_spent.usd),
             "transport_failed": self.transport_failed,
             "answers_from": dict(sorted(self._copied_answers.items())),
         }

@@ -24,7 +24,7 @@ _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollo
 def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScores | None:
     """Return the scores of the run that `until.compare` names; None if the spec does not set it.
 
-    `new_run_id` is the id of the run to play, which must not be compared with itself.
+    `new_run_id` is the id of the run to play. This run must not be its own baseline.
 
     Raises:
         UsageError: the named run does not exist, is not finished, or shares no datapoint with the plan.
@@ -33,7 +33,7 @@ def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScor
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    # The folder of a resumed run, of a saved spec or of a downloaded spec has the baseline's scores: prefer these.
+    # The folders of a resumed run, of a saved spec and of a downloaded spec have the baseline's scores. Prefer these.
     spec, folders = plan.spec, [results.run(new_run_id).path]
     if spec.path is not None:
         folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
@@ -92,15 +92,15 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
     if (reason := fixed_verdicts_of(other_run)) is not None:
         raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another run")
     columns = shared_columns(plan.spec, other_spec)
-    scores_by_id = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
-    played = {id_: (int(right), int(games)) for id_, right, games in scores_by_id if games}
-    sums: dict[str, tuple[int, int]] = {}
+    rows = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
+    counts_by_id = {id_: (int(right), int(games)) for id_, right, games in rows if games}
+    counts_by_key: dict[str, tuple[int, int]] = {}
     for point in other_spec.dataset.datapoints:
-        if point.id in played:
-            key, (right, games) = datapoint_key(point, columns), played[point.id]
-            earlier_right, earlier_games = sums.get(key, (0, 0))
-            sums[key] = (earlier_right + right, earlier_games + games)
-    scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, sums)
+        if point.id in counts_by_id:
+            key, (right, games) = datapoint_key(point, columns), counts_by_id[point.id]
+            earlier_right, earlier_games = counts_by_key.get(key, (0, 0))
+            counts_by_key[key] = (earlier_right + right, earlier_games + games)
+    scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, counts_by_key)
     if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: {describe_spec_difference(plan.spec, other_spec)}; name a run "

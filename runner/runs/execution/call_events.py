@@ -1,6 +1,6 @@
-"""Reacts to each event of a model call: updates the journal, the calls in flight, the cache and the counts of a run.
+"""Handles the events of model calls: updates a run's journal, file of calls in flight, cache and counts.
 
-`RunCallEvents` is for a run in one process. Workers have their own class in `runs.workers.writer_proxy`.
+`RunCallEvents` is for a run in one process. Workers use `RemoteEvents` in `runs.workers.writer_proxy`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import FailureRecord
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
-from runner.rollouts.failed_calls import FailedCalls, failed_call
+from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
@@ -25,7 +25,7 @@ from runner.runs.execution.unusable import AnswerJudge
 
 @dataclass
 class RecordedCallEvents(CallEvents):
-    """The part of the handling that is the same in a run of one process and in a worker."""
+    """The handling of events that is the same in a run of one process and in a worker."""
 
     costs: CallCosts
     stop: StopSwitch
@@ -37,16 +37,16 @@ class RecordedCallEvents(CallEvents):
     """Whether the run has a budget, which reserves the maximum cost of each call."""
     judge: AnswerJudge
 
-    def gave_fewer(self, request: Request) -> None:
+    def returned_fewer_answers(self, request: Request) -> None:
         self.notes.report_fewer_answers(request.group)
 
     def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
-        """Add a failed attempt to its game's calls, and return its record for the journal."""
+        """Add a failed attempt to the calls of its game, and return the attempt's record for the journal."""
         # The cost of a call that may be billed is recorded even without a budget, because a budget may be set later.
         cost = cost_of_failure(self.costs.worst_case(request), error)
         charged = cost if self.is_budgeted or cost.tokens else None
         record = FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
-        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
+        self.failed_calls.add(request.sample, call_from_failure(record, self.costs.groups[request.group].name))
         return record.to_json()
 
     def store_in_cache(self, request: Request, completion: Completion) -> None:
@@ -69,7 +69,7 @@ class RunCallEvents(RecordedCallEvents):
 
     def sending(self, request: Request) -> None:
         self.stop.check()
-        if self.costs.groups[request.group].is_called_live:
+        if self.costs.groups[request.group].calls_server:
             self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
@@ -97,4 +97,4 @@ class RunCallEvents(RecordedCallEvents):
     def answered(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
         self.accounting.count_answer(request, completion)
-        self.accounting.check_unusable_share()  # comes last, because it may raise an error
+        self.accounting.check_share_of_unusable_answers()  # comes last, because it may raise an error

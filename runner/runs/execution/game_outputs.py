@@ -48,8 +48,8 @@ class WorkerRollout(NamedTuple):
 
     output: RolloutOutput
     counted: CountedRollout
-    problem_free_counts: tuple[int, int]
-    """The numbers of answers and messages. (For a rollout with a problem, the worker sends the rollout itself.)"""
+    answer_and_message_counts: tuple[int, int]
+    """The numbers of answers and messages. (If a rollout has a problem, the worker sends the rollout itself.)"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _score(rollout: Rollout) -> GameScore | None:
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
-    """Return the settings of a run's fine-tune files; None if it writes none. A shard writes none; the merge does."""
+    """Return the settings of a run's fine-tune files; None if it writes none, or is a shard: the merge writes them."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
@@ -104,11 +104,11 @@ def needs_rollouts(plan: Plan) -> bool:
     The writer needs them for the statistics and preference pairs of trees (several responses to each step of a
     game), for debates that are judged again, and for the stopping rule (`until`).
     """
-    return plan.shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
+    return plan.tree_shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
 
 
 _MAX_INTERNED = 1 << 12
-"""The number of interned values at which their table is cleared."""
+"""The table of interned values is cleared when it has this many."""
 
 
 class WorkerOutputBuilder:
@@ -132,19 +132,19 @@ class WorkerOutputBuilder:
         """Build the outputs of a game. Return None if a rollout has a problem; the writer then needs the rollouts."""
         outputs = []
         for rollout in rollouts:
-            problem_free_counts = self._accounting.problems.problem_free_counts(rollout)
-            if problem_free_counts is None:
+            answer_and_message_counts = self._accounting.problems.count_if_problem_free(rollout)
+            if answer_and_message_counts is None:
                 return None
             output = self._builder.build(rollout)
             measured = output.measured._replace(added=self._intern(output.measured.added))
             counted = self._intern(self._accounting.values_of(rollout))
             outputs.append(
-                WorkerRollout(output._replace(measured=measured), counted, self._intern(problem_free_counts))
+                WorkerRollout(output._replace(measured=measured), counted, self._intern(answer_and_message_counts))
             )
         return WorkerGame(outputs)
 
     def _intern(self, value: Any) -> Any:
-        """Return the first object that was equal to this value, so that pickle writes equal values only once."""
+        """Return the first value that was equal to this one, so that pickle writes equal values only once."""
         if len(self._intern_table) >= _MAX_INTERNED:
             self._intern_table.clear()
         return self._intern_table.setdefault(value, value)

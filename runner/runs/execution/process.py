@@ -32,7 +32,7 @@ Ctrl-C again to end the wait.
 """
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The log handlers of this context: of a run and, for a part of a training run, also of the training run."""
+"""The handlers that write the logs of this context: of a run and, if it is a part of a training run, also of that."""
 
 _logging = logging.getLogger("nip_run")
 
@@ -90,7 +90,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 def _restore_level(handler: _RunLog) -> None:
-    """Restore the logger's level if no other run's log is open; otherwise leave this to one of the other logs."""
+    """Restore the logger's level. If other runs' logs are open, let one of them restore it when it is closed."""
     if handler.original_level is None:
         return
     other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
@@ -130,7 +130,7 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
     timers: list[asyncio.TimerHandle] = []
 
     def interrupt(number: signal.Signals = signal.SIGINT) -> None:
-        if stop.stopping:
+        if stop.is_stopping:
             cancel()
         else:
             stop.stop()
@@ -141,28 +141,27 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
         try:
             yield
         finally:
-            for handle in timers:
-                handle.cancel()
+            for timer in timers:
+                timer.cancel()
 
 
-async def wait_for_signals() -> None:
+async def handle_signals() -> None:
     """Wait until the handlers of all signals that have arrived were called.
 
-    The event loop reads a signal after all ready tasks, including the current one, and calls the handler one iteration
-    later.
+    The event loop reads a signal after it has run all ready tasks, and calls the handler in the next iteration.
     """
     for _ in range(3):
         await asyncio.sleep(0)
 
 
 @contextmanager
-def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Make the loop call `act` with each SIGINT and SIGTERM. Outside of the main thread, this block changes nothing."""
+def _handling_signals(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Make the loop call `handle` with each SIGINT and SIGTERM. Outside of the main thread, do nothing."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     original_handlers = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
-            loop.add_signal_handler(number, act, number)
+            loop.add_signal_handler(number, handle, number)
     except (ValueError, RuntimeError):
         pass  # not the main thread, as in a notebook, whose main thread calls the handler of `on_interrupt`
     try:
@@ -179,8 +178,8 @@ def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Sig
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
     """Make SIGTERM act like SIGINT in this block, for the work of a command before and after the games.
 
-    The handler sends SIGINT instead of raising an exception itself, because the library code that runs at that moment
-    could swallow the exception. While an event loop runs, SIGINT cancels its task.
+    The handler sends SIGINT instead of raising an exception, because the library code that runs at that moment could
+    swallow the exception. While an event loop runs, SIGINT cancels the loop's task.
     """
 
     def interrupt(*_: object) -> None:
@@ -207,10 +206,10 @@ def interruptible(run_id: str) -> Iterator[None]:
         with sigterm_as_keyboard_interrupt():
             yield
     except KeyboardInterrupt:
-        raise interruption(run_id) from None
+        raise interrupted_error(run_id) from None
 
 
-def interruption(run_id: str) -> Interrupted:
+def interrupted_error(run_id: str) -> Interrupted:
     """Return the error for a run that was stopped."""
     return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")
 
@@ -251,6 +250,6 @@ def _open_files() -> int:
     return SPARE_FILES
 
 
-def cores_here() -> int:
-    """Return how many cores this process may use."""
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,7 +25,7 @@ SUSPICIOUS_PAIRS = 5
 """The number of equal pairs of short answers to report. Fewer can be chance, as with bare verdicts."""
 
 LONG_ANSWER = 200
-"""The length in characters from which even a single pair of equal answers is reported."""
+"""Even a single pair of equal answers is reported if the answers have at least this many characters."""
 
 _ALTERATION_NOTES = {
     "choices": "the server of {group} returns more answers to a call than requested; nip-run ignores the extra ones",

@@ -1,7 +1,7 @@
 """Checks that all processes split a run into the same shards, and that each part has only its own records.
 
-A shard is the part of a run's datapoints that one process plays. A part is the folder of one shard. Commands check the
-option `--shard` here, and a session checks the folder before the games.
+A shard is the part of a run's datapoints that one process plays: shard `number` of `of` shards. A part is the folder
+of one shard. Commands check the option `--shard`, and `runs.session.run` checks the folder before it plays games.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.base.storage.log_lines import SHARD, first_record
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
-from runner.results.spec_changes import is_unchanged
+from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
 from runner.rollouts.shard_budget import Shares, find_shard_problems
@@ -69,7 +69,7 @@ def plan_of_shard(plan: P, shard: Shard) -> P:
 
 
 def shares_of(plan: Plan) -> Shares | None:
-    """Return the shard's share of each of the run's limits; None if the plan is of a whole run."""
+    """Return a shard's share of each limit of its run; None if the plan is for the whole run."""
     spec = plan.spec
     if spec.shard is None:
         return None
@@ -77,23 +77,23 @@ def shares_of(plan: Plan) -> Shares | None:
 
 
 def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
-    """Check that a run in the results folder, if there is one, is split into the same shards as the plan.
+    """Check that an existing run in the results folder is split into the same shards as the plan.
 
-    Return the folder of the run if all its shards were merged already; otherwise None.
+    Return the run's folder if all its shards were already merged; otherwise None.
 
     Raises:
         RunDirectoryError: the run has other shards or none, or the folder has the journal of another part.
     """
     run = results.run(split_part(run_id)[0])
-    parts, shard = run.started_parts(), plan.shard
+    shard = plan.shard
     if not run.manifest_path.is_file():
-        other_parts = [part for part in parts if shard is None or part[0].of != shard.of]
-        if other_parts:
+        other_shards = [other for other, _ in run.started_parts() if shard is None or other.of != shard.of]
+        if other_shards:
             conflict = "" if shard is None else f", not into {shard.of}"
             raise RunDirectoryError(
-                f"run {run.run_id} is split into {describe_shards(other_parts)}{conflict}; resume a shard with --shard "
-                f"K/{other_parts[0][0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id NAME to "
-                "play a new run"
+                f"run {run.run_id} is split into {describe_shards(other_shards)}{conflict}; resume a shard with "
+                f"--shard K/{other_shards[0].of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
+                "NAME to play a new run"
             )
     elif shard is not None:
         _check_merged(run, plan, shard)
@@ -140,9 +140,9 @@ def _merged_shard_count(run: RunFolder) -> int | None:
 
 
 def _is_complete(run: RunFolder, plan: Plan) -> bool:
-    """Return whether a run is finished and already has all games of a plan."""
+    """Return whether a run is finished and has all games of a plan."""
     manifest = run.manifest()
-    return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(run, manifest, plan)
+    return manifest.status in PLAYED and manifest.identity == plan.identity and has_same_spec(run, manifest, plan)
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
@@ -158,7 +158,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         )
 
 
-def describe_shards(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
+def describe_shards(started: Sequence[Shard]) -> str:
     """Describe the shards of a run, such as "3 shards (started: 1/3, 2/3)"."""
-    started = ", ".join(str(shard) for shard, _ in parts[:8])
-    return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
+    listed = ", ".join(map(str, started[:8]))
+    return f"{started[0].of} shards (started: {listed}{', ...' if len(started) > 8 else ''})"

@@ -13,12 +13,12 @@ from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.process import connections_within_limits, relaxed_gc, stopping_on_signals, wait_for_signals
+from runner.runs.execution.process import connections_within_limits, handle_signals, relaxed_gc, stopping_on_signals
 from runner.runs.execution.spending import used_models
 
 
 class RunInProgress(Protocol):
-    """The methods of a run in progress that `SharedResources` calls when it stops the run."""
+    """A run in progress, as `SharedResources` sees it when it stops the run."""
 
     def in_flight(self) -> int:
         """Return the number of calls in flight."""
@@ -38,7 +38,7 @@ class SharedResources:
         Only one run is played at a time if a spec uses workers, or if the limit of open files is too low.
         """
         # `rollouts.concurrency` limits both the concurrent games and the concurrent calls of all runs together.
-        concurrency = max(plan.limited_experiment.rollouts.concurrency for plan in plans)
+        concurrency = max(plan.shard_experiment.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
             max_concurrent_runs = 1  # each run has its own workers, which use all cores of the machine
         max_calls = _max_concurrent_calls(plans, concurrency, max_concurrent_runs)
@@ -48,28 +48,28 @@ class SharedResources:
         self.open_files_note = _open_files_note(max_calls, concurrency)
         """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
-        self.servers = Servers(max_calls, self.stop.sleep)
+        self.servers = Servers(max_calls, self.stop.sleep_unless_stopped)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
         """The slots for games that the runs share; None for a single run."""
         self.runs_in_progress: list[RunInProgress] = []
 
-    def play(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in a new event loop; the first signal stops all runs, the second cancels them.
+    def run_in_event_loop(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the coroutine `main()` in a new event loop. The first signal stops all runs, the second cancels them.
 
         Raises:
             KeyboardInterrupt: SIGINT arrived before the coroutine started.
         """
 
-        async def run_with_signals() -> None:
+        async def run_with_signal_handlers() -> None:
             with stopping_on_signals(self.stop, self._report_stopping):
                 try:
-                    await start()
+                    await main()
                 finally:
                     await self.servers.close()
-                await wait_for_signals()
+                await handle_signals()
 
         with relaxed_gc():
-            run_sync(run_with_signals)
+            run_sync(run_with_signal_handlers)
 
     def _report_stopping(self, seconds: float) -> None:
         """Report that all runs are stopping, and that they wait at most `seconds` for calls in flight."""
@@ -84,10 +84,10 @@ def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) ->
 
     `runs` is the number of concurrent runs, which also need open files.
     """
-    models = (settings for plan in plans for settings in used_models(plan).values())
-    server_sets = {tuple(map(connection_key, settings.each_server)) for settings in models if settings.is_called_live}
-    # Connections stay open after a call. So one connection is needed for each concurrent call and each set of servers,
-    # and two if the set has several servers: one to the current server, and an idle one to the previous server.
+    models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
+    server_sets = {tuple(map(connection_key, settings.settings_of_servers)) for settings in models}
+    # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers.
+    # If a set has several servers, it may need two: to the current server, and an idle one to the previous server.
     open_connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
     if not open_connections_per_call:
         return concurrency

@@ -30,10 +30,10 @@ class RolloutSinks:
     """Writes the files of a run from its rollouts, which arrive in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
-        self._folder, self._tree_shape = folder, plan.shape
+        self._folder, self._tree_shape = folder, plan.tree_shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
-        stopping_note = None if plan.debates is None else plan.debates.stopped
+        stopping_note = None if plan.debates is None else plan.debates.stopping_note
         self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
         self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
         self._table_parts = PartFiles(folder.path)
@@ -53,12 +53,12 @@ class RolloutSinks:
         self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
 
     @property
-    def unsealed_folder(self) -> Path:
-        """The folder with the rows that were added so far; `seal` turns the rows into the final tables."""
+    def rows_folder(self) -> Path:
+        """The folder with the rows so far. `seal` turns these rows into the final tables."""
         return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
-        """Add one rollout to all files, except for the results that `end_job` adds."""
+        """Add one rollout to all files. `end_job` adds what needs all rollouts of a job."""
         self.put(self._builder.build(rollout))
         if self._stopped_debates is not None:
             self._stopped_debates.add(rollout)
@@ -73,7 +73,7 @@ class RolloutSinks:
             self._fine_tune_files.put(output.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
-        """Add the results that need all rollouts of a job, such as the branches of a tree."""
+        """Add what needs all rollouts of a job: the statistics and preference pairs of a tree."""
         root = build_tree(rollouts, self._tree_shape) if self._tree_shape is not None else None
         if root is not None and self._statistics is not None:
             self._statistics.add(root)

@@ -23,7 +23,7 @@ from runner.rollouts.plan import Plan
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
     """Return the model groups that a plan calls: those of all agents or, if it judges debates, of the judge."""
-    experiment = plan.limited_experiment
+    experiment = plan.shard_experiment
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}
@@ -42,13 +42,13 @@ class Spending(NamedTuple):
     """The cost of a run's calls."""
 
     usd: float
-    """The cost by the token counts that servers reported, or by estimates if they reported none, as in the tables."""
+    """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
     at_most: UsageTotals
-    """The highest possible cost: it includes calls that failed or were left in flight, and calls of unknown usage."""
+    """The highest possible cost. It includes calls that failed or were left in flight, and calls of unknown usage."""
 
 
-def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
-    """Return the maximum that a run may have spent."""
+def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
+    """Return the highest possible cost of a run's calls so far."""
     return measure_spending(plan, folder).at_most
 
 
@@ -111,7 +111,7 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
 
 
 def describe_lost(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
-    """Describe the calls that were left in flight; `where` tells where or when, after "3 calls were in flight"."""
+    """Describe the calls that were left in flight; `where` follows "3 calls were in flight", such as "there"."""
     amount = f"${max_cost.usd:.4f} is" if is_priced else f"{max_cost.tokens} tokens are"
     calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
     return f"{calls} in flight {where}; {amount} counted as their maximum cost"

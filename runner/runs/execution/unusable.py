@@ -14,17 +14,17 @@ from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
-"""The minimum number of answers before the share of unusable ones counts."""
+"""The share of unusable answers has no effect if there are fewer answers."""
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
-"""The half-width of the confidence interval in standard errors: 99 % of a normal distribution are within it."""
+"""The half-width of the confidence interval in standard errors. It covers 99 % of a normal distribution."""
 EXAMPLE_LENGTH: Final = 120
 """The maximum number of characters of a quoted answer, and of the reason why it is unusable."""
 
 
 class AnswerCounts(NamedTuple):
-    """The numbers of new answers and of unusable ones among them, and the first unusable answer with advice."""
+    """The number of new answers, the number of unusable ones among them, and the first unusable one with advice."""
 
     answers: int = 0
     unusable: int = 0

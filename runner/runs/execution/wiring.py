@@ -2,8 +2,8 @@
 
 The outermost layer is the journal, which answers calls that it has already recorded. In a replay, the only other layer
 is the replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache,
-retries, the budget, limits and the provider (see `models.client.connect`). A session opens the layers in this process;
-a worker builds its layers with `with_journal` and other functions of this module.
+retries, the budget, limits and the provider (see `models.client.connect`). A run in one process opens its layers with
+`Wiring.open_layers`. A worker builds its own layers with `with_journal`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
 from runner.results.folder import RunFolder
-from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
@@ -51,7 +51,7 @@ from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
 @dataclass(frozen=True)
 class ModelLayers:
-    """The functions of the connected layers that the games of a run call."""
+    """The connected layers, as the functions that a session and its games call."""
 
     complete: Complete
     """Sends a request to its model."""
@@ -59,7 +59,7 @@ class ModelLayers:
     """Returns the failed calls of a game."""
     check_folder: Callable[[], None]
     """Raises `FolderGoneError` if the run's folder was moved or deleted."""
-    check_answered: Callable[[], None]
+    check_groups_answered: Callable[[], None]
     """Raises `ProviderRefusal` if the provider of a model group has refused all calls."""
     count_records: Callable[[], int]
     """Returns the number of records in the journal."""
@@ -69,7 +69,7 @@ class ModelLayers:
 
 @dataclass(frozen=True)
 class Wiring:
-    """Builds the layers of a run from its parts."""
+    """Builds the layers of a run."""
 
     plan: Plan
     folder: RunFolder
@@ -81,13 +81,13 @@ class Wiring:
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
-    """The replay of another run's answers: of all rounds, or of the rounds before `until_round`."""
+    """The replay of another run's answers, if any."""
     recorded_only: bool = False
-    """Whether all answers must come from the journal. No model is called, and failures in transport are final."""
+    """Whether all answers must come from the journal. No model is called, and games lost in transport stay lost."""
 
     @property
     def is_live(self) -> bool:
-        """Whether models give all new answers: no answer is replayed, and the run is not rebuilt from its journal."""
+        """Whether models give all new answers: none is replayed, and the run is not rebuilt from its journal."""
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
@@ -100,13 +100,13 @@ class Wiring:
             ProviderRefusal: an API key is missing.
         """
         async with AsyncExitStack() as closing:
-            journal = await self.journal(closing)
+            journal = await self.open_journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
-            recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = None if self.recorded_only else self._cache(closing, journal.number)
-            replayed = self._replayed()
-            failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else recorded.failures
-            failed_calls = FailedCalls(failed_calls_in(self.plan, failures))
+            index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
+            cache = None if self.recorded_only else self._open_cache(closing, journal.number)
+            replayed = self._replayed_model()
+            failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
+            failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
@@ -115,33 +115,33 @@ class Wiring:
                 cache=None if self.replay is not None else cache, is_budgeted=self.budget is not None,
                 judge=AnswerJudge(self.plan), accounting=self.accounting, journal=journal, in_flight=in_flight,
             )  # fmt: skip
-            batches = self._batches(journal, recorded, events)
-            connection = self._connect(replayed, cache, events, batches, recorded.answered)
+            batches = self._batch_providers(journal, index, events)
+            connection = self._connect(replayed, cache, events, batches, index.answered)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
             complete = with_journal(
-                self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
+                self.plan, self.costs, connection, journal, index, events, repeats_lost_calls=not self.recorded_only
             )
             yield ModelLayers(
-                complete, failed_calls.take, journal.check_there, connection.check_answered,
+                complete, failed_calls.take, journal.check_not_moved, connection.check_groups_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
 
-    def _replayed(self) -> ReplayModel | None:
+    def _replayed_model(self) -> ReplayModel | None:
         if self.replay is None:
             return None
         return ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
 
     @property
-    def is_durable(self) -> bool:
-        """Whether answers must survive a power failure; replayed and dummy answers need not, because they are free."""
+    def answers_cost_money(self) -> bool:
+        """Whether a provider charges for answers, so that they must survive a power failure."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
-    async def journal(self, closing: AsyncExitStack) -> Journal:
-        """Open the run's journal until `closing` ends, and record the calls that an earlier process left in flight."""
+    async def open_journal(self, closing: AsyncExitStack) -> Journal:
+        """Open the run's journal, and record the calls that an earlier process left in flight. `closing` closes it."""
         identity, shard = self.plan.identity, self.plan.shard
         header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
-        journal = Journal(self.folder.journal, first=header, run=identity, durable=self.is_durable)
+        journal = Journal(self.folder.journal, first=header, run=identity, durable=self.answers_cost_money)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(
@@ -155,7 +155,7 @@ class Wiring:
             self.notes.append(describe_lost(max_cost, "when the run was interrupted", is_priced=self.costs.is_priced))
         return journal
 
-    def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
+    def _open_cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
         if path is None:
             return None
@@ -171,7 +171,7 @@ class Wiring:
         batches: Mapping[str, Provider],
         answered: Collection[str],
     ) -> Connection:
-        """Connect a full replay, or live models with an optional replay of the first rounds."""
+        """Connect a whole replay, or live models, perhaps after a replay of the first rounds."""
         if self.recorded_only:
             return Connection(_refuse_unrecorded)
         if replayed is not None and is_whole_replay(self.replay):
@@ -188,22 +188,22 @@ class Wiring:
             events=events,
             answered=answered,
             labels=labels_for_dummy(self.plan, self.costs.groups),
-            sleep=self.stop.sleep,
+            sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
         if replayed is None or self.replay is None or self.replay.until_round is None:
             return live
-        replay_then_live = ReplayThenLive(replayed, live, self.replay.until_round)
-        return Connection(replay_then_live.complete, (replay_then_live.close,), live.check_answered, live.release)
+        combined = ReplayThenLive(replayed, live, self.replay.until_round)
+        return Connection(combined.complete, (combined.close,), live.check_groups_answered, live.release)
 
     def add_open_files_note(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
         note = self.shared.open_files_note
-        if note is not None and any(settings.is_called_live for settings in self.costs.groups.values()):
+        if note is not None and any(settings.calls_server for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
 
-    def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
+    def _batch_providers(self, journal: Journal, index: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches. Each provider writes its batches to the journal."""
         if self.recorded_only or is_whole_replay(self.replay):
             return {}
@@ -214,7 +214,7 @@ class Wiring:
 
         return {
             name: connect_batches(
-                settings, name, write, recorded.batches,
+                settings, name, write, index.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
                 tell=partial(events.server_status_changed, settings.server_url),
@@ -231,22 +231,22 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
     recorded: Recorded,
     events: CallEvents,
     *,
-    asks_again: bool = True,
+    repeats_lost_calls: bool = True,
 ) -> Complete:
     """Return a function that answers a request from the recorded answers, or calls the model and records the answer.
 
-    With `asks_again`, calls that are recorded as failed in transport are made again.
+    With `repeats_lost_calls`, calls that failed in transport according to the journal are made again.
     """
     return JournaledCompleter(
         connection.complete,
         journal,
         recorded,
         {name: parameters_hash(settings) for name, settings in costs.groups.items()},
-        sharing=plan.sharing,
+        sharing=plan.sharing_groups,
         sent=partial(_sent_messages, costs),
         events=events,
         charge=costs.extra_charge,
-        asks_again=asks_again,
+        repeats_lost_calls=repeats_lost_calls,
     ).complete
 
 
@@ -265,13 +265,13 @@ async def _refuse_unrecorded(request: Request) -> Completion:
 
 
 def parameters_hash(settings: ModelSettings) -> str:
-    """Return the hash of everything in a group's requests except the messages."""
+    """Return the hash of a group's requests without their messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise return none."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping."""
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}

@@ -24,7 +24,7 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def build_games_plan(spec: Spec) -> Plan:
-    """Return the plan of a benchmark, with the debates that the spec judges again, if any.
+    """Return the plan of a benchmark. If the spec judges debates again, the plan has these debates.
 
     Raises:
         UsageError: the judged run has no debates, or the spec would change the debates.
@@ -33,20 +33,20 @@ def build_games_plan(spec: Spec) -> Plan:
     if spec.rejudged is None:
         return Plan(spec)
     debates = _load_debates(spec.rejudged.path, spec.rejudged.journal_sha256)
-    debates.check(spec)
+    debates.check_spec(spec)
     return Plan(spec, debates)
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates saved with a resumed run are unchanged. New debates may have been added.
+    """Check that the debates which a resumed run has saved are unchanged in its plan. The plan may have more debates.
 
     Raises:
-        RunDirectoryError: a debate has changed.
-        RunError: the debates saved with the run cannot be read.
+        RunDirectoryError: a debate has changed or is missing.
+        RunError: the saved debates cannot be read.
     """
     saved = folder.path / "inputs" / DEBATES
     if plan.debates is not None and is_file(saved):
-        plan.debates.check_same(read_debates(saved), f"run {folder.run_id}")
+        plan.debates.check_judged(read_debates(saved), f"run {folder.run_id}")
 
 
 def check_has_games(manifest: Manifest) -> None:
@@ -63,7 +63,7 @@ def check_has_games(manifest: Manifest) -> None:
 
 
 def debate_notes(plan: Plan) -> list[str]:
-    """Return the notes on a plan's debates to show before the run starts."""
+    """Return a note on the games whose debates a plan omits, to show before the run starts."""
     debates = plan.debates
     if debates is None:
         return []
@@ -74,7 +74,7 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
-    """Return the debates saved in a file or in a run's inputs; if there are none, build them from the run's games.
+    """Return the debates saved in a file or in a run's inputs. Without saved ones, build them from the run's games.
 
     Raises:
         UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.
@@ -86,7 +86,7 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
     manifest = folder.manifest()
     check_has_games(manifest)
     plan = played_plan(folder)
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             f"{manifest.run_id} played trees, which cannot be judged again because branches share rounds; judge a run "
             "without rollouts.num_responses_per_timestep"
@@ -111,7 +111,7 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             finished_count += 1
-            debate = Debate.of(rollout, plan.spec.protocol)
+            debate = Debate.from_rollout(rollout, plan.spec.protocol)
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:
@@ -128,12 +128,6 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
             "by its own verdicts"
         )
     return Debates(
-        manifest.run_id,
-        manifest.identity,
-        journal_sha256,
-        debate_context(plan.spec),
-        plan.spec.experiment.rollouts.per_datapoint,
-        dict(omitted),
-        by_job,
-        stopping_note,
-    )
+        manifest.run_id, manifest.identity, journal_sha256, debate_context(plan.spec),
+        plan.spec.experiment.rollouts.per_datapoint, dict(omitted), by_job, stopping_note,
+    )  # fmt: skip

@@ -23,10 +23,10 @@ from runner.runs.finished.stored_problems import GameProblem
 if TYPE_CHECKING:
     from runner.rollouts.plan import Plan
 
-CALLS_SHARE = 0.05
+MIN_CALLS_SHARE = 0.05
 """The minimum share of calls or messages for a report of repeated calls, truncated answers or empty messages."""
 
-UNDECIDED_SHARE = 0.2
+MIN_UNDECIDED_SHARE = 0.2
 """The minimum share of rollouts for a report of undecided rollouts."""
 
 EXAMPLE_LENGTH = 120
@@ -37,7 +37,7 @@ UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without 
 
 MALFORMED, NO_CONTENT, TRUNCATED = "malformed", "no_content", "cut"
 EMPTY_MESSAGES, ESTIMATED = "empty_messages", "estimated_usage"
-"""The kinds of problems that `GameProblems` counts, in addition to the outcomes of rollouts without a verdict."""
+"""The kinds of problems, as stored in files, in addition to the outcomes of rollouts without a verdict."""
 
 COUNTED_AS_WRONG = "and accuracy counts them as not correct"
 """The end of a message about rollouts without a verdict."""
@@ -45,7 +45,7 @@ COUNTED_AS_WRONG = "and accuracy counts them as not correct"
 
 @dataclass
 class _Count:
-    """The number of occurrences of a problem, with the first affected rollout and, if calls are counted, its call."""
+    """The number of occurrences of a problem, with the first affected rollout, and its call if calls are counted."""
 
     rollout: Rollout
     call: Call | None
@@ -66,14 +66,14 @@ class GameProblems:
     _answers: int = 0
     _messages: int = 0
     _counts: dict[str, _Count] = field(default_factory=dict)
-    """The problems by kind; a rollout without a verdict counts by its outcome or as `MALFORMED`.
+    """The problems by kind. The kind of a rollout without a verdict is its outcome or `MALFORMED`.
 
-    `MALFORMED` rollouts ended because a server refused a request as malformed, which would happen again.
+    A rollout is `MALFORMED` if a server refused its request as malformed. The server would do so again.
     """
     _repeats: dict[str, _Count] = field(default_factory=dict)
-    """The repeated calls, by the fault of the previous answer."""
+    """The calls that were repeated because the previous answer was unusable, by the fault of this answer."""
     _unknown_confidences: dict[str, _Count] = field(default_factory=dict)
-    """The rollouts whose verdict has an unknown or bounded confidence, by the reason."""
+    """The rollouts whose verdict has no confidence or only a bound on it, by the reason."""
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
@@ -113,8 +113,8 @@ class GameProblems:
                 _count(self._counts, TRUNCATED, rollout, call)
             previous = call
 
-    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
-        """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
+    def count_if_problem_free(self, rollout: Rollout) -> tuple[int, int] | None:
+        """Return a rollout's numbers of answers and messages; None if the rollout has a problem."""
         if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
             return None
         answers = 0
@@ -128,7 +128,7 @@ class GameProblems:
             return None
         return answers, sum([round_.counts(agent) for round_ in rollout.rounds for agent in round_.raw])
 
-    def add_problem_free(self, answers: int, messages: int) -> None:
+    def add_rollout_without_problems(self, answers: int, messages: int) -> None:
         """Count a rollout without problems, given its numbers of answers and messages."""
         self._rollouts += 1
         self._answers += answers
@@ -137,9 +137,9 @@ class GameProblems:
     def all_problems(self) -> list[GameProblem]:
         """Return all problems, the most serious first."""
         return [
-            *self._lost(),
-            *self._ended_early(),
-            *self._undecided(),
+            *self._lost_rollouts(),
+            *self._rollouts_ended_early(),
+            *self._undecided_rollouts(),
             *self._empty_answers(),
             *self._repeated_calls(),
             *self._empty_messages(),
@@ -148,7 +148,7 @@ class GameProblems:
             *self._estimated_usage(),
         ]
 
-    def _lost(self) -> Iterator[GameProblem]:
+    def _lost_rollouts(self) -> Iterator[GameProblem]:
         """Yield the problems of rollouts that failed in transport."""
         max_share = self.plan.spec.experiment.rollouts.max_transport_failed
         counts = self._lost_counts()
@@ -170,7 +170,7 @@ class GameProblems:
         rollout = next(iter(self._lost_counts().values())).rollout
         return f"{_describe_rollout(rollout)}: {rollout.error}"
 
-    def _ended_early(self) -> Iterator[GameProblem]:
+    def _rollouts_ended_early(self) -> Iterator[GameProblem]:
         """Yield the problems that ended games early, without a verdict."""
         for outcome, reason, advice in (
             (Outcome.INVALID_RESPONSE, "ended because no answer was usable", ""),
@@ -187,10 +187,10 @@ class GameProblems:
                 example = f"{_describe_rollout(count.rollout)}: {count.rollout.error}"
                 yield self._rollout_problem(outcome.value, count, message, example=example, advice=advice)
 
-    def _undecided(self) -> Iterator[GameProblem]:
+    def _undecided_rollouts(self) -> Iterator[GameProblem]:
         """Yield a problem if a large share of the rollouts ended undecided."""
         count = self._counts.get(Outcome.NO_DECISION)
-        if count is None or count.number < UNDECIDED_SHARE * self._rollouts:
+        if count is None or count.number < MIN_UNDECIDED_SHARE * self._rollouts:
             return
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
         answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
@@ -211,9 +211,9 @@ class GameProblems:
         )
 
     def _count_if_frequent(self, kind: str, total: int) -> _Count | None:
-        """Return the count of a kind of problem if at least `CALLS_SHARE` of `total` are affected; otherwise None."""
+        """Return the count of a kind of problem if it affects at least `MIN_CALLS_SHARE` of `total`; otherwise None."""
         count = self._counts.get(kind)
-        return None if count is None or count.number < CALLS_SHARE * total else count
+        return None if count is None or count.number < MIN_CALLS_SHARE * total else count
 
     def _empty_answers(self) -> Iterator[GameProblem]:
         count = self._count_if_frequent(NO_CONTENT, self._answers)
@@ -248,7 +248,7 @@ class GameProblems:
 
     def _repeated_calls(self) -> Iterator[GameProblem]:
         for fault, count in self._repeats.items():
-            if count.number >= CALLS_SHARE * self._answers:
+            if count.number >= MIN_CALLS_SHARE * self._answers:
                 yield GameProblem(
                     "repeats",
                     count.number,
@@ -284,7 +284,7 @@ class GameProblems:
             )
 
     def _unknown_confidence(self) -> Iterator[GameProblem]:
-        """Yield a problem for every reason. Rare ones matter too, because metrics of confidence omit unknown values."""
+        """Yield a problem for every reason, even a rare one, because metrics of confidence omit unknown values."""
         for note, count in self._unknown_confidences.items():
             is_bound = note.endswith(BOUND)
             finding = "have a bounded confidence" if is_bound else "lack a confidence"

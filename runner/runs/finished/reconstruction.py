@@ -22,7 +22,7 @@ from runner.models.journal_records import CallRecord, FailureRecord, RequestReco
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.rollouts.failed_calls import failed_calls_in
+from runner.rollouts.failed_calls import failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
@@ -36,8 +36,8 @@ from runner.spec.loader import load_saved
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    Rollout ids depend on the hash of a replayed run. The plan uses the hash that the manifest recorded, because the
-    replayed run may have got more games since.
+    Rollout ids depend on the hash of a replayed run. The plan uses the hash in the manifest, because the replayed run
+    may have got more games since then.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -82,7 +82,7 @@ def read_debates(path: Path) -> Debates:
 
 
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
-    """Yield the jobs that are, or will be, in a run's tables.
+    """Yield the jobs in a run's tables or, for an unfinished run, the jobs that its tables will have.
 
     If the stopping rule `until` ended the run, the tables end with the decisive game. The journal may have answers for
     later games, which were in progress at that moment.
@@ -104,13 +104,13 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
         return bool(name) and (job.rollout_id.startswith(name) or job.datapoint.id == name)
 
     # The ids of branches are known only after their tree was rebuilt.
-    jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
+    jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_match(job)]
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for job in jobs:
             for rollout in reconstructor.rollouts_of(job):
                 if is_match(rollout.job):
                     return rollout
-    if jobs and plan.shape is None:
+    if jobs and plan.tree_shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "
             f"nip-run {folder.path}"
@@ -131,7 +131,7 @@ class Reconstructor:
     def __init__(
         self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
     ) -> None:
-        """Open the journal, or use `followed`: the index of a journal that is read while the run is writing it."""
+        """Open the journal, or use `followed`, the index of a journal that a run is still writing."""
         if followed is None and not folder.journal.is_file():
             raise RunError(
                 f"{folder.path} has no {folder.journal.name}, so its rollouts cannot be read; restore the journal from "
@@ -143,7 +143,7 @@ class Reconstructor:
             self._reader, self._index = open_index(folder.journal, folder.manifest().identity)
         else:
             self._reader, self._index = followed, followed.index
-        failed_calls = failed_calls_in(plan, self._index.failures) if with_failures else lambda _: ()
+        failed_calls = failed_calls_finder(plan, self._index.failures) if with_failures else lambda _: ()
         self._games = RecordedGames(plan, self._index.get, failed_calls)
 
     def rollouts_of(self, job: Job) -> list[Rollout]:
@@ -180,7 +180,7 @@ class Reconstructor:
         return self._index.failures(job.datapoint.id, job.number)
 
     def __len__(self) -> int:
-        """Return the number of journal records that are an answer or an error that ended a game."""
+        """Return the number of records in the journal that are an answer, or an error that ended a game."""
         return len(self._index)
 
     def details(self, rollout: Rollout) -> RolloutDetails:
@@ -209,11 +209,11 @@ class Reconstructor:
             _, answered = self.rollouts_and_requests_of(job)
             yield from (request.request for request in answered)
 
-    def from_cache(self, request: Request) -> bool:
+    def is_from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
         # If one call requests several samples, all answers except the first are marked as cached, although they do not
         # come from the cache.
-        record = None if request.group in self.plan.sharing else self._index.get(request.sample)
+        record = None if request.group in self.plan.sharing_groups else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 NO_ROW: Mapping[str, Any] = {"value": None}
-"""The row of a metric that a run does not have."""
+"""The row that stands for a metric which a run does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class FinishedRun:
     """A description of the rollouts that an incomplete run lost in transport; None for other runs."""
 
     @classmethod
-    def opened(cls, folder: RunFolder) -> FinishedRun:
-        """Open the result in a run's folder; the run may be unfinished.
+    def from_folder(cls, folder: RunFolder) -> FinishedRun:
+        """Read the result in a run's folder. The run may be unfinished.
 
         Raises:
             RunError: the manifest or the metrics are damaged.
@@ -192,7 +192,7 @@ class FinishedRun:
 
     def parts(self) -> list[FinishedRun]:
         """Return the parts of a training run in order: its games and tests, each a separate run; empty for others."""
-        return [FinishedRun.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
+        return [FinishedRun.from_folder(part) for part in Results.of(self.folder).parts_of(self.run_id)]
 
     def rollouts(self) -> duckdb.DuckDBPyRelation:
         """Return one row for each rollout, in the order of the plan.
@@ -308,7 +308,7 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """Return a metric's row with the additional values that `find_worst_case` needs."""
+    """Return a metric's row with the other values that `find_worst_case` needs."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]

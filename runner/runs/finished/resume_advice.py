@@ -10,8 +10,8 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 
 
-def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
-    """Return a sentence on how to resume an unfinished run; `where` are the options that name the results folder.
+def resume_advice(folder: RunFolder, manifest: Manifest, results_options: Sequence[str] = ()) -> str:
+    """Return a sentence on how to resume an unfinished run. `results_options` are options for the results folder.
 
     Raises:
         SpecError: the saved spec is damaged.
@@ -20,14 +20,14 @@ def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = 
         return "run the same command again to resume"
     resumed_run = folder if manifest.parent_run_id is None else folder.sibling(manifest.parent_run_id)
     budget = budget_overrides(folder, manifest)
-    command = shlex.join(["nip-run", str(resumed_run.path), *budget, *where])
+    command = shlex.join(["nip-run", str(resumed_run.path), *budget, *results_options])
     if manifest.status == Status.INTERRUPTED and not budget:
         return f"run the same command again to resume: {command}"
     return f"resume with: {command}"
 
 
 def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return overrides that raise the budget if it stopped the run; the user replaces the placeholder `N`."""
+    """Return overrides that raise the budget if it stopped the run. The user replaces the placeholder `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
     from runner.runs.finished.reconstruction import saved_plan

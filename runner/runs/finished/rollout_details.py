@@ -64,15 +64,15 @@ class RolloutDetails:
             turns.setdefault((failure.sample.round, failure.sample.agent), [])
         return turns
 
-    def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
-        """Yield the number and content of each round, or of the round `only`.
+    def rounds(self, only_round: int | None) -> Iterator[tuple[int, Round | None]]:
+        """Yield the number and content of each round, or only of the round `only_round`.
 
-        The content of a round that failed is None.
+        The content of a round that an error ended is None.
         """
         played = self.rollout.rounds
         called_rounds = {number for number, _ in self.turns}
         for number in range(len(played) + 1):
-            if only in (None, number) and (number < len(played) or number in called_rounds):
+            if only_round in (None, number) and (number < len(played) or number in called_rounds):
                 yield number, played[number] if number < len(played) else None
 
     def speakers(self, number: int, played: Round | None) -> list[str]:
@@ -93,13 +93,13 @@ class RolloutDetails:
     def answer(self, call: Call) -> RecordedAnswer:
         """Return the recorded answer of a call."""
         reason = None
-        if not self._is_usable(call):
+        if not self._is_known_usable(call):
             choice = Choice(call.raw_message, call.finish_reason, call.error)
             reason = self.agents[call.agent].unusable_reason(choice, call.round)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
-    def _is_usable(self, call: Call) -> bool:
-        """Return whether an answer is the only one of its turn and was used by the game."""
+    def _is_known_usable(self, call: Call) -> bool:
+        """Return whether an answer is certainly usable: it is the only one of its turn, and the game used it."""
         rounds, agent = self.rollout.rounds, call.agent
         if call.round >= len(rounds) or len(self.turns[call.round, agent]) > 1:
             return False
@@ -117,7 +117,7 @@ class RolloutDetails:
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
-    def to_json(self, only: int | None = None) -> dict[str, Any]:
+    def to_json(self, only_round: int | None = None) -> dict[str, Any]:
         rollout, job = self.rollout, self.rollout.job
         return {
             "rollout_id": job.rollout_id,
@@ -136,7 +136,7 @@ class RolloutDetails:
             "error": rollout.error,
             "votes": None if rollout.votes is None else list(rollout.votes),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
-            "transcript": [self._round_json(number, played) for number, played in self.rounds(only)],
+            "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 
     def _round_json(self, number: int, played: Round | None) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Finds the run that a saved spec belongs to, so that a run can be resumed or shown by the spec in its folder.
 
-A saved spec refers to the copies of files in `inputs/`. The dataset's copy has only the selected rows, so the saved
-spec alone would have another identity (hash of everything that determines the games) than the run. If the copies in the
-run's own folder are unchanged, this module takes the dataset's source and selection from the manifest. Then the saved
-spec has the identity of the run.
+A saved spec refers to copies of files in the folder `inputs/`. The identity of a run is a hash of everything that
+determines its games. The dataset's copy has only the selected rows, so the saved spec alone would have another identity
+than the run. If the copies are unchanged, this module takes the dataset's source and selection from the manifest. Then
+the saved spec has the identity of the run. The same holds for the spec of a downloaded run.
 
 A saved spec starts another run if `again` is set, if the spec is in a copy of the folder, or if the command names
-another results folder. The spec of a downloaded run also refers to copies. An unedited spec of a downloaded run has the
-identity of the published run.
+another results folder.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from runner.results.manifest import Manifest
 from runner.results.provenance.input_files import resolved_spec
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
-from runner.runs.finished.selection import WhichRun
+from runner.runs.finished.selection import RunSelection
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.loader import Spec, load_spec
@@ -38,19 +37,19 @@ P = TypeVar("P", bound=RunPlan)
 
 
 def resolve_saved_spec(
-    plan: P, results: Results, plan_of: Callable[[Spec], P], which: WhichRun
+    plan: P, results: Results, build_plan: Callable[[Spec], P], selection: RunSelection
 ) -> tuple[P, str | None] | None:
-    """Return the plan of the run that saved a spec in its folder, with a note or None; None for any other spec.
+    """Return the plan of the run whose folder has this saved spec, with a note or None; None for any other spec.
 
-    Overrides that change the identity make another run of a saved spec. If files in the run's folder were edited, the
-    result is still the plan of this run, and opening the run fails later.
+    With overrides that change the identity, a saved spec describes another run. If files in the run's folder were
+    edited, the result is still the plan of this run, and opening the run fails later.
 
     Raises:
         UsageError: the spec selects other datapoints than the folder has.
         RunError: the run's manifest is missing or damaged.
     """
-    folder, run_id = _folder_of_saved_spec(plan.spec), which.run_id
-    if folder is None or which.again or (which.replay and run_id is None):
+    folder, run_id = _folder_of_saved_spec(plan.spec), selection.run_id
+    if folder is None or selection.again or (selection.replay and run_id is None):
         return None
     if run_id not in (None, folder.run_id):
         return None
@@ -61,20 +60,20 @@ def resolve_saved_spec(
     if manifest.run_id != folder.run_id:
         return None  # the folder is a copy of another run's folder
     _check_limit(plan.spec, manifest)
-    own_plan = _own_plan(plan.spec, run_folder, manifest, plan_of)
-    if own_plan.identity == manifest.identity:
-        return own_plan, _note_on_chat_formats(own_plan.spec, manifest)
-    if not _was_edited(run_folder, manifest, plan_of):  # then overrides changed the identity
-        return None if run_id is None else (plan_of(replace(own_plan.spec, resumed_run_id=None)), None)
+    run_plan = _plan_of_run(plan.spec, run_folder, manifest, build_plan)
+    if run_plan.identity == manifest.identity:
+        return run_plan, _note_on_chat_formats(run_plan.spec, manifest)
+    if not _was_edited(run_folder, manifest, build_plan):  # then overrides changed the identity
+        return None if run_id is None else (build_plan(replace(run_plan.spec, resumed_run_id=None)), None)
     note = (
         f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ were edited after the run started; "
         "restore them, or add --again to play a new run"
     )
-    return own_plan, note
+    return run_plan, note
 
 
 def _folder_of_saved_spec(spec: Spec) -> RunFolder | None:
-    """Return the run folder that a spec was saved in, with a resolved path; None if the spec is not a saved one."""
+    """Return the folder of the run that saved a spec, with a resolved path; None if the spec is not a saved one."""
     if spec.path is None or spec.path.name != SAVED_SPEC:
         return None
     folder = RunFolder(spec.path.parent.resolve())
@@ -94,7 +93,7 @@ def _new_run_in_other_results(plan: P, folder: RunFolder, results: Results) -> t
 
 
 def _read_manifest(folder: RunFolder) -> Manifest:
-    """Return the manifest of a run, which a saved spec needs.
+    """Return the manifest of the run that saved a spec.
 
     Raises:
         RunError: the manifest is missing or damaged.
@@ -139,27 +138,27 @@ def _with_run_facts(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     return replace(spec, resumed_run_id=manifest.run_id, point=manifest.point, shard=manifest.shard)
 
 
-def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:
+def recorded_plan(spec: Spec, folder: RunFolder, build_plan: Callable[[Spec], P]) -> P:
     """Return the plan of a saved spec, with values from the manifest. If nothing was edited, this is the run's plan.
 
     Raises:
         RunError: the manifest is missing or damaged.
     """
-    return _own_plan(spec, folder, _read_manifest(folder), plan_of)
+    return _plan_of_run(spec, folder, _read_manifest(folder), build_plan)
 
 
-def _was_edited(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
-    """Return whether the saved spec and inputs of a run have another identity than the manifest."""
-    return _own_plan(load_spec(folder.spec), folder, manifest, plan_of).identity != manifest.identity
+def _was_edited(folder: RunFolder, manifest: Manifest, build_plan: Callable[[Spec], RunPlan]) -> bool:
+    """Return whether the saved spec and inputs of a run now have another identity than its manifest."""
+    return _plan_of_run(load_spec(folder.spec), folder, manifest, build_plan).identity != manifest.identity
 
 
-def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], P]) -> P:
+def _plan_of_run(spec: Spec, folder: RunFolder, manifest: Manifest, build_plan: Callable[[Spec], P]) -> P:
     """Return the plan of a saved spec with the values that the manifest of its run has recorded."""
     recorded = _with_run_facts(spec, folder, manifest)
-    plan = plan_of(_with_recorded_selection(replace(recorded, recorded_fields={}), manifest))
+    plan = build_plan(_with_recorded_selection(replace(recorded, recorded_fields={}), manifest))
     if plan.identity != manifest.identity:
         # If the run was started from a copy of another run's folder, its identity is that of the copied inputs.
-        copied_plan = plan_of(recorded)
+        copied_plan = build_plan(recorded)
         plan = copied_plan if copied_plan.identity == manifest.identity else plan
     return plan
 
@@ -167,7 +166,7 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
 def with_published_identity(plan: P) -> P:
     """Return the plan of a downloaded run with the identity of the published run.
 
-    Other plans are returned unchanged, and so is the plan of an edited run, because the edited run is another run.
+    Return any other plan unchanged. An edited run is another run, so its plan is returned unchanged too.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:

@@ -1,4 +1,4 @@
-"""The run that a command selects. This module loads fast, because `check` needs it without the code that plays."""
+"""The run that a command selects. This module imports little, because `check` needs it but plays no games."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReplayOf:
 
 
 @dataclass(frozen=True)
-class WhichRun:
+class RunSelection:
     """The selected run of a spec; by default, the run with the spec's own id."""
 
     run_id: str | None = None
@@ -34,9 +34,9 @@ class WhichRun:
     """The run whose answers are replayed, if any."""
 
 
-OWN_RUN = WhichRun()
+OWN_RUN = RunSelection()
 
 
 def is_whole_replay(replay: ReplayOf | None) -> bool:
-    """Return whether all answers are replayed from another run, so that no model is called."""
+    """Return whether a replay has all answers of a run, so that no model is called."""
     return replay is not None and replay.until_round is None

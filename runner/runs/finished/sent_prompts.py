@@ -37,8 +37,8 @@ class SentPrompt:
         return {"round": self.round, "attempts": self.attempts, "body": self.body}
 
 
-def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, only: int | None) -> list[SentPrompt]:
-    """Return the prompts of an agent in a rollout, or only the prompt of the round `only`.
+def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, round_: int | None) -> list[SentPrompt]:
+    """Return the prompts of an agent in a rollout, or only the prompt of the round `round_`.
 
     Each prompt is rendered from the run's folder and compared with the hash of the sent chat in the journal.
 
@@ -52,13 +52,13 @@ def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, onl
         raise UsageError(f"this run has no agent {agent!r}{hint}")
     prompts = list(_prompts(reconstructor, rollout, agents[agent]))
     rounds_called = [prompt.round for prompt in prompts]
-    if only is not None and only not in rounds_called:
+    if round_ is not None and round_ not in rounds_called:
         rounds = comma_join(map(str, rounds_called)) or "none"
         raise UsageError(
-            f"{agent} was not called in round {only} of rollout {rollout.job.rollout_id}; choose one of its rounds: "
-            f"{rounds}"
+            f"{agent} was not called in round {round_} of rollout {rollout.job.rollout_id}; choose one of its "
+            f"rounds: {rounds}"
         )
-    return [prompt for prompt in prompts if only in (None, prompt.round)]
+    return [prompt for prompt in prompts if round_ in (None, prompt.round)]
 
 
 Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
@@ -75,7 +75,7 @@ def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answe
     for request in answered:
         if request.sample.attempt == request.sample.vote == 0:
             chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.record.request)
-    if plan.shape is None:
+    if plan.tree_shape is None:
         job_chats = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
         return [job_chats for _ in rollouts]
     return [_chats_of_branch(plan, rollout, chats) for rollout in rollouts]
@@ -84,7 +84,7 @@ def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answe
 def _chats_of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[ChatMessage]]) -> Chats:
     job, branch_chats = rollout.job, {}
     for round_ in range(len(rollout.rounds) + 1):
-        repeat = _recorded_repeat(plan.shape, job.number, round_)
+        repeat = _recorded_repeat(plan.tree_shape, job.number, round_)
         for agent in plan.spec.protocol.agent_names:
             chat = chats.get(SampleKey(job.datapoint.id, repeat, round_, agent, 0))
             if chat is not None:
@@ -115,7 +115,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
     """Yield the prompt of each round where the agent was called."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
-        repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)
+        repeat = _recorded_repeat(reconstructor.plan.tree_shape, job.number, round_)
         key = SampleKey(job.datapoint.id, repeat, round_, agent.agent_name, 0)
         recorded_request = reconstructor.request_record(key)
         if recorded_request is None:

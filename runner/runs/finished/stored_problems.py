@@ -17,7 +17,7 @@ FILE = "troubles.json"
 
 @dataclass(frozen=True)
 class GameProblem:
-    """A kind of problem, which affects `count` of a total of `of` calls, messages or rollouts."""
+    """A kind of problem, which affects `count` of `of` calls, messages or rollouts. (The fields' names are stored.)"""
 
     kind: str
     count: int
@@ -72,10 +72,10 @@ def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[Part
 
 
 def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
-    """Write the problems to a separate file, or delete this file if there are none.
+    """Write the problems to a file, or delete this file if there are none.
 
-    Every version of nip-run must recompute the same `metrics.json`, but the kinds and texts of problems may change. So
-    problems have a file of their own.
+    The file is not `metrics.json`, which every version of nip-run must recompute without a change, because the kinds
+    and texts of problems may change.
     """
     file = folder.path / FILE
     if problems:

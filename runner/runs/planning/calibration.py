@@ -115,12 +115,12 @@ class CalibrationRun:
         plan, run_id = self._plan_with_games(games, execution), f"measured-{self._run_count}"
         samples: list[_TimeSample] = []
 
-        def watch(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             if progress.jobs and (not samples or progress.jobs > samples[-1].jobs):
                 samples.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
         started = time.perf_counter()
-        run_games(plan, self.results, run_id, RunOptions(watch=watch))
+        run_games(plan, self.results, run_id, RunOptions(on_progress=on_progress))
         return _measured_run(plan.size, samples, started, time.perf_counter(), self.results.run(run_id))
 
     def _plan_with_games(self, games: int, execution: Execution) -> Plan:

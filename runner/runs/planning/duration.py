@@ -19,19 +19,19 @@ from runner.models.prices import price_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.estimate import estimate_costs, sum_by_group
 from runner.rollouts.plan import Plan
-from runner.runs.execution.process import cores_here
+from runner.runs.execution.process import available_cores
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
-from runner.runs.planning.known_games import known_games, planned_words, rates_of
+from runner.runs.planning.expected_games import expected_games, planned_words, rates_of
 from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
 from runner.runs.session.execution_check import check_engine
 from runner.spec.datasets.shards import MAX_SHARDS
 from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 
 Pair = tuple[float, float]
-"""A value for the shortest games and for the longest ones."""
+"""A value for the shortest possible games and for the longest ones."""
 
 ReportStep = Callable[[str], None]
 """Called with a sentence about each step of the measurement before the step starts."""
@@ -41,24 +41,24 @@ MAX_MEASURE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
-class PlayOptions:
+class ForecastOptions:
     """The machines and workers that a forecast assumes."""
 
     workers: int = 1
     shards: int = 1
     cores: int | None = None
     """The number of cores of each machine that plays a shard; None for the number of this machine."""
-    like: str | None = None
+    similar_run: str | None = None
     """A finished run with similar games and servers; None to search for one."""
-    measure: float = SECONDS
+    measure_seconds: float = SECONDS
     """The approximate duration of each measurement in seconds."""
-    start: float = 0.0
+    load_seconds: float = 0.0
     """The seconds for loading the program, the spec and the dataset."""
 
 
 @dataclass(frozen=True)
 class BreakingPoint:
-    """A limit that a larger run would reach."""
+    """A limit that a larger run would reach. `--json` prints the names of the fields."""
 
     what: str
     """A description of the limit."""
@@ -143,29 +143,30 @@ class _Measurements:
         if self.with_workers is None:
             return costs
         used_cores = min(workers, cores)
-        scale = min(self.worker_count, cores_here()) / used_cores  # the measured workers used another number of cores
+        scale = min(self.worker_count, available_cores()) / used_cores  # the measurement used another number of cores
         cores_per_call = self.with_workers.seconds_per_call * scale + server / used_cores
         return replace(costs, cores_per_call=cores_per_call, writer_per_call=self.with_workers.cpu_seconds_per_call)
 
 
 def duration_of(
-    plan: Plan, results: Results, options: PlayOptions, report_step: ReportStep = lambda _: None
+    plan: Plan, results: Results, options: ForecastOptions, report_step: ReportStep = lambda _: None
 ) -> Duration:
     """Play some of a plan's games with `dummy` in a temporary folder, and return a forecast for the whole plan.
 
     Raises:
-        UsageError: an option is out of range, this kind of run cannot be predicted, `like` is not a similar run, or
+        UsageError: an option is out of range, this kind of run cannot be predicted, `similar_run` is not similar, or
             an optional package is missing.
         RunError: the measurement fails, or the files of a run are damaged.
     """
     _check_options(plan, options)
     _check_plan(plan)
-    live = [name for name, settings in used_models(plan).items() if settings.is_called_live]
-    earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
-    mean_games = known_games(plan, earlier)
+    live = [name for name, settings in used_models(plan).items() if settings.calls_server]
+    similar_run = options.similar_run
+    earlier = find_similar_run(plan, results, similar_run) if live or similar_run is not None else None
+    mean_games = expected_games(plan, earlier)
     try:
         with temporary_results(results) as folder:
-            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
+            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure_seconds)
             measured = _measure(calibration, options.workers, live, mean_games[1].use_by_group, report_step)
             if not live and earlier is None:  # the spec itself uses `dummy`, so the measured games are representative
                 played = replace(read_statistics(measured.one_process.folder, plan).games, game_count=plan.size)
@@ -178,7 +179,7 @@ def duration_of(
 
 def _forecast(
     plan: Plan,
-    options: PlayOptions,
+    options: ForecastOptions,
     measured: _Measurements,
     mean_games: tuple[MeanGames, MeanGames],
     earlier: EarlierRun | None,
@@ -187,10 +188,10 @@ def _forecast(
     free_bytes: int,
 ) -> Duration:
     """Return the forecast. `mean_games` are the shortest and the longest game; `is_live`: the plan calls servers."""
-    cores, longest = options.cores or cores_here(), mean_games[1]
+    cores, longest = options.cores or available_cores(), mean_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
-    costs = measured.costs(options.start, options.workers, cores)
+    costs = measured.costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
     one_process, server = measured.one_process, measured.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
@@ -227,7 +228,7 @@ def _measure(
     """
     report_step("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
-    worker_count, with_workers = min(workers, max(cores_here(), 2)), None
+    worker_count, with_workers = min(workers, max(available_cores(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
         report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
@@ -245,7 +246,7 @@ def _measure(
     return _Measurements(calibration.short_run, one_process, with_workers, worker_count, server, live_share)
 
 
-def _check_options(plan: Plan, options: PlayOptions) -> None:
+def _check_options(plan: Plan, options: ForecastOptions) -> None:
     """Check that the options are in range and possible for a plan.
 
     Raises:
@@ -265,9 +266,10 @@ def _check_options(plan: Plan, options: PlayOptions) -> None:
         )
     if options.shards > MAX_SHARDS:
         raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}; use fewer shards")
-    if not 0 < options.measure <= MAX_MEASURE_SECONDS:
+    if not 0 < options.measure_seconds <= MAX_MEASURE_SECONDS:
+        seconds = f"{options.measure_seconds:g}"
         raise UsageError(
-            f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
+            f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {seconds}"
         )
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if options.shards > groups:
@@ -283,7 +285,7 @@ def _check_plan(plan: Plan) -> None:
     Raises:
         UsageError: the plan has trees, debates to judge or batches, or the package of its engine is missing.
     """
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             "cannot predict the duration of trees; plan without them: rollouts.num_responses_per_timestep=null"
         )

@@ -1,7 +1,7 @@
-"""Predicts the duration of a run: each limit allows some number of calls per second, and the lowest number counts.
+"""Predicts the duration of a run. Each limit allows a number of calls per second, and the lowest number counts.
 
 `runs.planning.duration` passes the measurements and uses the predictions. The writer is the main process of a run with
-workers, which writes the run's files.
+workers. It writes the run's files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MeanGames:
     use_by_group: Mapping[str, GroupUse]
     """The use of each model group by a game."""
     steps: float
-    """The number of steps of a game. A step is a group of concurrent calls; it starts when the previous one ends."""
+    """The number of steps of a game. A step is a group of concurrent calls, which start when the previous step ends."""
     wait_seconds: float | None
     """The seconds that a game waits for servers; None if unknown."""
     longest_wait_seconds: float | None
@@ -148,7 +148,7 @@ def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
 
 
 def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
-    """Return the number of such games that can be played within this time."""
+    """Return the number of average games that can be played within this time."""
     return bisect_right(
         range(1, MAX_GAMES),
         seconds,

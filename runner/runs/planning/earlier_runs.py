@@ -44,7 +44,7 @@ steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
-"""The query for the number of games, the mean and longest time that a game waited, and its mean number of steps.
+"""The query for the number of games, the mean and longest time that a game waits, and the mean number of its steps.
 
 A step is a group of concurrent calls: of the speakers of a round, or of the votes of a speaker. Steps follow one
 another, such as two rounds, or an answer and its retry.
@@ -71,10 +71,10 @@ class EarlierRun:
 
 
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
-    """Return the statistics of the run `like` or, if it is None, of a run with similar games.
+    """Return the statistics of the run `like` or, for None, of a run with similar games.
 
-    Prefer the spec's own run if it is finished; otherwise, take the newest run with the same protocol and models. If
-    there is no such run, return None.
+    A run with similar games is the plan's own run, if it is finished, or else the newest run with the same protocol and
+    models. If there is no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.

@@ -29,11 +29,7 @@ turns.
 
 
 def rejudge_specs(
-    folder: RunFolder,
-    overrides: Overrides,
-    verdict: WhichVerdicts,
-    find_run: FindRun,
-    find_component: FindComponent,
+    folder: RunFolder, overrides: Overrides, verdict: WhichVerdicts, find_run: FindRun, find_component: FindComponent
 ) -> list[Spec]:
     """Return the specs that judge a run's debates again: one, or one for each point of a sweep in the overrides.
 

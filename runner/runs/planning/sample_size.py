@@ -3,7 +3,7 @@
 Two systems are compared by the differences of their scores on each group of related datapoints. The variance of these
 differences comes from earlier runs, which are assumed to be representative. Without earlier runs, the largest possible
 variance is used. The variance of two runs depends on their mean difference as in `compare`. If all groups have the same
-score or difference, perhaps by chance, their variance is 0; then one group that differs is added. The number of groups
+score or difference, perhaps by chance, their variance is 0. Then one group that differs is added. The number of groups
 follows from the power formula in `runner.statistics.variance_components`.
 """
 
@@ -71,13 +71,13 @@ class VarianceOfDifference:
     uncertainty: tuple[float, float] | None = None
     """The 95 % confidence interval of the true variance divided by the estimate."""
 
-    def of(self, repeats: int) -> float:
+    def with_repeats(self, repeats: int) -> float:
         """Return the variance with this number of repeats."""
         return self.fixed + self.by_chance / repeats
 
 
 _FactorAt = Callable[[float], float]
-"""Returns the variance of the difference, if its mean has a given size, divided by the variance in the runs."""
+"""Returns a factor for the variance in the earlier runs, if the mean difference has the given size instead."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def sample_size_of(
         raise UsageError("give either the runs for the variance or the run to compare with, not both")
     if len(from_runs) > 2:
         raise UsageError(f"give one or two runs for the variance, not {len(from_runs)}")
-    if plan.shape is not None:
+    if plan.tree_shape is not None:
         raise UsageError(
             "samples of a tree are not independent games; plan without trees: rollouts.num_responses_per_timestep=null"
         )
@@ -167,7 +167,7 @@ def _row(
     step = 1 / (repeats * games_per_group)  # the change of a group's score if one game ends differently
 
     def variance_at(difference: float) -> float:
-        return variance.of(repeats) * factor_at(difference)
+        return variance.with_repeats(repeats) * factor_at(difference)
 
     needed = groups_needed(detect, variance_at(detect), step)
     needed_datapoints = round(needed * (len(dataset) / dataset_groups))

@@ -108,7 +108,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
             await send_concurrently(CALLS)
             seconds.append(clock() - started)
 
-    shared.play(play)
+    shared.run_in_event_loop(play)
     return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
 
 

@@ -1,7 +1,7 @@
 """Finds the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
-Commands pass each plan through `with_original_formats` before they choose the run's folder. Two things can change the
-meaning of a spec between the start of a run and its resumption:
+Commands call `with_original_formats` before they choose the run's folder. Two things can change the meaning of a spec
+between the start of a run and its resumption:
 
 - If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
   change between processes, and nip-run 0.1.0 used the format `openai` for every address.
@@ -25,7 +25,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import RunPlan
 from runner.runs.finished.saved_spec import resolve_saved_spec, with_published_identity, with_recorded_dataset
-from runner.runs.finished.selection import OWN_RUN, ReplayOf, WhichRun
+from runner.runs.finished.selection import OWN_RUN, ReplayOf, RunSelection
 from runner.spec.chat_formats import ChatSettings, default_role, load_saved_formats
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.loader import Spec
@@ -33,16 +33,16 @@ from runner.spec.loader import Spec
 P = TypeVar("P", bound=RunPlan)
 
 MAX_COMBINATIONS = 16
-"""The maximum number of combinations of chat formats to try. The first combination is that of 0.1.0."""
+"""The maximum number of combinations of chat formats to try. The first one has the format of 0.1.0 for all groups."""
 
 
 def with_original_formats(
-    plan: P, results: Results, which: WhichRun = OWN_RUN, *, other_run_ids: Collection[str] = ()
+    plan: P, results: Results, selection: RunSelection = OWN_RUN, *, other_run_ids: Collection[str] = ()
 ) -> tuple[P, str | None]:
     """Return a plan with the chat formats and order of turns that its run, or the run it replays, started with.
 
-    The second value is a note if the spec alone would select another run; otherwise None. Formats that the spec sets,
-    and all formats of a new run, are not changed. `other_run_ids` are the ids of other plans' runs.
+    The second value is a note if the spec alone would select another run; otherwise None. Formats that the spec sets
+    do not change, and neither do the formats of a new run. `other_run_ids` are the ids of the runs of other plans.
 
     Raises:
         UsageError: the spec sets another format than the replayed run has, or the spec is the saved spec of a run but
@@ -50,23 +50,23 @@ def with_original_formats(
         RunError: the spec is the saved spec of a run whose manifest is missing or damaged.
     """
     plan = with_published_identity(plan.with_spec(with_recorded_dataset(plan.spec)))
-    saved_run = resolve_saved_spec(plan, results, plan.with_spec, which)
+    saved_run = resolve_saved_spec(plan, results, plan.with_spec, selection)
     if saved_run is not None:
         return saved_run
-    if which.replay is not None:
-        original = _with_replayed_turn_order(plan, which.replay)
+    if selection.replay is not None:
+        original = _with_replayed_turn_order(plan, selection.replay)
         if original is None:
-            return _with_replayed_formats(plan, which.replay), None
+            return _with_replayed_formats(plan, selection.replay), None
         note = (
-            f"the replay of run {which.replay.run.name} uses {_turn_order_override(original.spec)}, because the run "
-            "started with this value"
+            f"the replay of run {selection.replay.run.name} uses {_turn_order_override(original.spec)}, because the "
+            "run started with this value"
         )
-        return _with_replayed_formats(original, which.replay), note
-    if which.again or _has_started(plan, results, which.run_id):
+        return _with_replayed_formats(original, selection.replay), note
+    if selection.again or _has_started(plan, results, selection.run_id):
         return plan, None
     for candidate, (original_settings, current_settings) in _possible_original_plans(plan):
-        if candidate.run_id not in other_run_ids and _has_started(candidate, results, which.run_id):
-            run_id = which.run_id or candidate.run_id
+        if candidate.run_id not in other_run_ids and _has_started(candidate, results, selection.run_id):
+            run_id = selection.run_id or candidate.run_id
             note = (
                 f"run {run_id} started with {original_settings} and resumes with this value. A new run of this spec "
                 f"would have {current_settings}"
@@ -96,7 +96,7 @@ def _with_0_1_0_turn_order(spec: Spec) -> Spec | None:
 
 
 def _with_replayed_turn_order(plan: P, replay: ReplayOf) -> P | None:
-    """Return the plan with the replayed run's order of turns; None if it has this order already or sets an order."""
+    """Return the plan with the replayed run's order of turns; None if the plan has or sets its order already."""
     reordered_spec, spec_path = _with_0_1_0_turn_order(plan.spec), RunFolder(replay.run).spec
     if reordered_spec is None or not spec_path.is_file():
         return None
@@ -176,7 +176,7 @@ def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
 
 
 def _has_started(plan: RunPlan, results: Results, run_id: str | None) -> bool:
-    """Return whether the results have a started run of this plan, under this id or the plan's own."""
+    """Return whether the results have a started run of this plan, with this id or, for None, the plan's own id."""
     folder = results.run(run_id or plan.run_id)
     if plan.spec.shard is not None:
         parts = (part for _, part in folder.started_parts() if part.damage() is None)
@@ -188,7 +188,7 @@ def _has_started(plan: RunPlan, results: Results, run_id: str | None) -> bool:
 
 
 def _describe_difference(spec: Spec, original: Spec, formats: Mapping[str, ChatFormat]) -> tuple[str, str]:
-    """Describe the settings of the original spec, and the current ones with how to start a run with them."""
+    """Describe the original settings, then the current ones and how to start a run with the current ones."""
     models = spec.experiment.models
     differing = [group for group, format_ in formats.items() if models[group].chat_format != format_]
     original_settings = [f"models.{group}.chat_format={formats[group]}" for group in differing]

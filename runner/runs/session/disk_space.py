@@ -11,7 +11,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 
 TABLE_COPIES = 2
-"""The number of copies of an answer in the tables while games are played: one as a call, one as a message."""
+"""The number of copies of an answer in the tables: one as a call, one as a message."""
 
 
 def check_disk_space(plan: Plan, folder: RunFolder) -> None:

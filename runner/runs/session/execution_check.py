@@ -11,7 +11,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.spec.experiment import Execution
 
 _RAY_JOB_FOLDER = ("runtime_resources", "working_dir_files")
-"""The end of the path under which a Ray session unpacks the working folders of its jobs."""
+"""The last two folders of the path where a Ray session unpacks the working folders of its jobs."""
 
 
 def check_engine(execution: Execution) -> None:
@@ -42,7 +42,7 @@ def check_results_are_permanent(results: Results) -> None:
 
 @contextmanager
 def shared_engine(executions: Iterable[Execution]) -> Iterator[None]:
-    """Keep the Ray connection of the first run in this block open for the runs after it, until the block ends."""
+    """Keep the Ray connection that the first run in this block opens, so that the runs after it can use it."""
     if all(execution.engine != "ray" for execution in executions):
         yield
         return

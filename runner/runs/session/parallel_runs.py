@@ -20,7 +20,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.engine import grace_seconds_after
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import load_baseline
-from runner.runs.execution.process import interruptible, interruption
+from runner.runs.execution.process import interrupted_error, interruptible
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, open_session, recording_failure
@@ -57,11 +57,11 @@ def run_together(runs: Sequence[GamesRun], results: Results, on_finish: OnFinish
     player = _ParallelPlayer(runs, results, shared, on_finish)
     with interruptible(runs[0].run_id):
         try:
-            shared.play(player.play)
+            shared.run_in_event_loop(player.play)
         except KeyboardInterrupt:
-            if not shared.stop.stopping:
+            if not shared.stop.is_stopping:
                 raise  # interrupted before anything was played
-    player.check()
+    player.finish()
 
 
 class _ParallelPlayer:
@@ -80,21 +80,21 @@ class _ParallelPlayer:
         self._reported_count = 0
         self._first_error: BaseException | None = None
         """The error of the run that failed first."""
-        self._positions_in_use: list[int] = []
+        self._locked_positions: list[int] = []
         """The positions of the runs that another process had locked."""
         self._stopped_ids: list[str] = []
         """The ids of the runs that were stopped."""
-        self._interrupted_error = interruption(runs[0].run_id)
+        self._interrupted_error = interrupted_error(runs[0].run_id)
         """The error to raise if a signal stopped exactly one run."""
         self._notes: dict[str, None] = {}
         """The notes of all stopped runs, without repetitions."""
         self._progress = asyncio.Event()
         """Set when a run has ended or started its first game, a slot is free, or the runs are stopping."""
-        self._slots.set_on_change(self._progress)
-        shared.stop.set_on_stop(self._progress)
+        self._slots.notify_on_change(self._progress)
+        shared.stop.notify_on_stop(self._progress)
 
     async def play(self) -> None:
-        """Play all runs. Errors are only stored; `check` raises them."""
+        """Play all runs. Errors are only stored, and `finish` raises one of them."""
         try:
             for position in range(len(self._runs)):
                 while not (self._must_not_start(position) or self._can_start_another()):
@@ -102,7 +102,7 @@ class _ParallelPlayer:
                 if not self._must_not_start(position):
                     self._tasks[position] = asyncio.create_task(self._play_one(position))
             await self._wait_for_all()
-            for position in self._positions_in_use:
+            for position in self._locked_positions:
                 if not self._must_not_start(position):
                     self._tasks[position] = asyncio.create_task(self._play_one(position, is_last_try=True))
             await self._wait_for_all()
@@ -111,8 +111,8 @@ class _ParallelPlayer:
         finally:
             await cancel_all(self._tasks.values())
 
-    def check(self) -> None:
-        """Call `on_finish` for the remaining finished runs, and raise the error that stopped the runs.
+    def finish(self) -> None:
+        """Call `on_finish` for the remaining finished runs, and raise the error that stopped the runs, if any.
 
         Raises:
             NipRunError: see `run_together`.
@@ -130,8 +130,8 @@ class _ParallelPlayer:
             raise Interrupted(message).with_notes(self._notes)
         if self._stopped_ids:
             raise self._interrupted_error
-        if self._shared.stop.stopping:
-            raise interruption(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
+        if self._shared.stop.is_stopping:
+            raise interrupted_error(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
     async def _wait_for_all(self) -> None:
         while not all(task.done() for task in self._tasks.values()):
@@ -144,21 +144,21 @@ class _ParallelPlayer:
     def _must_not_start(self, position: int) -> bool:
         """Return whether a waiting run must not start, because all runs are stopping or its budget is exhausted."""
         budget = self._runs[position].options.budget
-        return self._shared.stop.stopping or (budget is not None and budget.is_exhausted)
+        return self._shared.stop.is_stopping or (budget is not None and budget.is_exhausted)
 
     def _can_start_another(self) -> bool:
         """Return whether the next run can start: all unfinished runs have started games, and a slot is still free."""
         unfinished = [position for position, task in self._tasks.items() if not task.done()]
-        all_have_started_games = all(self._slots.has_started(position) for position in unfinished)
+        all_have_started_games = all(self._slots.has_run_started(position) for position in unfinished)
         return len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free
 
     async def _play_one(self, position: int, *, is_last_try: bool = False) -> None:
-        """Play one run and store its result, or the error for `check`. A run that is in use is tried again later."""
+        """Play one run, and store its result or error. A run that another process has locked is tried again later."""
         run = self._runs[position]
         try:
-            result = await self._result(position, run, is_last_try=is_last_try)
+            result = await self._play_unless_locked(position, run, is_last_try=is_last_try)
             if result is None:
-                self._positions_in_use.append(position)
+                self._locked_positions.append(position)
                 return
             self._unreported[position] = result
             while self._reported_count in self._unreported:
@@ -167,14 +167,14 @@ class _ParallelPlayer:
         except (Interrupted, asyncio.CancelledError) as error:
             self._stopped_ids.append(run.run_id)
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))
-            self._interrupted_error = error if isinstance(error, Interrupted) else interruption(run.run_id)
-        except BaseException as error:  # noqa: BLE001 - `check` raises it
+            self._interrupted_error = error if isinstance(error, Interrupted) else interrupted_error(run.run_id)
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it
             self._fail(run, error)
         finally:
             self._progress.set()
 
-    async def _result(self, position: int, run: GamesRun, *, is_last_try: bool) -> FinishedRun | None:
-        """Play a run and return its result; None if another process has locked the run and this is not the last try."""
+    async def _play_unless_locked(self, position: int, run: GamesRun, *, is_last_try: bool) -> FinishedRun | None:
+        """Play a run and return its result; None if another process has locked the run, except for the last try."""
         results = self._results
         baseline = load_baseline(run.plan, results, run.run_id)
         with ExitStack() as locks:
@@ -203,7 +203,7 @@ class _ParallelPlayer:
             return
         self._first_error = error
         if isinstance(error, BudgetExhausted):
-            return  # the budget itself stops the runs that share it, and the other runs are played
+            return  # the budget stops the runs that share it, and the other runs go on
         self._shared.stop.stop()
         asyncio.get_running_loop().call_later(grace_seconds_after(error), self._cancel)
 

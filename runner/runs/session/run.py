@@ -28,16 +28,16 @@ from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, Trai
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_initial_files
-from runner.results.spec_changes import compare_sizes, is_unchanged
+from runner.results.spec_changes import compare_sizes, has_same_spec
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.rollouts.transcript import RolloutTranscript
-from runner.runs.execution.accounting import Watch
+from runner.runs.execution.accounting import OnProgress
 from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import check_shards
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.debates import check_debates
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
@@ -57,8 +57,8 @@ class RunOptions:
     budget: Budget | None = None
     """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
     holds_lock: bool = False
-    """Whether the caller holds the run's lock, for example to count the run's spending into a shared budget."""
-    watch: Watch | None = None
+    """Whether the caller has locked the run, for example to count the run's spending in a shared budget."""
+    on_progress: OnProgress | None = None
     """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
     """Called with each finished rollout, in the order of the plan."""
@@ -145,11 +145,11 @@ def open_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
-    budget = options.budget or open_budget(plan.limited_experiment.budget, lambda: spending(plan, folder))
+    budget = options.budget or open_budget(plan.shard_experiment.budget, lambda: max_spending(plan, folder))
     session = Session(
         plan, folder, manifest, shared,
-        run_position=run_position, budget=budget, replay=replay, watch=options.watch, on_rollout=options.on_rollout,
-        baseline=baseline,
+        run_position=run_position, budget=budget, replay=replay, baseline=baseline, on_progress=options.on_progress,
+        on_rollout=options.on_rollout,
     )  # fmt: skip
     session.notes.extend(size_notes)
     return session
@@ -165,7 +165,7 @@ def _merged_result(folder: RunFolder) -> FinishedRun:
         raise DamagedRunError(
             f"{folder.path} has lost its metrics or tables; nip-run merge {folder.run_id} rebuilds them for free"
         )
-    return FinishedRun.opened(folder)
+    return FinishedRun.from_folder(folder)
 
 
 def _finished_result(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> FinishedRun:
@@ -184,7 +184,7 @@ def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Resul
 
 
 def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
-    """Check that a command that is not the training run's may play a run's remaining games, and return notes.
+    """Check that a benchmark may play the remaining games of this run, and return notes.
 
     Raises:
         RunDirectoryError: the run is a part of a training run.
@@ -199,7 +199,7 @@ def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, result
 
 
 def write_run_files(plan: Plan, folder: RunFolder) -> None:
-    """Write the spec and inputs of a run to its folder, if they are not there yet."""
+    """Write the spec and inputs of a run to its folder, if they are missing."""
     _mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
         write_initial_files(plan.spec, folder)
@@ -207,7 +207,7 @@ def write_run_files(plan: Plan, folder: RunFolder) -> None:
 
 
 def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> Budget | None:
-    """Return a budget that includes a run's spending so far, which `spent` computes; None if there is no limit."""
+    """Return a budget that includes a run's spending so far, the result of `spent`; None if there is no limit."""
     if not settings.limited:
         return None
     budget = Budget(settings)
@@ -218,16 +218,16 @@ def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> B
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
     """Return whether a run has all files and games of the plan, and has not lost too many games in transport.
 
-    The status alone is not enough: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
+    The status alone is not enough: in 0.1.0, which had no limit, a run with lost games was always `done`.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
     is_done = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
-    return is_done and has_outputs(folder) and is_unchanged(folder, manifest, plan)
+    return is_done and has_outputs(folder) and has_same_spec(folder, manifest, plan)
 
 
 def has_outputs(folder: RunFolder) -> bool:
-    """Return whether a run's metrics and all its tables are there."""
+    """Return whether a run has its metrics and all its tables."""
     return folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
 
 
@@ -331,8 +331,8 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
     except NipRunError as error:
         error.with_notes(f"note: {line}" for line in session.notes)
         # If the folder is gone, the leaderboard may be gone too, or belong to other results.
-        is_there = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
-        if is_there and session.plan.shard is None:
+        has_folder = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
+        if has_folder and session.plan.shard is None:
             results.board.append_unfinished(session.folder)
         raise
 

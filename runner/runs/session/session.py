@@ -29,12 +29,12 @@ from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
-from runner.runs.execution.accounting import Accounting, Watch
+from runner.runs.execution.accounting import Accounting, OnProgress
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
-from runner.runs.execution.process import cores_here, interruption, log_to, wait_for_signals
+from runner.runs.execution.process import available_cores, handle_signals, interrupted_error, log_to
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
-from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
+from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
 from runner.runs.execution.wiring import ModelLayers, Wiring
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
@@ -64,7 +64,7 @@ class Session:
         run_position: int = 0,
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
-        watch: Watch | None = None,
+        on_progress: OnProgress | None = None,
         on_rollout: Callable[[RolloutTranscript], None] | None = None,
         baseline: BaselineScores | None = None,
         recorded_only: bool = False,
@@ -79,22 +79,23 @@ class Session:
         self._on_rollout = on_rollout
         self.notes: list[str] = []
         self.lost: str | None = None
-        """A description of the games that ended because calls failed, if they are more than the spec allows."""
-        if plan.shape is not None and manifest.parent_run_id is None:
+        """A description of the games lost in transport, if they are more than the spec allows."""
+        if plan.tree_shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else StoppingDecision(plan, rule, baseline)
+        self._stopping_decision = None if rule is None else StoppingDecision(plan, rule, baseline)
         if baseline is not None:
             self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.create_child()
         costs = run_costs(plan)
-        self._accounting = Accounting(plan, costs, watch)
+        self._accounting = Accounting(plan, costs, on_progress)
         self._wiring = Wiring(
             plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
-        self._context = copy_context()
+        self._log_context = copy_context()
+        """The context whose log messages go to the run's log."""
         self._earlier_manifest: Manifest | None = None
-        """The manifest at the start of this session; None if there was none."""
+        """The manifest at the start of this session; None for a new run."""
 
     async def play(self) -> None:
         """Play the remaining games, then write all files.
@@ -110,12 +111,12 @@ class Session:
         self._shared.runs_in_progress.append(self)
         try:
             with log_to(self.folder.log):
-                self._context = copy_context()
+                self._log_context = copy_context()
                 await self._play()
         except (Stopped, asyncio.CancelledError):
             if self.manifest.status == Status.RUNNING:  # any other status was set after all files were written
                 self._write_unfinished_manifest(Status.INTERRUPTED)
-            raise interruption(self.folder.run_id) from None
+            raise interrupted_error(self.folder.run_id) from None
         except FolderGoneError:
             raise  # without writing to the path, which may belong to another folder now
         except Exception as error:
@@ -137,11 +138,11 @@ class Session:
         """Play the remaining games in a new event loop, then write all files.
 
         Raises:
-            NipRunError: see `play`; also `Interrupted` if a signal arrived after everything was written.
+            NipRunError: see `play`. A signal raises `Interrupted` even if it arrives after everything was written.
         """
-        self._shared.play(self.play)
-        if self._shared.stop.stopping:
-            raise interruption(self.folder.run_id)
+        self._shared.run_in_event_loop(self.play)
+        if self._shared.stop.is_stopping:
+            raise interrupted_error(self.folder.run_id)
 
     def result(self) -> FinishedRun:
         """Return the result of the run after `play` has returned."""
@@ -154,7 +155,7 @@ class Session:
 
     def report_stopping(self, message: str) -> None:
         """Report to the progress callback and in the run's log that the run is stopping."""
-        self._context.run(self._accounting.warn, "signal", message)
+        self._log_context.run(self._accounting.warn, "signal", message)
 
     def _write_unfinished_manifest(self, status: Status, error: Exception | None = None) -> None:
         """Write the manifest of a run that did not finish."""
@@ -168,24 +169,24 @@ class Session:
         """Play the remaining games in this process or with workers, and write the run's files."""
         if self._wiring.is_live:
             check_disk_space(self.plan, self.folder)
-        workers = self._workers()
+        workers = self._worker_count()
         if workers is not None:
             from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
-            makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with open_scheduler(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
-                cores = min(workers, cores_here())
-                await self._play_all(scheduler, journal.check_there, lambda: journal.records, cores)
+            sends_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
+            async with open_scheduler(self._wiring, workers, sends_outputs=sends_outputs) as (scheduler, journal):
+                cores = min(workers, available_cores())
+                await self._play_all(scheduler, journal.check_not_moved, lambda: journal.records, cores)
             return
         async with self._wiring.open_layers() as layers:
 
             def check_after_games() -> None:
-                layers.check_answered()
+                layers.check_groups_answered()
                 layers.check_folder()
 
-            await self._play_all(self._engine(layers), check_after_games, layers.count_records)
+            await self._play_all(self._create_engine(layers), check_after_games, layers.count_records)
 
-    def _workers(self) -> int | None:
+    def _worker_count(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
@@ -196,15 +197,15 @@ class Session:
                 self.notes.append(f"a replay is played by one process, so execution.{key} is ignored")
             return None
         workers = min(execution.count, self._concurrency())
-        if execution.engine == "processes" and workers > (cores := cores_here()):
+        if execution.engine == "processes" and workers > (cores := available_cores()):
             self.notes.append(
                 f"{workers} worker processes share {counted(cores, 'core')}; execution.processes={cores} is as fast"
             )
         return None if execution.engine == "processes" and workers == 1 else workers
 
-    def _engine(self, layers: ModelLayers) -> Engine:
+    def _create_engine(self, layers: ModelLayers) -> Engine:
         """Return the engine that plays the games in this process."""
-        return Engine.of_plan(
+        return Engine.from_plan(
             self.plan,
             layers.complete,
             failed_calls=layers.failed_calls,
@@ -220,8 +221,8 @@ class Session:
     ) -> None:
         """Play all games and write the run's files, with up to `cores` cores for the tables.
 
-        `check_after_games` checks the run after all games have ended, and raises an error if the run must fail.
-        `count_records` returns the number of records in the journal.
+        `check_after_games` raises an error if the run must fail although all games have ended. `count_records` returns
+        the number of records in the journal.
         """
         sinks = RolloutSinks(self.plan, self.folder)
         try:
@@ -238,27 +239,27 @@ class Session:
 
         def write(finished: FinishedJob) -> None:
             self._write(finished, sinks)
-            if self._decision is not None:
+            if self._stopping_decision is not None:
                 assert isinstance(finished, Sequence), "with `until`, workers send rollouts"
-                if self._decision.add(finished):
+                if self._stopping_decision.add(finished):
                     order_buffer.end()
                     self._stop.stop()
-                order_buffer.window = self._decision.ahead(concurrency)
+                order_buffer.window = self._stopping_decision.max_games_ahead(concurrency)
 
         # The window is the number of games that may be played ahead of the first unfinished one.
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
-        window = window if self._decision is None else self._decision.ahead(concurrency)
-        order_buffer = PlanOrderBuffer(write, window, sinks.unsealed_folder)
+        window = window if self._stopping_decision is None else self._stopping_decision.max_games_ahead(concurrency)
+        order_buffer = PlanOrderBuffer(write, window, sinks.rows_folder)
         if self._is_batched and self._shared.slots is not None:
-            self._shared.slots.mark_started(self._run_position)
+            self._shared.slots.mark_run_started(self._run_position)
         with closing(order_buffer):
             try:
                 await player.play_all(self.plan.jobs(), order_buffer, concurrency)
             except _GAME_ENDING_ERRORS:
-                if not order_buffer.ended:
+                if not order_buffer.has_ended:
                     raise
-            await wait_for_signals()
-            if not order_buffer.ended:
+            await handle_signals()
+            if not order_buffer.has_ended:
                 self._stop.check()
             check_after_games()
 
@@ -269,7 +270,7 @@ class Session:
             for worker_rollout in finished.rollouts:
                 sinks.put(worker_rollout.output)
                 accounting.count(worker_rollout.counted)
-                accounting.problems.add_problem_free(*worker_rollout.problem_free_counts)
+                accounting.problems.add_rollout_without_problems(*worker_rollout.answer_and_message_counts)
         else:
             assert isinstance(finished, Sequence)
             for rollout in finished:
@@ -281,12 +282,12 @@ class Session:
         accounting.end_job()
 
     def _concurrency(self) -> int:
-        """Return how many games are played concurrently."""
-        if self._decision is None and self._is_batched:
+        """Return the number of games to play concurrently."""
+        if self._stopping_decision is None and self._is_batched:
             return self.plan.size
-        if self._decision is not None and is_whole_replay(self._wiring.replay):
+        if self._stopping_decision is not None and is_whole_replay(self._wiring.replay):
             return 1  # the replayed run has no answers for games after the one where it stopped
-        return min(self.plan.limited_experiment.rollouts.concurrency, self.plan.size)
+        return min(self.plan.shard_experiment.rollouts.concurrency, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
@@ -297,17 +298,17 @@ class Session:
     def _finish(self, sinks: RolloutSinks, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
-        self.notes.extend(sinks.finish(self._decision))
+        self.notes.extend(sinks.finish(self._stopping_decision))
         store_problems(self.folder, accounting.problems.all_problems())
         self._note_problems()
         self.lost = accounting.describe_loss()
-        spent = spending(self.plan, self.folder)
+        spent = max_spending(self.plan, self.folder)
         counts = accounting.final_counts(spent)
         earlier = self._earlier_manifest
         if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:
             # Nothing new was played. Keep the recorded cost, because prices may have changed since.
             counts |= {"cost_usd": earlier.cost_usd, "cost_usd_at_most": earlier.cost_usd_at_most}
-        if self._decision is not None and self._decision.decided:
+        if self._stopping_decision is not None and self._stopping_decision.decided:
             extra = spent.completions - counts["completions"]
             if extra > 0:
                 answers = "1 answer" if extra == 1 else f"{extra:,} answers"

@@ -54,7 +54,7 @@ def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Seque
 
 
 def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not fit the majority of the parts. `member` is one part of the majority."""
+    """Return why a part does not belong to the majority of the parts. `member` is one part of the majority."""
     if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
@@ -77,9 +77,9 @@ def _check_numbers(members: Sequence[ShardPart], shard_count: int, parts: Sequen
         by_number.setdefault(part.shard.number, []).append(part)
     for number, same_number in sorted(by_number.items()):
         if len(same_number) > 1:
-            places = comma_join([str(part.folder.path) for part in same_number])
+            paths = comma_join([str(part.folder.path) for part in same_number])
             shard = f"shard {number}/{shard_count}"
-            yield f"{shard} exists {len(same_number)} times: {places}; leave out all of them except one"
+            yield f"{shard} exists {len(same_number)} times: {paths}; leave out all of them except one"
     missing = [number for number in range(1, shard_count + 1) if number not in by_number]
     if missing:
         listed = ", ".join(f"{number}/{shard_count}" for number in missing[:_MAX_LISTED])

@@ -50,11 +50,7 @@ PIECE_BYTES = 4 << 20
 
 
 def merge(
-    run_id: str,
-    results: Results,
-    other_parts: Sequence[RunFolder] = (),
-    *,
-    wait_seconds: float = 0.0,
+    run_id: str, results: Results, other_parts: Sequence[RunFolder] = (), *, wait_seconds: float = 0.0
 ) -> FinishedRun:
     """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
 
@@ -72,7 +68,7 @@ def merge(
         check_parts(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
-            return _merged_already(run, results)
+            return _result_of_merged_run(run, results)
         folders = {
             folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *other_parts)
         }
@@ -89,7 +85,7 @@ def merge(
     return result
 
 
-def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
+def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
     manifest = run.manifest()
     if not (run.parts / MERGED).is_file():
         raise RunDirectoryError(
@@ -101,7 +97,7 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
         return rebuild_outputs(run, results)
     if manifest.status in PLAYED:
         results.board.append_missing(run)
-    return FinishedRun.opened(run)
+    return FinishedRun.from_folder(run)
 
 
 def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
@@ -120,7 +116,7 @@ class _Merge:
     def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
         self._run, self._parts = run, parts
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
-        """The part that started first. The merged run takes the values that are fixed at a run's start from it."""
+        """The part that started first. It has the values of the merged run that are fixed at a run's start."""
         self._staged = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
@@ -143,7 +139,7 @@ class _Merge:
         self._copy_inputs(plan)
         finished_at = max(part.manifest.finished_at or "" for part in self._parts)
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
-        result = FinishedRun.opened(self._run)
+        result = FinishedRun.from_folder(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
 
     def _plan(self) -> Plan:
@@ -201,9 +197,9 @@ class _Merge:
         first = self._first.folder.path
         self._run.make("inputs")
         for path in _files(first / "inputs"):
-            inside = path.relative_to(first)
-            self._run.make(*inside.parts[:-1])
-            _copy(path, self._run.path / inside)
+            relative_path = path.relative_to(first)
+            self._run.make(*relative_path.parts[:-1])
+            _copy(path, self._run.path / relative_path)
         if (first / MARKER).is_file():
             _copy(first / MARKER, self._run.path / MARKER)
         if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes

@@ -39,7 +39,7 @@ class SocketChannel(asyncio.Protocol):
 
     @classmethod
     async def open(cls, end: socket.socket, receive: Receive, on_close: Callable[[], None]) -> SocketChannel:
-        """Open a channel on one end of a socket pair, and close this end with the channel.
+        """Open a channel on one end of a socket pair. Closing the channel closes this end.
 
         `on_close` is called once, after either side has closed the channel.
         """

@@ -15,7 +15,7 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
-"""A worker is killed after this many silent checks in a row: longer than rendering the longest prompts takes."""
+"""A worker is killed after this many silent checks in a row. Rendering the longest prompts takes less time."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
 """The same limit while the run is stopping. It is lower, because a person may be waiting."""
@@ -51,7 +51,7 @@ class HeartbeatMonitor:
             slot.silent_checks = 0
             return
         slot.silent_checks += 1
-        if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
+        if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.is_stopping else SILENT_CHECKS):
             return
         what_happened = f"sent nothing for {slot.silent_checks * self._interval_seconds:.0f} s and was killed"
         slot.silent_checks = 0

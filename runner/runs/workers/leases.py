@@ -1,7 +1,8 @@
-"""Chooses the next game for each worker, and computes the key by which the records of a game are found.
+"""Chooses the next game for each worker, and computes the keys that group the journal's records by game.
 
 The writer (the main process) leases each game to one worker, with the game's records in the journal. Each worker fills
-a slot. If the worker dies, its games are returned here, and a new worker takes over the slot.
+a slot. If the worker dies, its games are returned here, and a new worker takes over the slot. A suspect is a game that
+several workers played when they died. A worker plays it alone, to find out whether the game kills workers.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 
 SUSPECT_DEATHS = 3
-"""After this many deaths of workers that played a game, the next worker plays only this game, to test it."""
+"""The number of deaths of workers that makes the game they played a suspect."""
 
 MAX_DEATHS_ALONE = 2
 """After this many deaths of workers that played only one game, the run ends with an error that names the game."""
 
 
 GameKey = tuple[object, ...]
-"""The key of a game or tree; if games share calls, all games of a datapoint have the same key."""
+"""The key of a game or tree. If games share calls, all games of a datapoint have the same key."""
 
 
 def game_key_of_sample(plan: Plan, datapoint: str, repeat: int) -> GameKey:
     """Return the key of the game that a sample (an answer of the run) belongs to."""
-    if plan.shares_between_games:
+    if plan.games_share_calls:
         return (datapoint,)
     variants = len(plan.variants)
-    branches = 1 if plan.shape is None else plan.shape.branches
+    branches = 1 if plan.tree_shape is None else plan.tree_shape.branches
     return datapoint, repeat // variants // branches, repeat % variants
 
 
@@ -53,7 +54,7 @@ class LeasedGame:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the game may be the cause of the deaths, so that a worker must play it alone."""
+        """Whether the game may have killed the workers that played it."""
         return self.deaths >= SUSPECT_DEATHS
 
 
@@ -68,12 +69,12 @@ class LeaseBook:
         """Prepare to lease `jobs`. `has_room` returns whether the game with this index may start now."""
         self._jobs, self._has_room = jobs, has_room
         self._by_datapoint = by_datapoint
-        self._next_new: Job | None = next(jobs, None)
+        self._next_job: Job | None = next(jobs, None)
         """The first game of the plan that was not leased yet; None if there is none."""
         self._returned: list[LeasedGame] = []
         """The games that were returned, as a heap."""
         self._suspects: list[LeasedGame] = []
-        """The games that were returned and that a worker must play alone."""
+        """The returned games that a worker must play alone."""
         self._slot_by_datapoint: dict[str, int] = {}
         """The slot of each datapoint, if the datapoint has one."""
         self._queues: list[list[LeasedGame]] = [[] for _ in range(slots)]
@@ -82,16 +83,16 @@ class LeaseBook:
     @property
     def is_empty(self) -> bool:
         """Whether no game is left to lease."""
-        return self._next_new is None and not any((self._returned, self._suspects, *self._queues))
+        return self._next_job is None and not any((self._returned, self._suspects, *self._queues))
 
-    def next_for(self, slot: int) -> LeasedGame | None:
+    def next_game_for(self, slot: int) -> LeasedGame | None:
         """Remove and return the next game for a slot; None if no game may start in it at the moment."""
         if not self._by_datapoint:
-            return heapq.heappop(self._returned) if self._returned else self._take_new()
+            return heapq.heappop(self._returned) if self._returned else self._take_new_game()
         while self._returned:
             self._add_to_queue(heapq.heappop(self._returned), slot)
         while not self._queues[slot]:
-            game = self._take_new()
+            game = self._take_new_game()
             if game is None:
                 return None
             self._add_to_queue(game, slot)
@@ -103,7 +104,7 @@ class LeaseBook:
         heapq.heappush(self._queues[slot], game)
 
     def next_suspect_for(self, slot: int) -> LeasedGame | None:
-        """Remove and return a game that the slot must play alone; None if there is none."""
+        """Remove and return a suspect for a slot; None if there is none."""
         suspect = self._next_suspect(slot)
         if suspect is not None:
             self._suspects.remove(suspect)
@@ -111,8 +112,8 @@ class LeaseBook:
                 self._slot_by_datapoint[suspect.job.datapoint.id] = slot
         return suspect
 
-    def has_suspects(self, slot: int) -> bool:
-        """Return whether there is a game that the slot must play alone."""
+    def has_suspect_for(self, slot: int) -> bool:
+        """Return whether there is a suspect for a slot."""
         return self._next_suspect(slot) is not None
 
     def _next_suspect(self, slot: int) -> LeasedGame | None:
@@ -120,12 +121,12 @@ class LeaseBook:
         candidates = (game for game in self._suspects if slot_by_datapoint.get(game.job.datapoint.id, slot) == slot)
         return min(candidates, default=None)
 
-    def _take_new(self) -> LeasedGame | None:
+    def _take_new_game(self) -> LeasedGame | None:
         """Remove and return the next new game; None if no new game is left, or the next one may not start yet."""
-        job = self._next_new
+        job = self._next_job
         if job is None or not self._has_room(job.index):
             return None
-        self._next_new = next(self._jobs, None)
+        self._next_job = next(self._jobs, None)
         return LeasedGame(job)
 
     def return_game(self, game: LeasedGame) -> None:

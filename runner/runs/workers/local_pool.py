@@ -33,10 +33,10 @@ _PROGRAM = (
 """The program of a worker. It ignores SIGINT and SIGTERM, because the writer handles them and ends its workers."""
 
 _OPEN_FILES = 3
-"""The number of files that the writer opens for a worker: both ends of the socket (one only briefly), and stderr."""
+"""The number of files that the writer opens for a worker: both ends of the socket, and stderr."""
 
 _STDERR_BYTES = 2000
-"""The last line of stderr is searched in this number of bytes at its end."""
+"""The number of bytes at the end of stderr where its last line is searched."""
 
 
 class LocalPool:
@@ -94,7 +94,7 @@ class LocalWorker:
             self._channel.send(message)
 
     def _on_disconnect(self) -> None:
-        """Report the exit of the process: its socket is closed, so it has ended or is about to end."""
+        """Start to report the exit of the process. Its socket is closed, so it has ended or is about to end."""
         self._channel = None
         if self._on_exit is not None:
             self._exit_task = asyncio.create_task(self._report_exit())

@@ -39,10 +39,11 @@ class Start:
     run_id: str
     is_bound: bool
     """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
-    is_durable: bool
-    """Whether answers cost something, so that a game must wait until its answer is on disk."""
+    answers_cost_money: bool
+    """Whether a provider charges for answers. A game must then wait until its answer is on disk."""
     is_budgeted: bool
-    makes_outputs: bool
+    """Whether the run has a budget."""
+    sends_outputs: bool
     """Whether workers send the outputs of games (`WorkerGame`) instead of rollouts."""
     answered_groups: frozenset[str]
     """The model groups whose servers have answered at least once."""
@@ -51,7 +52,7 @@ class Start:
     adapters: Mapping[str, str]
     """The paths of the models that are LoRA adapters, for servers that must load them."""
     journal_id: str | None = None
-    """The number of the journal, which the cache stores with each answer."""
+    """The id of the journal, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):
@@ -92,7 +93,7 @@ class GroupsAnswered(NamedTuple):
     groups: frozenset[str]
 
 
-class Drain(NamedTuple):
+class FinalReportRequest(NamedTuple):
     """The order to report everything that remains and then to end. The writer sends it after all games have ended."""
 
 
@@ -139,15 +140,16 @@ class PermitRequested(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A granted call has ended: with an answer of the cost `charge`, or with a failure."""
+    """A granted call has ended with an answer or a failure."""
 
     number: int
     charge: UsageTotals | None
+    """The cost of the answer."""
     failure: RemoteError | None = None
 
 
 class CallAbandoned(NamedTuple):
-    """The worker no longer waits for a call that it had requested or made."""
+    """The worker has canceled a call that it had requested or made."""
 
     number: int
 
@@ -233,7 +235,7 @@ class RateLimitsReported(NamedTuple):
     headers: Mapping[str, str]
 
 
-class Drained(NamedTuple):
-    """The worker has reported everything. `failure` is the error of a check after all games, if the check failed."""
+class FinalReport(NamedTuple):
+    """The worker has reported everything. `failure` is set if a provider refused every call of a model group."""
 
     failure: RemoteError | None

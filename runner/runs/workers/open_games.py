@@ -35,11 +35,12 @@ class OpenGames:
             if "sample" in record:
                 key = game_key_of_sample(self._plan, *record["sample"][:2])
                 self._offsets.setdefault(key, []).append(offset)
+                # A record with "of" has no answer of its own. It refers to another record's answer.
                 if record["kind"] == CallRecord.KIND and "of" not in record:
                     self.answered_groups.add(self._plan.group_of(SampleKey(*record["sample"])))
 
-    async def append(self, appends: Sequence[Append], settle: Callable[[SampleKey], None]) -> None:
-        """Write records to disk, then call `settle` with the sample of each.
+    async def append(self, appends: Sequence[Append], on_recorded: Callable[[SampleKey], None]) -> None:
+        """Write records to disk, then call `on_recorded` with the sample of each.
 
         Raises:
             JournalError: the records cannot be written.
@@ -47,10 +48,10 @@ class OpenGames:
         self._remember(appends, await self._journal.append_all(_record_groups(appends)))
         for append in appends:
             for sample in append.samples:
-                settle(SampleKey(*sample))
+                on_recorded(SampleKey(*sample))
 
     def append_now(self, appends: Sequence[Append]) -> None:
-        """Write records of calls that cost nothing synchronously, without waiting for the disk.
+        """Write records synchronously, without waiting for the disk. This is for calls that cost nothing.
 
         Raises:
             JournalError: the records cannot be written.
@@ -70,10 +71,10 @@ class OpenGames:
     def records_for(self, game: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
         """Return the records that a worker needs to play a game.
 
-        If games share calls, these are the records of all games of the datapoint. The worker already has the records of
-        `sent_datapoints`, so the result is empty for them; any other datapoint is added to this set.
+        If games share calls, these are the records of all games of the datapoint. The result is empty for
+        `sent_datapoints`, whose records the worker already has. Any other datapoint is added to this set.
         """
-        if self._plan.shares_between_games:
+        if self._plan.games_share_calls:
             if game.job.datapoint.id in sent_datapoints:
                 return []
             sent_datapoints.add(game.job.datapoint.id)
@@ -82,7 +83,7 @@ class OpenGames:
 
     def forget(self, game: LeasedGame) -> None:
         """Forget the records of a game that has ended."""
-        if not self._plan.shares_between_games:
+        if not self._plan.games_share_calls:
             self._offsets.pop(game_key_of_job(self._plan, game.job), None)
 
 

@@ -36,7 +36,7 @@ class WorkerCalls:
 
     send: Callable[[Any], None]
     """Sends a message to the worker."""
-    by_number: dict[int, _Call] = field(default_factory=dict)
+    open_calls: dict[int, _Call] = field(default_factory=dict)
     """The calls that have a permit or wait for one."""
     in_flight: dict[SampleKey, UsageTotals] = field(default_factory=dict)
     """The maximum cost of each call in flight, by sample."""
@@ -52,7 +52,7 @@ class _Call:
     """The task that passes the call through the budget and the limits."""
     is_granted: bool = False
     charge: UsageTotals = field(default_factory=UsageTotals)
-    """The cost that the budget counts for the answer."""
+    """The cost of the answer. The budget counts it instead of the maximum cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class _ReportedCosts(CallCosts):
     def charge(self, request: Request, completion: Completion) -> UsageTotals:
         del completion
         assert isinstance(request, _PermitRequest)
-        return request.calls.by_number[request.number].charge
+        return request.calls.open_calls[request.number].charge
 
 
 class Permits:
@@ -104,9 +104,9 @@ class Permits:
         if listener is not None:
             listener(headers)
 
-    def request(self, calls: WorkerCalls, message: PermitRequested) -> None:
+    def request_permit(self, calls: WorkerCalls, message: PermitRequested) -> None:
         """Start a task that grants the call once the budget and the limits allow it, or denies it."""
-        call = calls.by_number[message.number] = _Call(asyncio.get_running_loop().create_future())
+        call = calls.open_calls[message.number] = _Call(asyncio.get_running_loop().create_future())
         request = _PermitRequest(
             group=message.group, messages=(), sample=message.sample, max_cost=message.max_cost, number=message.number,
             calls=calls,
@@ -116,30 +116,28 @@ class Permits:
     async def _admit(self, call: _Call, request: _PermitRequest, server: str | None) -> None:
         try:
             await self._grant_when_admitted[server](request)
-        except asyncio.CancelledError:
-            raise
         except Exception as error:  # noqa: BLE001 - any error denies the call
             if not call.is_granted:  # after the grant, the error came from the worker itself
-                request.calls.send(Denied(request.number, RemoteError.of(error)))
+                request.calls.send(Denied(request.number, RemoteError.from_exception(error)))
         finally:
-            request.calls.by_number.pop(request.number, None)
+            request.calls.open_calls.pop(request.number, None)
 
     async def _grant(self, request: Request) -> Completion:
         """Grant the call and return its result when the worker reports it. The layers treat this as the model call."""
         assert isinstance(request, _PermitRequest)
         self._stop.check()
         calls = request.calls
-        if self._costs.groups[request.group].is_called_live:
+        if self._costs.groups[request.group].calls_server:
             self._in_flight.sent(request.sample, request.max_cost, self._count_records())
             calls.in_flight[request.sample] = request.max_cost
-        call = calls.by_number[request.number]
+        call = calls.open_calls[request.number]
         call.is_granted = True
         calls.send(Granted(request.number))
         return await call.result
 
-    def finish(self, calls: WorkerCalls, message: CallEnded) -> None:
+    def finish_call(self, calls: WorkerCalls, message: CallEnded) -> None:
         """Finish a granted call with the result that the worker reports."""
-        call = calls.by_number.get(message.number)
+        call = calls.open_calls.get(message.number)
         if call is None or call.result.done():  # the call was abandoned
             return
         if message.charge is not None:
@@ -147,37 +145,37 @@ class Permits:
             used = Usage(message.charge.prompt_tokens, message.charge.completion_tokens)
             call.result.set_result(Completion((), "", used))
         elif message.failure is not None:
-            call.result.set_exception(message.failure.error())
+            call.result.set_exception(message.failure.to_exception())
 
-    def abandon(self, calls: WorkerCalls, number: int) -> None:
+    def abandon_call(self, calls: WorkerCalls, number: int) -> None:
         """End a call that the worker no longer waits for. A granted call counts as billed."""
-        call = calls.by_number.get(number)
+        call = calls.open_calls.get(number)
         if call is not None:
             _cancel_or_fail(call, _AbandonedError())
 
     def end_calls(self, calls: WorkerCalls, what_happened: str) -> None:
         """End the calls of a worker that is gone. Calls in flight count as billed."""
-        for call in tuple(calls.by_number.values()):
+        for call in tuple(calls.open_calls.values()):
             _cancel_or_fail(call, TransientError(f"the worker that made the call {what_happened}"))
 
-    async def wait_until_counted(self, calls: WorkerCalls) -> None:
-        """Wait until the budget and the limits have counted all calls of a worker."""
-        await asyncio.gather(*(call.task for call in calls.by_number.values() if call.task), return_exceptions=True)
+    async def wait_until_calls_end(self, calls: WorkerCalls) -> None:
+        """Wait until all calls of a worker have ended and the budget has counted them."""
+        await asyncio.gather(*(call.task for call in calls.open_calls.values() if call.task), return_exceptions=True)
 
-    def settle(self, calls: WorkerCalls, sample: SampleKey) -> None:
+    def remove_recorded(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because its record is on disk."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.settled(sample)
 
-    def refuse(self, calls: WorkerCalls, sample: SampleKey) -> None:
+    def remove_refused(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because the provider refused it. Such a call has no record."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.refused(sample)
 
-    def clear(self, calls: WorkerCalls) -> None:
+    def remove_all(self, calls: WorkerCalls) -> None:
         """Remove all calls of a worker from the calls in flight, after the journal has recorded their maximum cost."""
         for sample in tuple(calls.in_flight):
-            self.refuse(calls, sample)
+            self.remove_refused(calls, sample)
 
 
 def _cancel_or_fail(call: _Call, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The main function of a worker process. `LocalPool` starts it, and it ends when the writer (the main process) does."""
+"""The main function of a worker process, which `LocalPool` starts. It ends when the writer (the main process) ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes exceptions as values, because many exceptions of nip-run cannot be pickled. Workers and the writer use it."""
+"""Encodes exceptions as values that workers can send, because many exceptions of nip-run cannot be pickled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from runner.base.errors import NipRunError
 
 _BUILTIN = (MemoryError, OSError)
-"""The errors that keep their type in addition to nip-run's own; every other type becomes a `RuntimeError`."""
+"""The built-in exceptions that keep their type, as nip-run's own do. Any other exception becomes a `RuntimeError`."""
 
 
 class RemoteError(NamedTuple):
@@ -21,14 +21,14 @@ class RemoteError(NamedTuple):
     state: Mapping[str, Any]
 
     @classmethod
-    def of(cls, error: BaseException) -> RemoteError:
-        """Convert an exception; an unknown type becomes a `RuntimeError` with its message and traceback."""
+    def from_exception(cls, error: BaseException) -> RemoteError:
+        """Encode an exception. One of an unknown type becomes a `RuntimeError` with its message and traceback."""
         if isinstance(error, (NipRunError, *_BUILTIN)):
             return cls(type(error), error.args, {name: _encode(value) for name, value in vars(error).items()})
         message = f"{type(error).__name__}: {error}"
         return cls(RuntimeError, (message,), {"__notes__": ["".join(traceback.format_exception(error)).rstrip()]})
 
-    def error(self) -> BaseException:
+    def to_exception(self) -> BaseException:
         """Return the exception as an object that can be raised."""
         error = self.kind.__new__(self.kind, *self.args)
         error.args = self.args
@@ -45,10 +45,10 @@ class _Mapping(NamedTuple):
 def _encode(value: Any) -> Any:
     if isinstance(value, MappingProxyType):
         return _Mapping(dict(value))
-    return RemoteError.of(value) if isinstance(value, BaseException) else value
+    return RemoteError.from_exception(value) if isinstance(value, BaseException) else value
 
 
 def _decode(value: Any) -> Any:
     if isinstance(value, _Mapping):
         return MappingProxyType(value.items)
-    return value.error() if isinstance(value, RemoteError) else value
+    return value.to_exception() if isinstance(value, RemoteError) else value

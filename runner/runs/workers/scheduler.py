@@ -1,7 +1,8 @@
 """The writer of a run with workers: leases games to workers, collects results, and replaces workers that die.
 
 The writer is the main process, and only it writes the files of the run. A lease gives a game to one worker until the
-game has ended. Each worker fills a slot; if the worker dies, a new one takes over its slot.
+game has ended. Each worker fills a slot; if the worker dies, a new one takes over its slot. A suspect is a game that
+several workers played when they died. Here, a game is a job of the plan: a single game, or a tree of branches.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from runner.runs.workers.heartbeat import HeartbeatMonitor
 from runner.runs.workers.leases import LeaseBook
 from runner.runs.workers.permits import WorkerCalls
 from runner.runs.workers.pool import WorkerHandle, WorkerPool
-from runner.runs.workers.worker_deaths import WorkerDeaths, count_lost
+from runner.runs.workers.worker_deaths import WorkerDeaths, record_calls_in_flight
 from runner.runs.workers.worker_events import WorkerEvents
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
-DRAIN_SECONDS = 10.0
-"""The maximum time to wait until all workers have reported everything."""
+FINAL_REPORT_SECONDS = 10.0
+"""The maximum time to wait for the final reports of all workers."""
 
 START_SECONDS = 15.0
-"""The time for which a starting worker's share of the concurrent games stays reserved for it.
+"""The seconds that a starting worker's share of the concurrent games stays reserved for this worker.
 
 If the start takes longer, as in a full cluster, the ready workers get these games.
 """
@@ -41,26 +42,26 @@ If the start takes longer, as in a full cluster, the ready workers get these gam
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
 
-More games would not fit into the processor's cache. The games of a worker end at about the same time, so the writer
-leases the same number of further games in advance.
+More games would not fit into the processor's cache. Without calls to wait for, the games of a worker end almost
+together. So the writer also leases the same number of games in advance, which the worker can start at once.
 """
 
 log = logging.getLogger("nip_run.workers")
 
 
 class GameScheduler:
-    """Plays jobs (games or trees) with workers. It has the method `play_all` of `Engine`."""
+    """Plays games with workers. It has the method `play_all` of `Engine`."""
 
     def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(workers)]
         self._progress = asyncio.Event()
         """Set when more games may be leased, the run may be over, or the run is stopping."""
-        state.stop.set_on_stop(self._progress)
+        state.stop.notify_on_stop(self._progress)
         self._failure: BaseException | None = None
         """The first error that stops the run, which `play_all` raises."""
         self._budget_error: BudgetExhausted | None = None
-        """The error of the budget, once it does not allow more games."""
+        """The error of the budget, if the budget does not allow more games."""
         self._has_stopped_games = False
         """Whether a game in progress ended unfinished because the run is stopping."""
         self._deaths = WorkerDeaths(workers)
@@ -71,15 +72,15 @@ class GameScheduler:
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
-            messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
+            messages.CannotStart: lambda _, message: self._fail(message.failure.to_exception()),
             messages.GameFinished: self._handle_finished,
             messages.GameUnfinished: self._handle_unfinished,
-            messages.Drained: self._handle_drained,
+            messages.FinalReport: self._handle_final_report,
             **self._events.actions,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
-        """Play every job, `concurrency` of them concurrently, and put the rollouts into `results`.
+        """Play every game, `concurrency` of them concurrently, and put the rollouts into `results`.
 
         Raises:
             NipRunError, MemoryError: see `Engine.play_all`.
@@ -89,17 +90,17 @@ class GameScheduler:
         self._results = results
         self._concurrency = concurrency
         # Games that share calls must go to the same worker, because only this worker has the records of these calls.
-        self._lease_book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
+        self._lease_book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.games_share_calls)
         is_complete = False
         monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
         try:
             state.stop.check()
-            start = PickledMessage(state.start)
+            start_message = PickledMessage(state.start_message)
             for slot in slots:
-                self._create_task(self._start(slot, start))
-            del start  # to free its memory, because the message may be large
+                self._create_task(self._start_worker(slot, start_message))
+            del start_message  # frees its memory, because the message may be large
             await self._lease_until_played()
-            await self._drain()
+            await self._collect_final_reports()
             is_complete = True
         except ERRORS_THAT_STOP_ALL as error:
             await self._wait_for_calls(error)
@@ -108,7 +109,7 @@ class GameScheduler:
             self._is_ending = True
             monitor.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # the short tasks that start and replace workers
-            await asyncio.gather(*(self._end(slot, immediately=not is_complete) for slot in slots))
+            await asyncio.gather(*(self._end_worker(slot, immediately=not is_complete) for slot in slots))
 
     # Leasing
 
@@ -121,9 +122,9 @@ class GameScheduler:
         while True:
             self._progress.clear()
             self._raise_failure()
-            self._state.accounting.check_unusable_share()
+            self._state.accounting.check_share_of_unusable_answers()
             self._events.forward_stop()
-            self._lease()
+            self._lease_games()
             if (self._lease_book.is_empty or self._is_stopping) and not self._has_leases():
                 break
             await self._progress.wait()
@@ -135,12 +136,12 @@ class GameScheduler:
     @property
     def _is_stopping(self) -> bool:
         """Whether the run is stopping or its budget is exhausted, so that no game may start."""
-        return self._budget_error is not None or self._state.stop.stopping
+        return self._budget_error is not None or self._state.stop.is_stopping
 
     def _has_leases(self) -> bool:
         return any(slot.leases for slot in self._slots)
 
-    def _lease(self) -> None:
+    def _lease_games(self) -> None:
         """Lease games to the ready workers, up to each worker's maximum number of games."""
         try:
             self._state.check_budget()
@@ -149,29 +150,29 @@ class GameScheduler:
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.start_deadline for slot in self._slots)
         concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
-        if not self._state.start.is_durable:  # all answers are free, such as replayed ones; no call waits for a server
+        if not self._state.start_message.answers_cost_money:  # free answers come from no server, so no call waits
             concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
-        has_leased = True
-        while has_leased and not self._is_stopping:
+        new_leases = 1
+        while new_leases and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
-            has_leased = sum(self._lease_to(slot, concurrent_games, waiting_games) for slot in ready) > 0
+            new_leases = sum(self._lease_one_to(slot, concurrent_games, waiting_games) for slot in ready)
 
-    def _lease_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
+    def _lease_one_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
         """Lease one game to a worker if possible, and return whether a game was leased.
 
         The worker plays up to `concurrent_games` games at a time, and has up to `waiting_games` further games waiting.
         """
-        if slot.tests_suspect or len(slot.leases) >= concurrent_games + waiting_games:
+        if slot.is_testing_suspect or len(slot.leases) >= concurrent_games + waiting_games:
             return False
-        # A game that may kill workers is played alone, after the worker's other games.
-        if self._lease_book.has_suspects(slot.number):
+        # A worker plays a suspect alone, after its other games.
+        if self._lease_book.has_suspect_for(slot.number):
             if slot.leases:
                 return False
             game = self._lease_book.next_suspect_for(slot.number)
-            slot.tests_suspect = True
+            slot.is_testing_suspect = True
         else:
-            game = self._lease_book.next_for(slot.number)
+            game = self._lease_book.next_game_for(slot.number)
         if game is None:
             return False
         slot.leases[game.job.index] = game
@@ -200,12 +201,12 @@ class GameScheduler:
         slot.silent_checks = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
-            if appends and not self._state.start.is_durable:
+            if appends and not self._state.start_message.answers_cost_money:
                 self._state.open_games.append_now(appends)
             elif appends:
-                task = asyncio.create_task(self._append(slot, slot.worker, appends))
-                slot.appends.add(task)
-                task.add_done_callback(slot.appends.discard)
+                task = asyncio.create_task(self._write(slot, slot.worker, appends))
+                slot.append_tasks.add(task)
+                task.add_done_callback(slot.append_tasks.discard)
             for message in batch:
                 if not isinstance(message, messages.Append):
                     self._actions[type(message)](slot, message)
@@ -213,11 +214,11 @@ class GameScheduler:
             self._fail(error)
         self._progress.set()
 
-    async def _append(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
+    async def _write(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
         """Write records to the journal, and acknowledge them to the worker that sent them."""
         calls = slot.calls
         try:
-            await self._state.open_games.append(appends, partial(self._state.permits.settle, calls))
+            await self._state.open_games.append(appends, partial(self._state.permits.remove_recorded, calls))
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
@@ -230,7 +231,7 @@ class GameScheduler:
 
     def _handle_finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
         game = slot.leases.pop(message.job_index)
-        slot.tests_suspect = False
+        slot.is_testing_suspect = False
         self._deaths.reset()
         self._state.open_games.forget(game)
         self._results.put(message.job_index, message.result)
@@ -238,8 +239,8 @@ class GameScheduler:
     def _handle_unfinished(self, slot: WorkerSlot, message: messages.GameUnfinished) -> None:
         """Handle a game that ended with an error. An exhausted budget stops new games; other errors stop the run."""
         slot.leases.pop(message.job_index)
-        slot.tests_suspect = False
-        error = message.failure.error()
+        slot.is_testing_suspect = False
+        error = message.failure.to_exception()
         if isinstance(error, BudgetExhausted):
             # No new games start. Games in progress continue, because they can still use budget that other calls have
             # reserved but not spent.
@@ -266,7 +267,7 @@ class GameScheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, slot: WorkerSlot, start: PickledMessage) -> None:
+    async def _start_worker(self, slot: WorkerSlot, start_message: PickledMessage) -> None:
         """Start the worker process of a slot."""
         slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
@@ -274,16 +275,16 @@ class GameScheduler:
         loop.call_later(START_SECONDS, self._progress.set)
         try:
             slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._handle_exit, slot))
-            slot.worker.send(start)
+            slot.worker.send(start_message)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
     def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
-        if not (self._is_ending or slot.is_drained):
-            self._create_task(self._replace(slot, what_happened))
+        if not (self._is_ending or slot.has_final_report):
+            self._create_task(self._replace_worker(slot, what_happened))
         self._progress.set()
 
-    async def _replace(self, slot: WorkerSlot, what_happened: str) -> None:
+    async def _replace_worker(self, slot: WorkerSlot, what_happened: str) -> None:
         """Replace a dead worker: count the calls that it left in flight, return its games, and start a new worker.
 
         `what_happened` follows the words "a worker process", for example "was killed by SIGKILL".
@@ -293,10 +294,10 @@ class GameScheduler:
         state = self._state
         try:
             state.permits.end_calls(slot.calls, what_happened)
-            await state.permits.wait_until_counted(slot.calls)
-            await asyncio.gather(*slot.appends)
-            await count_lost(state, slot, what_happened)
-            self._events.withdraw_reports(slot)
+            await state.permits.wait_until_calls_end(slot.calls)
+            await asyncio.gather(*slot.append_tasks)
+            await record_calls_in_flight(state, slot, what_happened)
+            self._events.withdraw_server_problems(slot)
             self._deaths.count(slot, what_happened, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
@@ -305,37 +306,37 @@ class GameScheduler:
             self._lease_book.return_game(game)
         self._lease_book.release_slot(slot.number)
         slot.leases.clear()
-        slot.tests_suspect = False
+        slot.is_testing_suspect = False
         slot.sent_datapoints.clear()
         self._progress.set()
         if not (self._is_ending or self._lease_book.is_empty or self._is_stopping):
-            await self._start(slot, PickledMessage(state.start))
+            await self._start_worker(slot, PickledMessage(state.start_message))
 
-    async def _drain(self) -> None:
-        """Make all workers report everything that remains, and wait until they have reported it.
+    async def _collect_final_reports(self) -> None:
+        """Request a final report from each worker, and wait for these reports.
 
         Raises:
             ProviderRefusal: a model group refused every call of every worker.
         """
         for slot in self._slots:
             if slot.is_ready:
-                slot.send(messages.Drain())
-            slot.is_drained = not slot.is_ready
+                slot.send(messages.FinalReportRequest())
+            slot.has_final_report = not slot.is_ready  # a worker that was never ready has nothing to report
         await self._wait_until(
-            lambda: all(slot.is_drained or slot.worker is None for slot in self._slots), DRAIN_SECONDS
+            lambda: all(slot.has_final_report or slot.worker is None for slot in self._slots), FINAL_REPORT_SECONDS
         )
         self._raise_failure()
 
-    def _handle_drained(self, slot: WorkerSlot, message: messages.Drained) -> None:
-        slot.is_drained = True
+    def _handle_final_report(self, slot: WorkerSlot, message: messages.FinalReport) -> None:
+        slot.has_final_report = True
         if message.failure is not None:
-            self._fail(message.failure.error())
+            self._fail(message.failure.to_exception())
 
-    async def _end(self, slot: WorkerSlot, *, immediately: bool) -> None:
-        """End a worker. Its unanswered calls stay in the file of calls in flight, for the next process to count."""
+    async def _end_worker(self, slot: WorkerSlot, *, immediately: bool) -> None:
+        """End a worker. Its unanswered calls stay in the file of calls in flight, which the next process reads."""
         self._state.permits.end_calls(slot.calls, "was ended")
-        await self._state.permits.wait_until_counted(slot.calls)
+        await self._state.permits.wait_until_calls_end(slot.calls)
         worker, slot.worker, slot.is_ready = slot.worker, None, False
         if worker is not None:
             await worker.end(immediately=immediately)
-        await asyncio.gather(*slot.appends, return_exceptions=True)
+        await asyncio.gather(*slot.append_tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""A worker, which plays games of a run with its own agents, providers and connections.
+"""A worker: plays games of a run with its own agents, providers and connections.
 
 The writer (the main process) leases games to workers, each game to one worker. `LocalWorker` runs a worker in a local
 process, and `ActorChannel` in a Ray actor.
@@ -19,7 +19,7 @@ from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
 from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
-from runner.rollouts.failed_calls import FailedCalls, failed_calls_in
+from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
@@ -66,7 +66,7 @@ class Worker:
         try:
             self._player = _Player(start, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
-            channel.send(messages.CannotStart(RemoteError.of(error)))
+            channel.send(messages.CannotStart(RemoteError.from_exception(error)))
         else:
             channel.send(messages.WorkerReady())
 
@@ -93,18 +93,18 @@ class _Player:
         self._costs = costs = run_costs(plan)
         self._answered_groups = set(start.answered_groups)
         self._records = LeasedRecords(plan)
-        self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
+        self._journal = RemoteJournal(channel, is_bound=start.is_bound, waits_for_disk=start.answers_cost_money)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
-        failed_calls = FailedCalls(failed_calls_in(plan, self._records.failures))
+        failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
             AnswerJudge(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
-        self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.makes_outputs else None
+        self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
         if fine_tune_of(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
-        self._servers = Servers(start.concurrency, self._stop.sleep)
+        self._servers = Servers(start.concurrency, self._stop.sleep_unless_stopped)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
@@ -116,7 +116,7 @@ class _Player:
             messages.Denied: self._permits.deny,
             messages.StopRequest: lambda _: self._stop.stop(),
             messages.GroupsAnswered: lambda message: self._answered_groups.update(message.groups),
-            messages.Drain: self._drain,
+            messages.FinalReportRequest: self._send_final_report,
         }
 
     def receive(self, message: Any) -> None:
@@ -139,14 +139,14 @@ class _Player:
             events=self._events,
             answered=self._answered_groups,
             labels=labels_for_dummy(plan, self._costs.groups),
-            sleep=self._stop.sleep,
+            sleep=self._stop.sleep_unless_stopped,
             servers=self._servers,
             admission=self._permits,
         )
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan
-        return Engine.of_plan(
+        return Engine.from_plan(
             plan,
             with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
@@ -182,27 +182,27 @@ class _Player:
             outputs = None if self._builder is None else self._builder.build(rollouts)
             report = messages.GameFinished(job.index, rollouts if outputs is None else outputs)
         except Exception as error:  # noqa: BLE001 - the writer decides how each error affects the run
-            report = messages.GameUnfinished(job.index, RemoteError.of(error))
+            report = messages.GameUnfinished(job.index, RemoteError.from_exception(error))
         finally:
             self._records.drop(game_key_of_job(self._plan, job))
         self._journal.flush()
         self._channel.send(report)
 
-    def _drain(self, _: messages.Drain) -> None:
-        task = asyncio.create_task(self._end())
+    def _send_final_report(self, _: messages.FinalReportRequest) -> None:
+        task = asyncio.create_task(self._report_and_end())
         self._tasks.add(task)  # without a reference, the task could be garbage-collected
 
-    async def _end(self) -> None:
-        """Report the end of all games to the writer, and close all connections."""
+    async def _report_and_end(self) -> None:
+        """Report everything that remains to the writer, and close all connections."""
         failure = None
         try:
-            self._connection.check_answered()
+            self._connection.check_groups_answered()
         except NipRunError as error:
-            failure = RemoteError.of(error)
+            failure = RemoteError.from_exception(error)
         self._events.send_counts()
         self._journal.flush()
         self._alive_task.cancel()
-        self._channel.send(messages.Drained(failure))
+        self._channel.send(messages.FinalReport(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
         with suppress(Exception):  # everything is reported, so errors while closing connections do not matter
             await self._connection.close()

@@ -1,4 +1,4 @@
-"""Counts the deaths of workers and the calls they left in flight, and ends the run after too many deaths.
+"""Counts the deaths of workers and the calls that they left in flight, and ends the run after too many deaths.
 
 The scheduler counts a death before it starts a new worker in the slot of the dead one.
 """
@@ -15,20 +15,21 @@ from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
-"""After this many deaths in a row of workers that were not ready yet, the run ends. Many workers raise the limit."""
+"""The run ends after this many deaths in a row of workers that were not ready yet. Many workers raise the limit."""
 
 MAX_DEATHS = 12
-"""After this many deaths without a finished game between them, the run ends. Many workers raise the limit."""
+"""The run ends after this many deaths without a finished game in between. Many workers raise the limit."""
 
 
-async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
-    """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
+async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
+    """Write the maximum cost of the calls that a dead worker left in flight to the journal, and add a note."""
     max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
     if not max_cost.completions:
         return
-    # If this process is killed between these two lines, the next process counts the calls again, which is harmless.
+    # If this process is killed between these two lines, the run's next process counts the calls again. The total is
+    # then too high, but still an upper bound.
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
-    state.permits.clear(slot.calls)
+    state.permits.remove_all(slot.calls)
     lost = describe_lost(max_cost, "there", is_priced=state.costs.is_priced)
     state.notes.note(f"a worker process {what_happened}: {lost}, and another worker repeats the calls")
 
@@ -38,13 +39,13 @@ class WorkerDeaths:
 
     def __init__(self, workers: int) -> None:
         # The limits grow with the number of workers, because all workers of a cluster's node die with the node.
-        self._max_early, self._max_all = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
-        self._all = self._early = 0
+        self._max_early_deaths, self._max_deaths = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
+        self._deaths = self._early_deaths = 0
         """The number of all deaths, and of deaths of workers that were not ready yet."""
 
     def reset(self) -> None:
         """Set the counts to 0, because a game was finished."""
-        self._all = self._early = 0
+        self._deaths = self._early_deaths = 0
 
     def count(self, slot: WorkerSlot, what_happened: str, *, was_ready: bool) -> None:
         """Count the death of a worker, in total and for each game that it played.
@@ -52,11 +53,11 @@ class WorkerDeaths:
         Raises:
             RunError: workers die repeatedly, or every worker that plays a certain game dies.
         """
-        self._all += 1
-        self._early += not was_ready
+        self._deaths += 1
+        self._early_deaths += not was_ready
         for game in slot.leases.values():
             game.deaths += 1
-            game.deaths_alone += slot.tests_suspect
+            game.deaths_alone += slot.is_testing_suspect
             if game.deaths_alone >= MAX_DEATHS_ALONE:
                 job = game.job
                 raise RunError(
@@ -65,13 +66,13 @@ class WorkerDeaths:
                     f"last {what_happened}. All paid answers are saved. Check that datapoint, or add ~execution to the "
                     "command to play in one process and see the error"
                 )
-        for count, limit, when in (
-            (self._early, self._max_early, "before they were ready for a game"),
-            (self._all, self._max_all, "and no game was finished"),
+        for deaths, limit, details in (
+            (self._early_deaths, self._max_early_deaths, "before they were ready for a game"),
+            (self._deaths, self._max_deaths, "and no game was finished"),
         ):
-            if count >= limit:
+            if deaths >= limit:
                 raise RunError(
-                    f"{count} worker processes died in a row, {when}; the last {what_happened}. All paid answers are "
-                    "saved. If memory is short, lower the number of workers or rollouts.concurrency; otherwise add "
+                    f"{deaths} worker processes died in a row, {details}; the last {what_happened}. All paid answers "
+                    "are saved. If memory is short, lower the number of workers or rollouts.concurrency; otherwise add "
                     "~execution to the command to play in one process and see the error"
                 )

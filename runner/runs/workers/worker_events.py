@@ -1,7 +1,6 @@
 """Handles the workers' messages that are not about single games: permits, states of servers, notes and counts.
 
-The scheduler passes these messages on. Each of them concerns all workers of the run, or the run's counts and notes. The
-writer is the main process, which writes the run's files.
+The scheduler passes these messages on. The writer is the main process, which writes the run's files.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ class WorkerEvents:
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
         self._state, self._slots = state, slots
-        self._answered_groups = set(state.start.answered_groups)
+        self._answered_groups = set(state.start_message.answered_groups)
         """The model groups whose servers have answered at least once."""
         self._reporting_slots: dict[str, set[int]] = {}
-        """The numbers of the slots whose workers report a problem with a server, by the server's address."""
+        """The numbers of the slots whose workers report a problem with a server, for each server's address."""
         self._has_sent_stop = False
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
-            messages.PermitRequested: lambda slot, message: permits.request(slot.calls, message),
-            messages.CallEnded: lambda slot, message: permits.finish(slot.calls, message),
-            messages.CallAbandoned: lambda slot, message: permits.abandon(slot.calls, message.number),
-            messages.CallRefused: lambda slot, message: permits.refuse(slot.calls, message.sample),
+            messages.PermitRequested: lambda slot, message: permits.request_permit(slot.calls, message),
+            messages.CallEnded: lambda slot, message: permits.finish_call(slot.calls, message),
+            messages.CallAbandoned: lambda slot, message: permits.abandon_call(slot.calls, message.number),
+            messages.CallRefused: lambda slot, message: permits.remove_refused(slot.calls, message.sample),
             messages.RateLimitsReported: lambda _, message: permits.apply_rate_limits(
                 message.group, message.server, message.headers
             ),
@@ -45,22 +44,22 @@ class WorkerEvents:
         """The handler of each type of message."""
 
     def send_run_state(self, slot: WorkerSlot) -> None:
-        """Bring a newly ready worker up to date: send it what the other workers already know."""
+        """Send a newly ready worker the state of the run that the other workers already know."""
         if self._answered_groups:
             slot.send(messages.GroupsAnswered(frozenset(self._answered_groups)))
         if self._has_sent_stop:
             slot.send(messages.StopRequest())
 
     def forward_stop(self) -> None:
-        """Send all workers a stop request, once, when the run is stopping."""
-        if self._state.stop.stopping and not self._has_sent_stop:
+        """Send all workers a stop request if the run is stopping, but only once."""
+        if self._state.stop.is_stopping and not self._has_sent_stop:
             self._has_sent_stop = True
             for slot in self._slots:
                 if slot.is_ready:
                     slot.send(messages.StopRequest())
 
-    def withdraw_reports(self, slot: WorkerSlot) -> None:
-        """Withdraw a dead worker's reports of problems with servers."""
+    def withdraw_server_problems(self, slot: WorkerSlot) -> None:
+        """Withdraw the problems with servers that a dead worker has reported."""
         for server in self._reporting_slots:
             self._update_warning(slot, messages.ServerStatus(server, None))
 

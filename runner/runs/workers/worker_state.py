@@ -34,16 +34,16 @@ class WorkerSlot:
     """The time, by the event loop's clock, after which the games reserved for a starting worker go to other workers."""
     silent_checks: int = 0
     """The number of heartbeat checks since the last message from the worker."""
-    is_drained: bool = False
-    """Whether the worker has reported everything."""
+    has_final_report: bool = False
+    """Whether the worker has reported everything, or was never ready and so has nothing to report."""
     leases: dict[int, LeasedGame] = field(default_factory=dict)
     """The games that the worker plays, by the index of their job."""
-    tests_suspect: bool = False
-    """Whether the worker plays only one game, a suspect, to find out whether this game kills workers."""
+    is_testing_suspect: bool = False
+    """Whether the worker plays one game alone, to find out whether this game kills workers."""
     sent_datapoints: set[str] = field(default_factory=set)
     """If games share calls: the ids of the datapoints whose records were sent to the worker."""
     calls: WorkerCalls = field(default_factory=lambda: WorkerCalls(lambda _: None))
-    appends: set[asyncio.Task[None]] = field(default_factory=set)
+    append_tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """The tasks that write the worker's records to the journal."""
 
     def send(self, message: Any) -> None:
@@ -57,7 +57,8 @@ class WriterState:
     """The state that all parts of a run's writer share."""
 
     plan: Plan
-    start: messages.Start
+    start_message: messages.Start
+    """The first message to each worker."""
     journal: Journal
     open_games: OpenGames
     permits: Permits

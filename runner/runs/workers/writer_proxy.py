@@ -56,12 +56,12 @@ _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 class RemoteJournal:
     """A worker's proxy for the journal. The writer acknowledges appended records once they are on disk.
 
-    If answers cost nothing, calls do not wait for the acknowledgement, and records are sent together. If such a worker
-    is killed, its unsent records are lost, and its replacement creates the same records again.
+    Unless `waits_for_disk` is true, calls do not wait for the acknowledgement, and records are sent together. If the
+    worker is then killed, its unsent records are lost, and the worker that replaces it creates the same records again.
     """
 
-    def __init__(self, channel: WorkerChannel, *, is_bound: bool, is_durable: bool) -> None:
-        self._channel, self.is_bound, self._is_durable = channel, is_bound, is_durable
+    def __init__(self, channel: WorkerChannel, *, is_bound: bool, waits_for_disk: bool) -> None:
+        self._channel, self.is_bound, self._waits_for_disk = channel, is_bound, waits_for_disk
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._clear()
@@ -73,15 +73,14 @@ class RemoteJournal:
         self._errors: list[str] = []
 
     async def append(self, *records: Record) -> None:
-        """Append records atomically. If answers cost something, wait until the records are on disk."""
-        self._record_groups.append(
-            encode_unnumbered(records)
-        )  # encode here, while the data is in the processor's cache
+        """Append records atomically. With `waits_for_disk`, wait until the records are on disk."""
+        # Encode the records here, while their data is in the processor's cache.
+        self._record_groups.append(encode_unnumbered(records))
         for record in records:
             self._samples.append(tuple(record["sample"]))
             if record["kind"] == FailureRecord.KIND:
                 self._errors.append(record["error"])
-        if not self._is_durable:
+        if not self._waits_for_disk:
             if len(self._record_groups) >= MAX_UNSENT_APPENDS:
                 self.flush()
             return
@@ -91,7 +90,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the unsent records. The writer must get a game's records before the message that the game has ended."""
+        """Send the unsent records. The writer must get the records of a game before `GameFinished`."""
         if self._record_groups:
             self._send(None)
 
@@ -127,7 +126,7 @@ class LeasedRecords:
 
     def drop(self, key: GameKey) -> None:
         """Forget the records of a game that has ended."""
-        if not self._plan.shares_between_games:
+        if not self._plan.games_share_calls:
             self._games.pop(key, None)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
@@ -159,7 +158,7 @@ class RemotePermits:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
 
         async def complete_with_permit(request: Request) -> Completion:
-            if not (self._is_budgeted or self._costs.groups[request.group].is_called_live):
+            if not (self._is_budgeted or self._costs.groups[request.group].calls_server):
                 return await complete(request)
             number = next(self._numbers)
             granted = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -177,7 +176,9 @@ class RemotePermits:
             except BaseException as error:
                 is_abandoned = isinstance(error, asyncio.CancelledError)
                 self._channel.send(
-                    CallAbandoned(number) if is_abandoned else CallEnded(number, None, RemoteError.of(error))
+                    CallAbandoned(number)
+                    if is_abandoned
+                    else CallEnded(number, None, RemoteError.from_exception(error))
                 )
                 raise
             self._channel.send(CallEnded(number, self._costs.charge(request, completion)))
@@ -195,11 +196,11 @@ class RemotePermits:
         """End a call whose permit was denied."""
         granted = self._waiting.pop(message.number, None)
         if granted is not None and not granted.done():
-            granted.set_exception(message.failure.error())
+            granted.set_exception(message.failure.to_exception())
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         """Return a function that sends a server's new rate limits to the writer; None if the group calls no server."""
-        if not self._costs.groups[group].is_called_live:
+        if not self._costs.groups[group].calls_server:
             return None
 
         def send_rates(headers: Mapping[str, str]) -> None:
@@ -230,9 +231,9 @@ class RemoteEvents(RecordedCallEvents):
     journal: RemoteJournal
     _new_answers: AnswerCounts = AnswerCounts()
     _unsent_counts: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
-    """The usage and the number of repeats of the answers since the last report.
+    """The usage and the number of repeats of the answers since the last `AnswersCounted`.
 
-    Each key is a model group, and whether these answers come from the cache.
+    The key is a model group, and whether these answers come from the cache.
     """
 
     def sending(self, request: Request) -> None:
@@ -266,7 +267,7 @@ class RemoteEvents(RecordedCallEvents):
         self._unsent_counts[key] = answers, repeats + (request.sample.attempt > 0)
 
     def send_counts(self) -> None:
-        """Send the counts of all answers since the last message with counts."""
+        """Send the counts of all answers since the last `AnswersCounted`."""
         counts, self._unsent_counts = self._unsent_counts, {}
         for (group, from_cache), (answers, repeats) in counts.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()

@@ -1,4 +1,4 @@
-"""Builds the writer of a run with workers: the main process, which alone writes the run's files.
+"""Builds the writer of a run with workers. The writer is the main process, and only it writes the run's files.
 
 A session uses this module if the run has workers, and `runs.execution.wiring` alone if it has none.
 """
@@ -24,11 +24,11 @@ from runner.runs.workers.worker_state import WriterState
 
 @asynccontextmanager
 async def open_scheduler(
-    wiring: Wiring, workers: int, *, makes_outputs: bool
+    wiring: Wiring, workers: int, *, sends_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
-    """Open the journal, the budget and the limits, and yield the scheduler of this many workers and the journal.
+    """Open the journal, the budget and the limits, and yield the journal and a scheduler of this many workers.
 
-    With `makes_outputs`, workers send the outputs of games instead of rollouts.
+    With `sends_outputs`, workers send the outputs of games instead of rollouts.
 
     Raises:
         RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
@@ -36,7 +36,7 @@ async def open_scheduler(
     """
     plan, costs, accounting = wiring.plan, wiring.costs, wiring.accounting
     async with AsyncExitStack() as closing:
-        journal = await wiring.journal(closing)
+        journal = await wiring.open_journal(closing)
         open_games = OpenGames(plan, journal, accounting)
         if journal.opened.records:
             open_games.read(wiring.folder.journal)
@@ -55,24 +55,24 @@ async def open_scheduler(
             stop=wiring.stop,
             count_records=lambda: journal.records,
         )
-        start = _start_message(wiring, journal, open_games, makes_outputs=makes_outputs)
+        start = _start_message(wiring, journal, open_games, sends_outputs=sends_outputs)
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
             ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
-        yield GameScheduler(state, await _pool(wiring, closing), workers), journal
+        yield GameScheduler(state, await _open_pool(wiring, closing), workers), journal
 
 
-def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, makes_outputs: bool) -> Start:
+def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, sends_outputs: bool) -> Start:
     servers = wiring.shared.servers
     return Start(
         plan=wiring.plan,
         run_id=wiring.folder.run_id,
         is_bound=journal.is_bound,
-        is_durable=wiring.is_durable,
+        answers_cost_money=wiring.answers_cost_money,
         is_budgeted=wiring.budget is not None,
-        makes_outputs=makes_outputs,
+        sends_outputs=sends_outputs,
         answered_groups=frozenset(open_games.answered_groups),
         concurrency=servers.concurrency,
         adapters=dict(servers.adapters),
@@ -80,7 +80,7 @@ def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, m
     )
 
 
-async def _pool(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:
+async def _open_pool(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:
     execution = wiring.plan.spec.experiment.execution
     if execution.engine == "processes":
         return LocalPool()

@@ -10,12 +10,12 @@ from runner.base.text import comma_join, did_you_mean
 PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def command_problems(command: Sequence[str]) -> list[str]:
     """Return everything that is wrong with a trainer's argument list."""
-    used = [name for argument in command for name in _PLACEHOLDER.findall(argument)]
+    used = [name for argument in command for name in PLACEHOLDER.findall(argument)]
     available = comma_join(f"{{{name}}}" for name in PLACEHOLDERS)
     problems = [
         f"unknown placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)} (available: {available})"

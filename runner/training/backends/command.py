@@ -32,7 +32,7 @@ from runner.base.redaction import current_redactor
 from runner.base.storage.locks import is_locked, locked
 from runner.base.storage.safe_files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
 from runner.base.text import escape_controls
-from runner.spec.checks.trainer_command import _PLACEHOLDER, command_problems
+from runner.spec.checks.trainer_command import PLACEHOLDER, command_problems
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends import supervisor
 from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote
@@ -57,7 +57,7 @@ def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -
     """
     command = trainer.command or ("",)
     program, script = command[0], script_of(command)
-    if _PLACEHOLDER.search(program):
+    if PLACEHOLDER.search(program):
         return []
     location = f"in {Path.cwd()}, the current folder, where the trainer runs"
     if os.path.normpath(program) not in stored and shutil.which(program) is None:
@@ -84,22 +84,22 @@ def script_of(command: Sequence[str]) -> str | None:
     for argument in arguments:
         if argument == "-c":
             return None
-        if argument.endswith((".py", ".sh")) and not argument.startswith("-") and not _PLACEHOLDER.search(argument):
+        if argument.endswith((".py", ".sh")) and not argument.startswith("-") and not PLACEHOLDER.search(argument):
             return argument
     return None
 
 
 class CommandBackend:
-    """Runs one trainer at a time for each job. Each attempt to run the trainer has its own log.
+    """Runs one trainer at a time for each job. Each attempt to run it has its own log.
 
     If a trainer was killed and left no result, the next `submit` starts it again. If it failed, `submit` does not start
     it again, because it may fail again at the same cost; the caller submits a new job instead.
 
-    `here` is the working folder of the trainer; None for the current folder.
+    `cwd` is the working folder of the trainer; None for the current folder.
     """
 
-    def __init__(self, group: str, trainer: TrainerSettings, here: Path | None = None) -> None:
-        self._here = here
+    def __init__(self, group: str, trainer: TrainerSettings, cwd: Path | None = None) -> None:
+        self._cwd = cwd
         self._key = f"training.trainers.{group}.command"
         self._command = trainer.command or ()
         problems = command_problems(self._command)
@@ -139,14 +139,14 @@ class CommandBackend:
                 return last
             restart_reason = f"attempt {last['attempt']} {previous.facts['why']}"
         command = self._command_for(job)
-        is_restored = self._here is not None and os.sep in command[0] and (self._here / command[0]).is_file()
+        is_restored = self._cwd is not None and os.sep in command[0] and (self._cwd / command[0]).is_file()
         if not is_restored and shutil.which(command[0]) is None:
             raise RunError(
                 f"{self._key}: no program {command[0]!r} on this machine; install the program, or give its full path"
             )
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
-        _number_log(job.folder)
+        _rename_previous_log(job.folder)
         # The logs also count the attempts of earlier jobs that this job replaces.
         handle = {"attempt": max(len(attempt_notes), _count_logs(job.folder)) + 1, "after": restart_reason}
         save_note(handle)
@@ -154,7 +154,7 @@ class CommandBackend:
         return handle
 
     def _start(self, job: FineTuneJob, command: Sequence[str]) -> None:
-        """Start the supervisor of the trainer. It inherits the lock, so that the lock is never released in between."""
+        """Start the supervisor of the trainer. It inherits the lock, so the lock is held without a gap."""
         lock = open_own(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ class CommandBackend:
                     [sys.executable, "-I", supervisor.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
                      *command],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True,
-                    check=False, cwd=self._here,
+                    check=False, cwd=self._cwd,
                 )  # fmt: skip
         finally:
             os.close(lock)
@@ -175,14 +175,14 @@ class CommandBackend:
 
     def _command_for(self, job: FineTuneJob) -> list[str]:
         base_model = job.base_model
-        if self._here is not None and base_model.startswith("."):  # the trainer runs in another folder
+        if self._cwd is not None and base_model.startswith("."):  # the trainer runs in another folder
             base_model = str(Path(base_model).resolve())
         values = {
             "dataset": job.dataset.absolute(), "base_model": base_model, "method": job.method, "seed": job.seed,
             "output": job.folder.absolute() / "output", "model_file": job.folder.absolute() / "model.txt",
             "group": job.group,
         }  # fmt: skip
-        return [_PLACEHOLDER.sub(lambda match: str(values[match[1]]), argument) for argument in self._command]
+        return [PLACEHOLDER.sub(lambda match: str(values[match[1]]), argument) for argument in self._command]
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """Return the trainer's status; see `Backend.poll`."""
@@ -212,7 +212,7 @@ class CommandBackend:
         )
 
     def _model_of(self, job: FineTuneJob) -> tuple[str, None] | tuple[None, str]:
-        """Return a pair of the new model's name, or None, and the reason if there is no name.
+        """Return the new model's name and None or, without a name, None and the reason.
 
         If the command has no {model_file}, the model's name is the path of {output}, because servers of open models
         use the path as the default name.
@@ -263,7 +263,7 @@ def _process_note(folder: Path) -> str:
         return ""
 
 
-def _number_log(folder: Path) -> None:
+def _rename_previous_log(folder: Path) -> None:
     """Rename the log of the previous attempt to the next free number."""
     log = folder / "trainer.log"
     if log.exists():

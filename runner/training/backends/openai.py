@@ -61,17 +61,17 @@ class _Submission:
     """The ids of earlier jobs, which must not be mistaken for this one."""
 
     @classmethod
-    def of(cls, notes: Sequence[JobNote]) -> _Submission:
+    def from_notes(cls, notes: Sequence[JobNote]) -> _Submission:
         submission = cls()
         for note in notes:
             if "job" in note:
                 submission.job = str(note["job"])
             elif "file" in note:
-                submission.restart(str(note["file"]))
+                submission.use_file(str(note["file"]))
         return submission
 
-    def restart(self, file: str) -> None:
-        """Continue with another uploaded file. If there is already a job, the file is for a new job."""
+    def use_file(self, file: str) -> None:
+        """Use another uploaded file for the job. If there is already a job, the file is for a new one."""
         if self.job is not None:
             self.earlier_jobs.add(self.job)
             self.files.clear()
@@ -103,20 +103,20 @@ class OpenAiBackend:
 
         The handle has the job's id under `job`.
         """
-        submission = _Submission.of(notes)
+        submission = _Submission.from_notes(notes)
         if submission.job is not None:
             return {"job": submission.job}
         submission.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
         is_resumed = bool(submission.files)
         if not is_resumed:
-            submission.restart(self._upload(job, save_note))
+            submission.use_file(self._upload(job, save_note))
         try:
             job_id = self._find_or_create(job, submission, is_uncertain=is_resumed)
         except _FileRefused:
             if not is_resumed:
                 raise
             # The file is from an earlier process, and providers delete files after some time.
-            submission.restart(self._upload(job, save_note))
+            submission.use_file(self._upload(job, save_note))
             job_id = self._find_or_create(job, submission, is_uncertain=True)
         save_note({"job": job_id, "file": submission.files[-1]})
         return {"job": job_id}
@@ -124,6 +124,7 @@ class OpenAiBackend:
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """Return the job's status at the provider; see `Backend.poll`."""
         name = str(handle["job"])
+        label = self._job_label(name)
         remote_job = self._call_with_retries(lambda: self._api.retrieve_job(name), f"retrieve fine-tuning job {name}")
         status = str(remote_job.status)
         facts = {
@@ -137,15 +138,15 @@ class OpenAiBackend:
             problem = name_problem(model, job.base_model) if isinstance(model, str) else "the provider gives no name"
             if problem is not None:
                 raise RunError(
-                    f"{self._job(name)} has succeeded, but its model has no valid name: {problem}\nFind the name at "
+                    f"{label} has succeeded, but its model has no valid name: {problem}\nFind the name at "
                     f"the provider, or train the model by hand. Then run the command again with "
                     f"training.trainers.{job.group}.backend=files, and once more with --set-model {job.group}=NAME"
                 )
             return JobStatus(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
-            return JobStatus(JobState.FAILED, None, f"{self._job(name)} failed: {_failure_reason(remote_job)}", facts)
+            return JobStatus(JobState.FAILED, None, f"{label} failed: {_failure_reason(remote_job)}", facts)
         if status == "cancelled":
-            return JobStatus(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
+            return JobStatus(JobState.CANCELLED, None, f"{label} was cancelled at the provider", facts)
         if status == "validating_files":
             self._check_validating_time(job, name)
         return JobStatus(
@@ -165,12 +166,12 @@ class OpenAiBackend:
         waited = self._clock() - self._first_poll_times.setdefault(name, self._clock())
         if waited > max_minutes * 60:
             raise RunError(
-                f"{self._job(name)} is still validating its files after {max_minutes:g} minutes "
+                f"{self._job_label(name)} is still validating its files after {max_minutes:g} minutes "
                 f"(training.trainers.{job.group}.validating_minutes). Check the job at the provider, or run the same "
                 "command again to keep waiting."
             )
 
-    def _job(self, name: str) -> str:
+    def _job_label(self, name: str) -> str:
         return f"fine-tuning job {name} at {self._model.server_label(self._group)}"
 
     # The calls
@@ -178,7 +179,7 @@ class OpenAiBackend:
     def _upload(self, job: FineTuneJob, save_note: SaveNote) -> str:
         """Upload the dataset and return the file's id.
 
-        If an answer is lost, the dataset is uploaded again, but only one of the files is used for training.
+        If an answer is lost, the dataset is uploaded again. Only one of the files is used for training.
         """
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
         if not job.dataset.is_file():
@@ -193,10 +194,10 @@ class OpenAiBackend:
     def _find_or_create(self, job: FineTuneJob, submission: _Submission, *, is_uncertain: bool) -> str:
         """Return the id of the job, and create it if necessary.
 
-        `is_uncertain` is whether an earlier attempt may have created the job. If so, look for the job before creating
-        it. Do the same after every further attempt that may have worked.
+        `is_uncertain` is true if an earlier attempt may have created the job. Then look for the job before creating it.
+        Do the same after every further attempt that may have worked.
         """
-        body = self._body(job, submission.files[-1])
+        body = self._request_body(job, submission.files[-1])
 
         def attempt_once() -> str:
             nonlocal is_uncertain
@@ -217,9 +218,9 @@ class OpenAiBackend:
         for listing in range(1, SETTLING_LISTINGS + 1):
             for name, candidate in self._api.list_jobs().items():
                 metadata = getattr(candidate, "metadata", None)
-                mark = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
-                is_match = mark == _metadata_key_of(job) or (
-                    mark is None and getattr(candidate, "training_file", None) in submission.files
+                key = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+                is_match = key == _metadata_key_of(job) or (
+                    key is None and getattr(candidate, "training_file", None) in submission.files
                 )
                 if is_match and name not in submission.earlier_jobs:
                     return name
@@ -227,7 +228,7 @@ class OpenAiBackend:
                 self._sleep(self._policy.wait(listing, self._jitter))
         return None
 
-    def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
+    def _request_body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
         """Return the request body for a job, without hyperparameters that the spec does not set."""
         kind = "supervised" if job.method == "sft" else "dpo"
         names = ("n_epochs", "batch_size", "learning_rate_multiplier", *(("beta",) if kind == "dpo" else ()))

@@ -34,7 +34,7 @@ class TrainedGroup:
     """The policy for retries of failed calls to a provider."""
     sleep: Callable[[float], object]
     """Waits between attempts."""
-    here: Path | None = None
+    cwd: Path | None = None
     """The working folder of a `command`; None for the current folder."""
 
 
@@ -47,7 +47,7 @@ def _openai(group: TrainedGroup) -> Backend:
 
 BACKENDS: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
     "openai": _openai,
-    "command": lambda group: CommandBackend(group.name, group.trainer, group.here),
+    "command": lambda group: CommandBackend(group.name, group.trainer, group.cwd),
     "files": lambda group: FilesBackend(group.manual_model),
     "dummy": lambda _: DummyBackend(),
 }
@@ -61,7 +61,7 @@ def backend_for(
     *,
     policy: TransientPolicy | None = None,
     sleep: Callable[[float], object] = time.sleep,
-    here: Path | None = None,
+    cwd: Path | None = None,
 ) -> Backend:
     """Create the backend of one model group. For the arguments, see `TrainedGroup`.
 
@@ -71,7 +71,7 @@ def backend_for(
         ProviderRefusal: the environment has no API key.
         RunError: the backend's settings are not valid.
     """
-    trained_group = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, here)
+    trained_group = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, cwd)
     return BACKENDS[trainer.backend](trained_group)
 
 

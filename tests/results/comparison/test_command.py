@@ -148,7 +148,7 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
 
 
 def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(results: Path) -> None:
-    runs = [FinishedRun.opened(RunFolder(results / "runs" / name)) for name in ("good", "fair")]
+    runs = [FinishedRun.from_folder(RunFolder(results / "runs" / name)) for name in ("good", "fair")]
     for metric in ("accuracy", "balanced_accuracy", "soundness_error"):
         own, found = runs[0].metric(metric), FinishedRun.worst_of(runs[:1], metric)
         assert own is not None

@@ -99,8 +99,8 @@ def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> Non
 
 
 def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
-    failure = RemoteError.of(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
-    error = with_node(failure, "on node 10.0.0.3 (pid 7)").error()
+    failure = RemoteError.from_exception(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
+    error = with_node(failure, "on node 10.0.0.3 (pid 7)").to_exception()
     assert isinstance(error, ProviderRefusal)
     assert str(error).startswith("no key in MY_KEY (on node 10.0.0.3 (pid 7) of the Ray cluster")
     assert error.changes == {"models.m.api_key_env": None}

@@ -21,7 +21,7 @@ from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.reorder_buffer import HELD_CHARACTERS, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import MAX_CHARACTERS_IN_MEMORY, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
@@ -61,7 +61,7 @@ NOT_OF_WORDS = (errors.SpecError, errors.QueryError, errors.MergeError)
 def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRunError]) -> None:
     error = kind("the words")
     error.add_note("a note")
-    again = unpickled(RemoteError.of(error)).error()
+    again = unpickled(RemoteError.from_exception(error)).to_exception()
     assert type(again) is kind
     assert again.lines() == error.lines()
     assert vars(again) == vars(error)
@@ -69,16 +69,16 @@ def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRu
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
 def test_what_the_system_refused_is_told_apart_in_another_process_too(error: BaseException) -> None:
-    again = unpickled(RemoteError.of(error)).error()
+    again = unpickled(RemoteError.from_exception(error)).to_exception()
     assert (type(again), again.args) == (type(error), error.args)
 
 
 def test_a_refusal_keeps_what_it_says_to_change_and_what_one_call_would_be() -> None:
     error = ProviderRefusal("no", of_one_call=MalformedError("bad", status=400), changes={"models.m.model": None})
-    again = unpickled(RemoteError.of(error)).error()
+    again = unpickled(RemoteError.from_exception(error)).to_exception()
     assert dict(again.changes) == {"models.m.model": None}
     assert (str(again.of_one_call), again.of_one_call.status) == ("bad", 400)
-    again = unpickled(RemoteError.of(ProviderRefusal("no"))).error()
+    again = unpickled(RemoteError.from_exception(ProviderRefusal("no"))).to_exception()
     assert dict(again.changes) == {}
 
 
@@ -87,7 +87,7 @@ def test_an_error_that_is_not_known_is_told_with_where_it_came_from() -> None:
     try:
         nothing["missing"]
     except KeyError as error:
-        again = unpickled(RemoteError.of(error)).error()
+        again = unpickled(RemoteError.from_exception(error)).to_exception()
     assert str(again) == "KeyError: 'missing'"
     assert "test_parts.py" in again.__notes__[0]
 
@@ -116,8 +116,8 @@ def test_each_game_has_records_of_its_own(tmp_path: Path, changes: dict[str, obj
     games: dict[object, list[Job]] = {}
     for one in plan.jobs():
         games.setdefault(game_key_of_job(plan, one), []).append(one)
-        branches = 1 if plan.shape is None else plan.shape.branches
-        for branch in (plan.branch(one, one.repeat + more) for more in range(branches)):
+        branches = 1 if plan.tree_shape is None else plan.tree_shape.branches
+        for branch in (plan.job_of_branch(one, one.repeat + more) for more in range(branches)):
             assert game_key_of_sample(plan, branch.datapoint.id, branch.number) == game_key_of_job(plan, one)
     assert all(len(jobs) == 1 for jobs in games.values())
     assert len(games) == plan.size
@@ -171,7 +171,7 @@ def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp
         one = RolloutOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
         return WorkerGame([WorkerRollout(one, counted, (1, 1))])
 
-    games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
+    games = [made(number, MAX_CHARACTERS_IN_MEMORY // 2 + 1) for number in range(4)]
     passed: list[object] = []
     with closing(PlanOrderBuffer(passed.append, 10, tmp_path)) as ordered:
         for number in (3, 2, 1, 0):
@@ -204,21 +204,21 @@ def test_a_write_that_fails_is_told_to_all_of_a_batch(tmp_path: Path) -> None:
 def test_games_are_leased_in_order_as_far_as_there_is_room_and_those_that_come_back_first() -> None:
     room = [3]
     book = LeaseBook(iter([job(index) for index in range(5)]), lambda index: index < room[0], 2, by_datapoint=False)
-    given = [book.next_for(number % 2) for number in range(4)]
+    given = [book.next_game_for(number % 2) for number in range(4)]
     assert [one and one.job.index for one in given] == [0, 1, 2, None]
     assert given[0] is not None
     assert given[1] is not None
     book.return_game(given[1])
     book.return_game(given[0])
     room[0] = 5
-    assert [one.job.index for one in iter(lambda: book.next_for(1), None)] == [0, 1, 3, 4]
+    assert [one.job.index for one in iter(lambda: book.next_game_for(1), None)] == [0, 1, 3, 4]
     assert book.is_empty
 
 
 def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> None:
     jobs = [job(index, f"p{index % 7}") for index in range(70)]
     book = LeaseBook(iter(jobs), lambda _: True, 3, by_datapoint=True)
-    given = {place: [one.job for one in iter(lambda: book.next_for(place), None)] for place in range(3)}  # noqa: B023
+    given = {place: [one.job for one in iter(lambda: book.next_game_for(place), None)] for place in range(3)}  # noqa: B023
     places = {place: {one.datapoint.id for one in found} for place, found in given.items()}
     assert sum(map(len, given.values())) == 70
     assert sum(map(len, places.values())) == 7
@@ -227,7 +227,7 @@ def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> No
 
 def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
     book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), WorkerDeaths(2)
-    first, second = book.next_for(0), book.next_for(0)
+    first, second = book.next_game_for(0), book.next_game_for(0)
     assert first is not None
     assert second is not None
     for _ in range(SUSPECT_DEATHS):
@@ -235,14 +235,15 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
         deaths.reset()
     book.return_game(first)
     book.return_game(second)
-    assert book.next_for(0) is second
-    assert book.next_for(0) is None
-    assert book.has_suspects(0)
+    assert book.next_game_for(0) is second
+    assert book.next_game_for(0) is None
+    assert book.has_suspect_for(0)
     alone = book.next_suspect_for(0)
     assert alone is first
     with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
         for _ in range(MAX_DEATHS_ALONE):
-            deaths.count(WorkerSlot(0, leases={0: alone}, tests_suspect=True), "was killed by SIGSEGV", was_ready=True)
+            slot = WorkerSlot(0, leases={0: alone}, is_testing_suspect=True)
+            deaths.count(slot, "was killed by SIGSEGV", was_ready=True)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
     *notes, failed = heard
     assert notes
     assert all("a worker needs 1 CPU, and the cluster has 1 node with 0 CPUs (0 free)" in one.line for one in notes)
-    assert "Add nodes, free some CPUs" in str(failed.failure.error())
+    assert "Add nodes, free some CPUs" in str(failed.failure.to_exception())
 
 
 def test_what_raylets_report_is_kept_from_the_output_by_a_switch_that_ray_still_has(

@@ -31,10 +31,10 @@ class ActorChannel:
         self.worker = Worker()
         self.worker.connect(self)
         self._reader, self._outbox = FrameReader(), Outbox()
-        self._next = 0
+        self._next_number = 0
         """The number of the writer's next call."""
         self._early_calls: dict[int, asyncio.Future[None]] = {}
-        """The calls that arrived before a call with a lower number, by number, each waiting for its turn."""
+        """The calls that wait because a call with a lower number has not arrived, by number."""
         self._open_call: asyncio.Future[bytes] | None = None
         """The result of the writer's open call."""
         self._is_flush_scheduled = False
@@ -52,7 +52,7 @@ class ActorChannel:
         self._return()
 
     def _return(self) -> None:
-        """Let the open call return with the messages so far."""
+        """Return the messages so far as the result of the open call."""
         if self._open_call is not None and not self._open_call.done():
             self._open_call.set_result(bytes(self._outbox.take(PIECE_BYTES)))
             self._abandon_timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
@@ -64,10 +64,10 @@ class ActorChannel:
         0, because Ray may deliver them in another order.
         """
         loop = asyncio.get_running_loop()
-        if number != self._next:
+        if number != self._next_number:
             own_turn = self._early_calls[number] = loop.create_future()
             await own_turn
-        self._next = number + 1
+        self._next_number = number + 1
         self._return()
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()

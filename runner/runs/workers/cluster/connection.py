@@ -1,6 +1,6 @@
-"""This process's connection to a Ray cluster: an existing cluster, or one that this command starts and ends.
+"""Connects this process to a Ray cluster: an existing cluster, or one that this command starts and ends.
 
-`RayPool` connects with it, and `execution_check` lets the runs of a command share the connection.
+`ray_pool` opens the connection, and `execution_check` lets the runs of a command share it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _connect(ray: Any, execution: Execution) -> None:
     address = _address_of(execution)
     try:
         if address is not None:
-            _check_reached(address)
+            _check_reachable(address)
         if address is None:
             _set_cluster_token()
             ray.init(
@@ -168,8 +168,8 @@ def _connect(ray: Any, execution: Execution) -> None:
         ) from error
 
 
-def _check_reached(address: str) -> None:
-    """Check that a server listens at an address. Ray itself would retry for minutes if none did.
+def _check_reachable(address: str) -> None:
+    """Check that a server listens at an address. If none does, Ray itself would retry for minutes.
 
     Raises:
         OSError: no server listens at the address.
@@ -190,15 +190,15 @@ def _set_cluster_token() -> None:
 def _without_ray_output(ray: Any) -> Iterator[None]:
     """Prevent Ray from writing to this command's output while the block runs."""
     logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - Ray has no public option
-    level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)
+    level, prints_worker_logs = logger.level, getattr(worker, "_worker_logs_enabled", None)
     logger.setLevel(logging.CRITICAL)
     worker._worker_logs_enabled = False  # noqa: SLF001 - otherwise Ray prints messages of its nodes to stdout
     try:
         yield
     finally:
         logger.setLevel(level)
-        if printing is not None:
-            worker._worker_logs_enabled = printing  # noqa: SLF001
+        if prints_worker_logs is not None:
+            worker._worker_logs_enabled = prints_worker_logs  # noqa: SLF001
 
 
 def describe_capacity(ray: Any) -> str:

@@ -26,7 +26,7 @@ class NodeError(Exception):
     """Raised when no worker can play on a node."""
 
     def __init__(self, failure: RemoteError) -> None:
-        super().__init__(str(failure.error()))
+        super().__init__(str(failure.to_exception()))
         self.failure = failure
 
 
@@ -66,9 +66,9 @@ def find_node_problem(info: Mapping[str, Any]) -> str | None:
 
 def with_node(failure: RemoteError, where: str) -> RemoteError:
     """Add the worker's node and a hint to a failure, whose cause is often the environment on that node."""
-    error = failure.error()
+    error = failure.to_exception()
     if not isinstance(error, NipRunError):
         return failure
     where = f"{where} of the Ray cluster; set environment variables for workers on that node, before `ray start`"
     error.args = (f"{error} ({where})", *error.args[1:])
-    return RemoteError.of(error)
+    return RemoteError.from_exception(error)

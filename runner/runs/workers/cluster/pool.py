@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 600.0
 """The run ends if no worker gets a CPU within this time."""
 
 RETRY_SECONDS = 2.0
-"""The wait before a new actor replaces an actor whose node died. Ray may need this time to notice the death."""
+"""The wait before a new actor replaces an actor whose node died. Ray may take this long to notice the death."""
 
 OTHER_NODE_SECONDS = 60.0
 """The wait before a new actor replaces one whose node cannot play, for example with another version of nip-run."""
@@ -157,7 +157,7 @@ class RayWorker:
         except ray_error as error:
             self._exit(describe_death(error, self._location))
         except Exception as error:  # noqa: BLE001 - any error must end the run
-            self._receive([messages.CannotStart(RemoteError.of(error))])
+            self._receive([messages.CannotStart(RemoteError.from_exception(error))])
         finally:
             self._pool.placed_workers.discard(self)
 
@@ -166,7 +166,7 @@ class RayWorker:
 
         Raises:
             NodeError: the node cannot play.
-            RunError: no worker has got a CPU for too long.
+            RunError: for too long, no worker has got a CPU.
         """
         self._actor = self._pool.create_actor()
         description = asyncio.ensure_future(_result(self._actor.describe.remote()))
@@ -179,7 +179,7 @@ class RayWorker:
             description.cancel()
         self._location = f"on node {info['node']} (pid {info['pid']})"
         if (problem := find_node_problem(info)) is not None:
-            raise NodeError(RemoteError.of(RunError(problem)))
+            raise NodeError(RemoteError.from_exception(RunError(problem)))
         self._is_placed = True
         self._pool.placed_workers.add(self)
 
@@ -193,7 +193,7 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        subject = line.partition(":")[0]  # the numbers after it change, but the run needs only one such note
+        subject = line.partition(":")[0]  # without the numbers, which change, so that the run gets only one such note
         self._receive([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from runner.runs.planning.earlier_runs import EarlierRun
 from runner.runs.planning.loopback_server import WORD_BYTES
 
 
-def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
+def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
     """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
     if earlier is not None:
         games = replace(earlier.games, game_count=plan.size)
@@ -58,7 +58,7 @@ def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
     """Return the total rate limits of each group's servers, from the spec or as reported in the earlier run."""
     rates = {}
     for group, settings in used_models(plan).items():
-        if not settings.is_called_live:
+        if not settings.calls_server:
             continue
         reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
         requests = settings.requests_per_minute or reported.requests
