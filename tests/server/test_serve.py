@@ -78,7 +78,7 @@ def test_a_proxy_that_is_not_named_is_told_once(tmp_path: Path) -> None:
         for _ in range(3):
             behind.ask("/healthz")
             behind.ask("/healthz", X_Forwarded_For="203.0.113.9")
-        (told,) = (one for one in map(json.loads, behind.log.splitlines()) if one["message"] == "proxy not named")
+        (told,) = (one for one in map(json.loads, behind.log.splitlines()) if one["message"] == "unknown proxy")
     assert (told["level"], told["from"], told["named"]) == ("warning", "127.0.0.1", "10.0.0.0/8")
 
 

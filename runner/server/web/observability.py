@@ -154,4 +154,4 @@ class RequestLog:
         if peer is not None:
             self._has_warned = True
             hint = f"ignored X-Forwarded-For; if {peer} is your proxy, start `nip-run serve` with --behind-proxy {peer}"
-            LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})
+            LOG.warning("unknown proxy", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})
