@@ -194,9 +194,8 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
             calls = games * answers * votes
             counts.calls += calls
-            counts.prompt += (
-                (first_prompt_tokens[name] * repeats + earlier_tokens * len(points) * repeats) * calls // plan.blocks
-            )
+            prompt_tokens = first_prompt_tokens[name] * repeats + earlier_tokens * len(points) * repeats
+            counts.prompt += prompt_tokens * calls // plan.block_count
             counts.completion += answer * calls
             message = _answer_tokens(agent, longest=False)
             round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message

@@ -169,7 +169,7 @@ class Plan:
         return (None,) if self.seats is None else (False, True)
 
     @property
-    def blocks(self) -> int:
+    def block_count(self) -> int:
         """The number of blocks: one for each datapoint and repeat."""
         return len(self.points) * self.spec.experiment.rollouts.per_datapoint
 
@@ -178,7 +178,7 @@ class Plan:
         """The number of games or trees."""
         if self.debates is not None:
             return sum(1 for _ in self.jobs())
-        return self.blocks * len(self.variants)
+        return self.block_count * len(self.variants)
 
     def jobs(self) -> Iterator[Job]:
         """Yield every job in the order of play, block by block. If debates are judged, omit jobs without a debate."""

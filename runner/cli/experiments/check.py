@@ -115,7 +115,7 @@ def _describe_pairing(games: Plan) -> list[str]:
         first, second = games.seats
         variants.append(f"as written and with the players of {first} and {second} exchanged")
     block = f"Each datapoint is played {', '.join(variants)}: {count} games form one block"
-    return [f"{block} ({counted(games.blocks, 'block')})."]
+    return [f"{block} ({counted(games.block_count, 'block')})."]
 
 
 def _describe_key_uses(plan: AnyPlan) -> list[str]:

@@ -64,10 +64,10 @@ class Store:
     def folder(self, reference: Reference) -> Path:
         return self.root / reference.folder
 
-    def has(self, reference: Reference) -> bool:
+    def is_installed(self, reference: Reference) -> bool:
         return (self.folder(reference) / MANIFEST).is_file()
 
-    def by_hash(self, hash_prefix: Digest) -> Reference:
+    def find_by_hash(self, hash_prefix: Digest) -> Reference:
         """Return the installed release whose manifest has this hash.
 
         Raises:
@@ -106,7 +106,7 @@ class Store:
             raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
         return Installed(release, folder, digest(data))
 
-    def origin_of(self, reference: Reference) -> str | None:
+    def find_origin(self, reference: Reference) -> str | None:
         """Return the registry that an installed release came from; None if its marker does not say."""
         try:
             marker = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARKER))
@@ -121,20 +121,20 @@ class Store:
             TakenError: the store has another release of this name and version.
             ReleaseError: the registry's files are damaged, or the store cannot be written.
         """
-        if not self.has(entry.reference):
-            marker = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.where}
+        if not self.is_installed(entry.reference):
+            marker = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.address}
             marker_bytes = json.dumps(marker, indent=2).encode() + b"\n"
             try:
-                registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
+                registry.unpack(entry, self.folder(entry.reference), extra_files={MARKER: marker_bytes})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # if the store has it now, another process has installed it
+                if not self.is_installed(entry.reference):  # if the store has it now, another process has installed it
                     raise
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
             raise TakenError(
-                f"{entry.reference} is installed from {self.origin_of(entry.reference)} as "
-                f"sha256:{installed.sha256[:12]}, but {registry.where} has sha256:{entry.sha256[:12]} under this name; "
-                f"to replace it, first run nip-run uninstall {entry.reference}"
+                f"{entry.reference} is installed from {self.find_origin(entry.reference)} as "
+                f"sha256:{installed.sha256[:12]}, but {registry.address} has sha256:{entry.sha256[:12]} under this "
+                f"name; to replace it, first run nip-run uninstall {entry.reference}"
             )
         return installed
 
