@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,17 @@ from pathlib import Path
 
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import open_to_read, read_bounded, remove_folder
+from runner.documents.fetched_files import MARKER, fetched_registry, marker_bytes
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, FileEntry, Release, digest
 from runner.documents.releases.reference import Digest, Reference
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
 WEIGHTS = "weights/"
 """The folder with a model's weights. They can be large, and no spec reads them, so only their sizes are checked."""
-
-MAX_MARKER = 64 << 10
 
 _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
 """The state (modification times, size, inode) and the hash of each file that this process has checked before."""
@@ -108,11 +105,7 @@ class Store:
 
     def find_origin(self, reference: Reference) -> str | None:
         """Return the registry that an installed release came from; None if its marker does not say."""
-        try:
-            marker = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARKER))
-            return marker["where"] if isinstance(marker["where"], str) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return fetched_registry(self.folder(reference))
 
     def add(self, registry: Registry, entry: ReleaseEntry) -> Installed:
         """Install a release from a registry unless it is installed, check its files, and return it.
@@ -122,10 +115,9 @@ class Store:
             ReleaseError: the registry's files are damaged, or the store cannot be written.
         """
         if not self.is_installed(entry.reference):
-            marker = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.address}
-            marker_bytes = json.dumps(marker, indent=2).encode() + b"\n"
+            marker = marker_bytes(str(entry.reference), entry.sha256, registry.address)
             try:
-                registry.unpack(entry, self.folder(entry.reference), extra_files={MARKER: marker_bytes})
+                registry.unpack(entry, self.folder(entry.reference), extra_files={MARKER: marker})
             except (ReleaseError, UsageError):
                 if not self.is_installed(entry.reference):  # if the store has it now, another process has installed it
                     raise
