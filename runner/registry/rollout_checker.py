@@ -61,10 +61,9 @@ class RolloutChecker:
         if plan.spec.experiment.until is not None:
             check_claims(folder, plan, row_count)
         elif row_count != self._planned_games or row_count != self._manifest.rollouts:
-            claimed = self._manifest.rollouts
             raise ReleaseError(
-                f"the run has {row_count:,} rollouts, but its manifest says {claimed}, and its spec plays "
-                f"{self._planned_games:,}"
+                f"the run has {row_count:,} rollouts, but its manifest says {self._manifest.rollouts}, and its spec "
+                f"plays {self._planned_games:,}"
             )
         protocol = plan.spec.protocol
         self._metrics = Metrics(protocol, plan.seats)

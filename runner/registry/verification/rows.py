@@ -137,7 +137,7 @@ def _format_value(row: Row, name: str) -> str:
 
 
 def _read_published_rows(path: Path, allow_missing: bool) -> Iterator[Row]:
-    """Yield the rows of a `rollouts.jsonl`. If columns may be missing, those that the first row lacks are None."""
+    """Yield the rows of a `rollouts.jsonl`. With `allow_missing`, columns that are not in the first row are None."""
     null_columns: Row | None = None
     for row in read_published_rows(path):
         if null_columns is None:

@@ -229,8 +229,8 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # All versions that record `answers_from` also write a file with the hashes of a finished run's files. Releases do
-    # not have this file. `folder.name` is None except for the run of a fetched release.
+    # All versions that record `answers_from` also write a file with the hashes of a finished run's files. Fetched
+    # releases do not have this file; only their runs have a `folder.name`.
     must_have_sums = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if must_have_sums and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
