@@ -17,8 +17,8 @@ from statistics import NormalDist
 
 from common import sample_arguments, temporary_folder
 
-from runner.documents.releases.reference import parse
-from runner.registry.fetched_release import get
+from runner.documents.releases.reference import parse_reference
+from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from tests.support.claims import Claims
 from tests.support.got import bundle_of, publish
@@ -44,7 +44,7 @@ def once(at: Path, seed: int) -> dict[str, tuple[str, bool]]:
         run = played(spec, at / "theirs").path
     reference = publish(at / "registry", bundle_of(run))
     with connect(str(at / "registry")) as registry:
-        get(registry, parse(reference), at / "got")
+        fetch_release(registry, parse_reference(reference), at / "got")
     found = {}
     for number, (name, sensitivity) in enumerate(ANEW.items(), 1):
         with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed + 1_000_000 * number) as server:

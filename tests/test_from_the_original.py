@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.documents.dataclass_schema import schema
+from runner.documents.dataclass_schema import build_schema
 from runner.game.protocols.schema import Parameters
 from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs" / "reference" / "from-the-original.md").read_text("utf-8")
 SCHEMA = experiment_schema()
-PARAMETERS = schema(Parameters, "parameters")["properties"]
+PARAMETERS = build_schema(Parameters, "parameters")["properties"]
 REQUIRED = "required"
 
 

@@ -30,7 +30,6 @@ STORED = "a field of a file, of JSON, of an HTTP API or of a template"
 EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.game.protocols.rounds": (STORED, frozenset({"asked"})),
     "runner.registry.board.board": (STORED, frozenset({"left_out"})),
-    "runner.registry.transports.http.api": (STORED, frozenset({"taken"})),
     "runner.results.answer_origins": ("answers of its own, as opposed to replayed ones", frozenset({"own"})),
     "runner.results.baseline_scores": (STORED, frozenset({"asked"})),
     "runner.results.comparison.comparison": (STORED, frozenset({"held"})),

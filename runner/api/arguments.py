@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.base.errors import UsageError
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.results.default_folder import default_results, folder_problem
 from runner.results.leaderboard.results_folder import Results
 from runner.spec import loader as specs
@@ -19,7 +19,7 @@ def ensure_loaded(spec: Spec | SpecSource, results: Results | None = None) -> Sp
     """Return the spec, which is loaded if it is not loaded yet. `results` has the runs that it takes models from."""
     if isinstance(spec, Spec):
         return spec
-    return specs.load_spec(spec, (), (results or open_results(None)).path_of, finder_of(spec))
+    return specs.load_spec(spec, (), (results or open_results(None)).path_of, make_finder_for(spec))
 
 
 def open_results(folder: str | Path | None) -> Results:

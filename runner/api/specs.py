@@ -14,7 +14,7 @@ from runner.base.text import dollar_range
 from runner.documents.plain_values import KeyPath, to_plain_values
 from runner.game.protocols import loader as protocols
 from runner.game.protocols.protocol import Protocol
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.rollouts.plan import Plan
 from runner.runs.planning.sample_size import SampleSize, sample_size_of
@@ -84,7 +84,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
     Raises:
         SpecError: the spec is invalid, or has a sweep (use `load_specs`); `problems` lists all mistakes in all files.
     """
-    return specs.load_spec(source, overrides, open_results(results).path_of, finder_of(source))
+    return specs.load_spec(source, overrides, open_results(results).path_of, make_finder_for(source))
 
 
 def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> list[Spec]:
@@ -101,7 +101,7 @@ def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Pat
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes in all files and points.
     """
-    return specs.load_specs(source, overrides, open_results(results).path_of, finder_of(source))
+    return specs.load_specs(source, overrides, open_results(results).path_of, make_finder_for(source))
 
 
 def check(spec: Spec | SpecSource) -> Check:

@@ -6,5 +6,5 @@ TOKEN_CLASSES = (
 )  # fmt: skip
 """The names of token counts in usages, records, tables and manifests."""
 
-LATER_CLASSES = TOKEN_CLASSES[3:]
-"""The names of token counts that earlier versions did not record."""
+NEW_TOKEN_CLASSES = TOKEN_CLASSES[3:]
+"""The names of token counts that 0.1.0 did not record."""

@@ -15,7 +15,7 @@ from runner.base.package_data import is_file
 from runner.base.problems import Problem
 from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrap_for_stderr
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, RunSelection
@@ -89,7 +89,7 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
     problems: list[Problem] = []
     for path in specs:
         try:
-            points = load_specs(path, overrides, find_run, finder_of(path), also=list(COMMANDS))
+            points = load_specs(path, overrides, find_run, make_finder_for(path), also=list(COMMANDS))
             plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(SpecPoint(path, plan) for plan in plans)

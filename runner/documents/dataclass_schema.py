@@ -74,7 +74,7 @@ def _split_optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def schema(cls: type, title: str) -> dict[str, Any]:
+def build_schema(cls: type, title: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document whose keys are the fields of `cls`."""
     definitions: dict[str, Any] = {}
     root = _object_schema(cls, definitions)
@@ -242,17 +242,17 @@ def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
     return frozenset(keys) - removable_keys(cls)
 
 
-def _all_keys(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Field[Any] | None]]:
+def _all_keys(hint: Any, key_path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Field[Any] | None]]:
     """Yield every key below a type, with its type and field; the key of a mapping's entries is `*`, without a field."""
     hint, _ = _split_optional(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for arm in get_args(hint):
-            yield from _all_keys(arm, at)
+            yield from _all_keys(arm, key_path)
     elif get_origin(hint) in (dict, collections.abc.Mapping):
-        yield (*at, "*"), get_args(hint)[1], None
-        yield from _all_keys(get_args(hint)[1], (*at, "*"))
+        yield (*key_path, "*"), get_args(hint)[1], None
+        yield from _all_keys(get_args(hint)[1], (*key_path, "*"))
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         for field in dataclasses.fields(hint):
-            key, kind = (*at, key_of(field)), _types(hint)[field.name]
+            key, kind = (*key_path, key_of(field)), _types(hint)[field.name]
             yield key, kind, field
             yield from _all_keys(kind, key)

@@ -35,9 +35,9 @@ _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def marker_bytes(release: str, sha256: str, where: str) -> bytes:
-    """Return the content of the marker file for a folder with a fetched release."""
-    return json.dumps({"release": release, "sha256": sha256, "where": where}, indent=2).encode() + b"\n"
+def marker_bytes(release: str, sha256: str, address: str) -> bytes:
+    """Return the content of the marker file for a release that was fetched from the registry at `address`."""
+    return json.dumps({"release": release, "sha256": sha256, "where": address}, indent=2).encode() + b"\n"
 
 
 def read_marker(folder: Path) -> Mapping[str, str] | None:
@@ -97,9 +97,9 @@ def _is_within(path: Path, root: Path) -> bool:
 def _link_problem(folder: Path, root: Path) -> str | None:
     """Return a message about a link in `folder` that leads out of `root`, or about too many files; else None."""
     entries = 0
-    for at, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = Path(at, name)
+            path = Path(parent, name)
             entries += 1
             if path.is_symlink() and not _is_within(path, root):
                 return f"{path} is a link to a file outside {root}, the folder of the fetched release; remove the link"

@@ -29,7 +29,7 @@ class RenamedKey:
 
 
 @dataclass(frozen=True)
-class FileRead:
+class ReadFile:
     """The bytes of a file that was read, and the paths of the files that it extends, by their names in the file."""
 
     path: Path
@@ -50,9 +50,9 @@ class LayeredData:
     """Problems with nulls that delete nothing. They do not affect the rest of the data."""
     files: list[str] = field(default_factory=list)
     """The names of the files in messages."""
-    read: list[FileRead] = field(default_factory=list)
+    read_files: list[ReadFile] = field(default_factory=list)
     """The files that were read, each before the files that it extends."""
-    renamed: list[RenamedKey] = field(default_factory=list)
+    renamed_keys: list[RenamedKey] = field(default_factory=list)
     tree: ProjectTree | None = None
     """Files whose contents may appear in error messages; None means all files."""
     has_foreign_data: bool = False
@@ -66,83 +66,84 @@ class LayeredData:
     resettable: frozenset[KeyPath] = frozenset()
     """Keys that a null deletes if they are inherited. Otherwise null is an invalid value for them."""
 
-    def place(self, at: KeyPath) -> Place:
+    def place(self, key_path: KeyPath) -> Place:
         """Return the place where a key was set, or else the nearest mapping above it.
 
         If any data came from a file outside `tree`, messages may not quote any place: a value may come from that file
         through a `${key}`, and a message may name neighboring keys.
         """
-        place = self._place(at)
+        place = self._place(key_path)
         return replace(place, is_own=False) if self.has_foreign_data else place
 
     def problem_at(self, key_path: KeyPath, message: str) -> Problem:
         """Return a problem with the value of a key."""
         return Problem(self.place(key_path), dotted(key_path), message)
 
-    def place_of_value(self, at: KeyPath) -> Place:
+    def place_of_value(self, key_path: KeyPath) -> Place:
         """Return the place for a message about one value only, which may be quoted if no foreign file affects it."""
-        derived = any(at[:end] in self.interpolated for end in range(len(at)))
-        is_all_own = at in self.places and at not in self.foreign_keys and not derived
-        return self._place(at) if is_all_own else self.place(at)
+        derived = any(key_path[:end] in self.interpolated for end in range(len(key_path)))
+        is_all_own = key_path in self.places and key_path not in self.foreign_keys and not derived
+        return self._place(key_path) if is_all_own else self.place(key_path)
 
     def find_foreign_keys(self) -> None:
         """Fill `interpolated` and `foreign_keys`. Call this after all files are merged, before resolving `${key}`."""
         if not self.has_foreign_data:
             return
         self.interpolated = set(_interpolated_keys(self.data, ()))
-        foreign_keys = (at for at, place in self.places.items() if not place.is_own)
-        self.foreign_keys = {at[:end] for at in (*foreign_keys, *self.interpolated) for end in range(len(at) + 1)}
+        foreign_keys = (key for key, place in self.places.items() if not place.is_own)
+        self.foreign_keys = {key[:end] for key in (*foreign_keys, *self.interpolated) for end in range(len(key) + 1)}
 
-    def _place(self, at: KeyPath) -> Place:
-        return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
+    def _place(self, key_path: KeyPath) -> Place:
+        return place_in(self.places, key_path) or Place(self.files[-1] if self.files else "command line")
 
-    def may_quote(self, at: KeyPath, path: Path) -> bool:
+    def may_quote(self, key_path: KeyPath, path: Path) -> bool:
         """Return whether messages may quote the file at `path` that a key names: the user set it, or `tree` has it."""
-        return not self.is_set_by_file(at) or self.tree is None or self.tree.contains(path)
+        return not self.is_set_by_file(key_path) or self.tree is None or self.tree.contains(path)
 
-    def is_set_by_file(self, at: KeyPath) -> bool:
+    def is_set_by_file(self, key_path: KeyPath) -> bool:
         """Return whether a file set this key, rather than an override."""
-        return self.place(at).file in self.folders
+        return self.place(key_path).file in self.folders
 
-    def folder(self, at: KeyPath) -> Path:
+    def folder(self, key_path: KeyPath) -> Path:
         """Return the folder that a path written at this key is relative to."""
-        return self.folders.get(self.place(at).file, Path())
+        return self.folders.get(self.place(key_path).file, Path())
 
-    def is_removable(self, at: KeyPath) -> bool:
+    def is_removable(self, key_path: KeyPath) -> bool:
         """Return whether a null always deletes this key."""
-        return _matches_any(at, self.removable)
+        return _matches_any(key_path, self.removable)
 
-    def is_resettable(self, at: KeyPath, inherited: Any) -> bool:
+    def is_resettable(self, key_path: KeyPath, inherited: Any) -> bool:
         """Return whether a null deletes this key from the inherited mapping, which resets the key to its default."""
-        return isinstance(inherited, dict) and at[-1] in inherited and _matches_any(at, self.resettable)
+        return isinstance(inherited, dict) and key_path[-1] in inherited and _matches_any(key_path, self.resettable)
 
     def copy_places(self, source: KeyPath, target: KeyPath) -> None:
         """Copy the places of `source` and the keys below it to `target`. The value was copied before."""
         copied = {
-            (*target, *at[len(source) :]): place for at, place in self.places.items() if at[: len(source)] == source
+            (*target, *key[len(source) :]): place for key, place in self.places.items() if key[: len(source)] == source
         }
         self.places.update(copied)
         for keys in (self.interpolated, self.foreign_keys):
-            keys.update([(*target, *at[len(source) :]) for at in keys if at[: len(source)] == source])
+            keys.update([(*target, *key_path[len(source) :]) for key_path in keys if key_path[: len(source)] == source])
 
-    def drop_places(self, at: KeyPath) -> None:
+    def drop_places(self, key_path: KeyPath) -> None:
         """Drop the places of a key and the keys below it."""
-        self.places = {old: place for old, place in self.places.items() if old[: len(at)] != at}
+        self.places = {old: place for old, place in self.places.items() if old[: len(key_path)] != key_path}
 
 
-def _matches_any(at: KeyPath, keys: frozenset[KeyPath]) -> bool:
+def _matches_any(key_path: KeyPath, keys: frozenset[KeyPath]) -> bool:
     return any(
-        len(key) == len(at) and all(part in ("*", name) for part, name in zip(key, at, strict=True)) for key in keys
+        len(key) == len(key_path) and all(part in ("*", name) for part, name in zip(key, key_path, strict=True))
+        for key in keys
     )
 
 
-def _interpolated_keys(value: Any, at: KeyPath) -> Iterator[KeyPath]:
+def _interpolated_keys(value: Any, key_path: KeyPath) -> Iterator[KeyPath]:
     """Yield the keys whose text contains a `${key}`."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _interpolated_keys(item, (*at, name))
+            yield from _interpolated_keys(item, (*key_path, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _interpolated_keys(item, (*at, index))
+            yield from _interpolated_keys(item, (*key_path, index))
     elif isinstance(value, str) and "${" in value:
-        yield at
+        yield key_path

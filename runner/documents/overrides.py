@@ -16,7 +16,7 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values
 from runner.documents.renamed_keys import rename_document
 from runner.documents.yaml_errors import SECOND_COLON
-from runner.documents.yaml_reader import LABELS_KEY, Document, parse
+from runner.documents.yaml_reader import LABELS_KEY, Document, parse_yaml
 from runner.documents.yaml_writer import escape_interpolations
 
 MAX_SHOWN = 200
@@ -49,7 +49,7 @@ def apply_override(override: Override, layered: LayeredData, names: Mapping[str,
     """Apply an override to `layered`: `KEY=VALUE` sets a dotted key, `+KEY=VALUE` adds one, `~KEY` deletes one.
 
     The value null also deletes a removable key, or a resettable key that is set. `names` maps old dotted keys that
-    still work to the new ones. An override that cannot be applied becomes a problem in `layered`.
+    still work to their new names. An override that cannot be applied becomes a problem in `layered`.
     """
     place = override.place or Place(f"override {_shorten(override.text)!r}")
     try:
@@ -60,26 +60,27 @@ def apply_override(override: Override, layered: LayeredData, names: Mapping[str,
 
 
 def _apply(override: Override, place: Place, layered: LayeredData, names: Mapping[str, str]) -> None:
-    sign, at, value = _parse_override(override)
-    at, value = _with_new_names(at, value, place, layered, names)
-    name = ".".join(at)
-    if sign == "" and value is None and layered.is_removable(at):
+    sign, key_path, value = _parse_override(override)
+    key_path, value = _rename_old_keys(key_path, value, place, layered, names)
+    name = ".".join(key_path)
+    if sign == "" and value is None and layered.is_removable(key_path):
         sign = "~"
-    parent = _parent_mapping(layered.data, at, make=sign != "~")
-    if sign == "" and value is None and layered.is_resettable(at, parent):
+    parent = _parent_mapping(layered.data, key_path, create=sign != "~")
+    if sign == "" and value is None and layered.is_resettable(key_path, parent):
         sign = "~"
     if sign == "~":
-        if at[-1] not in parent:
-            raise _Refused(name, f"no such key to delete{did_you_mean(at[-1], parent) or '; remove the override'}")
-        del parent[at[-1]]
+        if key_path[-1] not in parent:
+            hint = did_you_mean(key_path[-1], parent) or "; remove the override"
+            raise _Refused(name, f"no such key to delete{hint}")
+        del parent[key_path[-1]]
         return
-    if sign == "+" and at[-1] in parent:
+    if sign == "+" and key_path[-1] in parent:
         raise _Refused(name, f"the key is already set; write {name}=... to change it")
-    parent[at[-1]] = value
-    layered.drop_places(at)
-    for end in range(1, len(at) + 1):
-        layered.places.setdefault(at[:end], place)
-    layered.places[at] = place
+    parent[key_path[-1]] = value
+    layered.drop_places(key_path)
+    for end in range(1, len(key_path) + 1):
+        layered.places.setdefault(key_path[:end], place)
+    layered.places[key_path] = place
 
 
 def _shorten(text: str) -> str:
@@ -96,19 +97,20 @@ def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
     if problem is not None:
         raise _Refused("", problem)
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""
-    name, equals, written = override.text.removeprefix(sign).partition("=")
-    at = tuple(name.split("."))
-    if len(at) > MAX_DEPTH:
-        raise _Refused(_shorten(name), f"the key has {len(at):,} parts, but at most {MAX_DEPTH} are allowed")
-    if not all(at):
+    name, equals, value_text = override.text.removeprefix(sign).partition("=")
+    key_path = tuple(name.split("."))
+    if len(key_path) > MAX_DEPTH:
+        raise _Refused(_shorten(name), f"the key has {len(key_path):,} parts, but at most {MAX_DEPTH} are allowed")
+    if not all(key_path):
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys")
     if sign == "~" and equals:
         raise _Refused(name, "to delete a key, write ~KEY without a value")
     if sign != "~" and not equals:
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
     if sign == "~":
-        return sign, at, None
-    return sign, at, _parse_value(name, written) if override.value is None else _plain_value(name, override.value[0])
+        return sign, key_path, None
+    value = _parse_value(name, value_text) if override.value is None else _plain_value(name, override.value[0])
+    return sign, key_path, value
 
 
 def _plain_value(name: str, value: Any) -> Any:
@@ -119,47 +121,48 @@ def _plain_value(name: str, value: Any) -> Any:
     """
     refused: list[tuple[KeyPath, str]] = []
     plain_value = to_plain_values({name: value}, refused).get(name)
-    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _non_text_keys(plain_value, (name,)))
-    for at, message in refused:
-        raise _Refused(dotted(at), message)
+    refused.extend((path, f"a key must be text, not {key!r}") for path, key in _non_text_keys(plain_value, (name,)))
+    for path, message in refused:
+        raise _Refused(dotted(path), message)
     return escape_interpolations(plain_value)
 
 
-def _non_text_keys(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _non_text_keys(value: Any, key_path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield each key that is not text, with the path of its mapping."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(value, dict) and not isinstance(name, str):
-            yield at, name
-        yield from _non_text_keys(item, (*at, name))
+            yield key_path, name
+        yield from _non_text_keys(item, (*key_path, name))
 
 
-def _parent_mapping(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
-    """Return the mapping that has the last part of a key; with `make`, create missing mappings on the way.
+def _parent_mapping(data: dict[str, Any], key_path: tuple[str, ...], *, create: bool) -> dict[str, Any]:
+    """Return the mapping that has the last part of a key; with `create`, add missing mappings on the way.
 
     Raises:
         _Refused: a value on the way is not a mapping.
     """
     parent: Any = data
-    for depth, part in enumerate((*at[:-1], None)):
+    for depth, part in enumerate((*key_path[:-1], None)):
         if not isinstance(parent, dict):
             raise _Refused(
-                ".".join(at[:depth]), f"{parent!r} is not a mapping; {'.'.join(at)!r} cannot be set in this value"
+                ".".join(key_path[:depth]),
+                f"{parent!r} is not a mapping; {'.'.join(key_path)!r} cannot be set in this value",
             )
         if part is not None:
-            parent = parent.setdefault(part, {}) if make else parent.get(part, {})
+            parent = parent.setdefault(part, {}) if create else parent.get(part, {})
     return cast("dict[str, Any]", parent)
 
 
-def _parse_value(name: str, written: str) -> Any:
+def _parse_value(name: str, value_text: str) -> Any:
     """Return the value of an override, parsed from its text as YAML.
 
     Raises:
         _Refused: the text is not exactly one value.
     """
-    at = tuple(name.split("."))
-    labels_path = ("value", *LABELS_KEY[len(at) :]) if at == LABELS_KEY[: len(at)] else LABELS_KEY
-    text = f"value: {written}" if written.strip() else "value: null"
-    document = parse(text, Document(name, Path(), labels_path=labels_path))
+    key_path = tuple(name.split("."))
+    labels_path = ("value", *LABELS_KEY[len(key_path) :]) if key_path == LABELS_KEY[: len(key_path)] else LABELS_KEY
+    text = f"value: {value_text}" if value_text.strip() else "value: null"
+    document = parse_yaml(text, Document(name, Path(), labels_path=labels_path))
     if document.problems:
         # YAML counts columns from the added "value: ", so the place is the override itself.
         problem = document.problems[0]
@@ -170,17 +173,17 @@ def _parse_value(name: str, written: str) -> Any:
     return document.data["value"]
 
 
-def _with_new_names(
-    at: tuple[str, ...], value: Any, place: Place, layered: LayeredData, names: Mapping[str, str]
+def _rename_old_keys(
+    key_path: tuple[str, ...], value: Any, place: Place, layered: LayeredData, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Any]:
     """Return a key and its value with old names replaced by new ones."""
-    for part in reversed(at):
+    for part in reversed(key_path):
         value = {part: value}
     document = Document(place.file, Path(), value, {(): place})
-    layered.renamed.extend(rename_document(document, names))
+    layered.renamed_keys.extend(rename_document(document, names))
     layered.problems.extend(document.problems)
     value, path = document.data, []
-    for _ in at:
+    for _ in key_path:
         ((part, value),) = value.items()
         path.append(part)
     return tuple(path), value

@@ -26,32 +26,32 @@ def value_at(data: Any, key_path: KeyPath) -> Any:
 
 
 def to_plain_values(
-    value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()
+    value: Any, refused: list[tuple[KeyPath, str]], key_path: KeyPath = (), above: tuple[Any, ...] = ()
 ) -> Any:
     """Return a value as YAML types. Parts that YAML cannot represent are omitted, and reported in `refused`."""
     if any(value is ancestor for ancestor in above):
-        return _refuse(refused, at, "the value contains itself; replace the inner one by a copy")
-    if len(at) > MAX_DEPTH:
-        return _refuse(refused, at[:-1], f"nested deeper than {MAX_DEPTH} levels")
+        return _refuse(refused, key_path, "the value contains itself; replace the inner one by a copy")
+    if len(key_path) > MAX_DEPTH:
+        return _refuse(refused, key_path[:-1], f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
-        return _convert_mapping(value, refused, at, (*above, value))
+        return _convert_mapping(value, refused, key_path, (*above, value))
     if isinstance(value, (list, tuple)):
-        return [to_plain_values(item, refused, (*at, index), (*above, value)) for index, item in enumerate(value)]
+        return [to_plain_values(item, refused, (*key_path, index), (*above, value)) for index, item in enumerate(value)]
     scalar = _convert_scalar(value)
     if scalar is None and value is not None:
-        return _refuse(refused, at, f"a text, number, list or mapping belongs here, not {_type_name(value)}")
+        return _refuse(refused, key_path, f"a text, number, list or mapping belongs here, not {_type_name(value)}")
     return scalar
 
 
 def _convert_mapping(
-    value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], at: KeyPath, above: tuple[Any, ...]
+    value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], key_path: KeyPath, above: tuple[Any, ...]
 ) -> Any:
     converted = {}
     for name, item in value.items():
         refused_before = len(refused)
-        converted_item = to_plain_values(item, refused, (*at, str(name)), above)
+        converted_item = to_plain_values(item, refused, (*key_path, str(name)), above)
         if converted_item is not None or len(refused) == refused_before:
-            converted[_convert_key(name, refused, at)] = converted_item
+            converted[_convert_key(name, refused, key_path)] = converted_item
     return converted
 
 
@@ -71,18 +71,18 @@ def _convert_scalar(value: Any) -> Any:
     return str(value) if isinstance(value, date) else None
 
 
-def _convert_key(name: Any, refused: list[tuple[KeyPath, str]], at: KeyPath) -> Any:
+def _convert_key(name: Any, refused: list[tuple[KeyPath, str]], key_path: KeyPath) -> Any:
     """Return a key of a mapping. Numbers and booleans stay as they are, because the YAML reader handles them."""
     if isinstance(name, str):
         return str.__str__(name)
     if name is not None and not isinstance(name, (bool, int, float)):
-        _refuse(refused, at, f"a key must be text, not {_type_name(name)}")
+        _refuse(refused, key_path, f"a key must be text, not {_type_name(name)}")
         return str(name)
     return name
 
 
-def _refuse(refused: list[tuple[KeyPath, str]], at: KeyPath, message: str) -> None:
-    refused.append((at, message))
+def _refuse(refused: list[tuple[KeyPath, str]], key_path: KeyPath, message: str) -> None:
+    refused.append((key_path, message))
 
 
 def _type_name(value: Any) -> str:

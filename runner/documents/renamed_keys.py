@@ -14,7 +14,7 @@ from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.yaml_reader import Document
 
 SWEEP = "sweep"
-"""The section whose keys are dotted keys of the spec. So are the keys of its `ZIP`, and of each of its points."""
+"""The section whose keys are dotted keys of the spec, also in its `ZIP` and in each of its points."""
 
 ZIP = "zip"
 
@@ -25,7 +25,7 @@ class _OldKey:
 
     section: dict[str, Any]
     """The mapping that has the key."""
-    at: KeyPath
+    key_path: KeyPath
     """The path of the key."""
     new_name: str
     """The new name of the key in its mapping."""
@@ -39,16 +39,16 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
     renames: list[RenamedKey] = []
     for old, new in names.items():
         for key in list(_old_keys(document.data, old, new)):
-            place = document.place(key.at)
+            place = document.place(key.key_path)
             if key.new_name in key.section:
                 message = f"{old} is the old name of {new}, which is also set; remove one of the two"
-                document.problems.append(Problem(place, dotted(key.at), message))
+                document.problems.append(Problem(place, dotted(key.key_path), message))
             else:
                 _rename(key)
-                _move_places(document, key.at, (*key.at[:-1], key.new_name))
+                _move_places(document, key.key_path, (*key.key_path[:-1], key.new_name))
                 renames.append(RenamedKey(place, old, new))
     document.data = {
-        name: _rename_references(item, (name,), document, names, renames) for name, item in document.data.items()
+        name: _rename_within(item, (name,), document, names, renames) for name, item in document.data.items()
     }
     return renames
 
@@ -77,31 +77,31 @@ def _old_key(data: Any, section: KeyPath, name: str, new: str) -> Iterator[_OldK
 
 def _rename(key: _OldKey) -> None:
     """Rename a key without changing the order of the keys."""
-    items = [(key.new_name if name == key.at[-1] else name, value) for name, value in key.section.items()]
+    items = [(key.new_name if name == key.key_path[-1] else name, value) for name, value in key.section.items()]
     key.section.clear()
     key.section.update(items)
 
 
 def _move_places(document: Document, old: KeyPath, new: KeyPath) -> None:
     document.places = {
-        (*new, *at[len(old) :]) if at[: len(old)] == old else at: place for at, place in document.places.items()
+        (*new, *key[len(old) :]) if key[: len(old)] == old else key: place for key, place in document.places.items()
     }
 
 
-def _rename_references(
-    value: Any, at: KeyPath, document: Document, names: Mapping[str, str], renames: list[RenamedKey]
+def _rename_within(
+    value: Any, key_path: KeyPath, document: Document, names: Mapping[str, str], renames: list[RenamedKey]
 ) -> Any:
     """Return the value with every `${old}` in it replaced by `${new}`."""
 
     def new_reference(reference: re.Match[str]) -> str:
-        key = dotted(referenced_key(reference[1], at))
+        key = dotted(referenced_key(reference[1], key_path))
         if key not in names:
             return reference[0]
-        renames.append(RenamedKey(document.place(at), key, names[key]))
+        renames.append(RenamedKey(document.place(key_path), key, names[key]))
         return f"${{{names[key]}}}"
 
     if isinstance(value, dict):
-        return {name: _rename_references(item, (*at, name), document, names, renames) for name, item in value.items()}
+        return {name: _rename_within(item, (*key_path, name), document, names, renames) for name, item in value.items()}
     if isinstance(value, list):
-        return [_rename_references(item, (*at, index), document, names, renames) for index, item in enumerate(value)]
+        return [_rename_within(item, (*key_path, index), document, names, renames) for index, item in enumerate(value)]
     return REFERENCE.sub(new_reference, value) if isinstance(value, str) else value

@@ -69,7 +69,7 @@ def _validator() -> Any:
     )
 
 
-def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
+def check_schema(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     """Return a problem for each violation of the schema, and for each value that a run's files cannot store."""
     unwritable = list(_find_unwritable(layered.data, (), layered))
     if _is_valid(layered.data, schema, schema.get("$defs", {})):
@@ -141,7 +141,7 @@ def _is_valid(value: Any, rule: Mapping[str, Any], definitions: Mapping[str, Any
     return all(fits(keyword, argument) for keyword, argument in rule.items())
 
 
-def _find_unwritable(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Problem]:
+def _find_unwritable(value: Any, key_path: KeyPath, layered: LayeredData) -> Iterator[Problem]:
     """Yield a problem for each value that JSON cannot store (infinity, NaN, lone surrogates) or a column cannot."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
@@ -151,21 +151,21 @@ def _find_unwritable(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[
     elif isinstance(value, str):
         message = encoding_problem(value)
     if message is not None:
-        yield layered.problem_at(at, message)
+        yield layered.problem_at(key_path, message)
     if isinstance(value, dict):
         for name, item in value.items():
             problem = encoding_problem(name)
             if problem is not None:
-                yield layered.problem_at((*at, name), problem)
-            yield from _find_unwritable(item, (*at, name), layered)
+                yield layered.problem_at((*key_path, name), problem)
+            yield from _find_unwritable(item, (*key_path, name), layered)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _find_unwritable(item, (*at, index), layered)
+            yield from _find_unwritable(item, (*key_path, index), layered)
 
 
 def _problems_of_error(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     """Yield the problems that users see for one error of the JSON Schema validator."""
-    at = tuple(error.absolute_path)
+    key_path = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _likeliest_arm_problems(error, layered, validator)
         return
@@ -174,17 +174,17 @@ def _problems_of_error(error: ValidationError, layered: LayeredData, validator: 
         for name in error.instance:
             if name not in properties:
                 yield Problem(
-                    layered.place_of_value((*at, name)),
-                    dotted((*at, name)),
+                    layered.place_of_value((*key_path, name)),
+                    dotted((*key_path, name)),
                     f"unknown key{did_you_mean(name, properties) or '; known are ' + comma_join(properties)}",
                     "unknown key",
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
-        at = (*at, str(error.instance))  # the key itself is wrong, not its value
-    key = dotted(at)
+        key_path = (*key_path, str(error.instance))  # the key itself is wrong, not its value
+    key = dotted(key_path)
     message = _violation_message(error)
-    place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
+    place = layered.place_of_value(key_path) if key_path else replace(layered.place_of_value(key_path), source=None)
     problem = Problem(place, key or "(root)", message + _next_step(error, message))
     # The names of missing keys reveal nothing about the file, so the message may serve as the kind.
     yield replace(problem, kind=message) if error.validator == "required" else problem
@@ -202,10 +202,10 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
         for inner in min(fitting, key=len):
             yield from _problems_of_error(inner, layered, validator)
         return
-    at = tuple(error.absolute_path)
+    key_path = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
     message = _expected_message(kinds, error.instance)
-    yield Problem(layered.place_of_value(at), dotted(at), message + _next_step(error, message))
+    yield Problem(layered.place_of_value(key_path), dotted(key_path), message + _next_step(error, message))
 
 
 def _plain_quotes(value: str) -> str:
@@ -223,15 +223,15 @@ def _expected_message(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"a list belongs here, not {_show(value)}; write [{_show(value)}]"
+        return f"a list belongs here, not {_quote(value)}; write [{_quote(value)}]"
     expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
     )
-    return f"{expected} belongs here, not {_show(value)}{quotes}"
+    return f"{expected} belongs here, not {_quote(value)}{quotes}"
 
 
-def _show(value: Any) -> str:
+def _quote(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, (dict, list)):
@@ -274,11 +274,11 @@ def _violation_message(error: ValidationError) -> str:
         case "enum":
             values = [str(item) for item in rule if item is not None]
             hint = did_you_mean(str(value), values) or "; write one of them"
-            return f"{_show(value)} is not one of {comma_join(values)}{hint}"
+            return f"{_quote(value)} is not one of {comma_join(values)}{hint}"
         case "minimum" | "exclusiveMinimum":
-            return f"{_show(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+            return f"{_quote(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
         case "maximum" | "exclusiveMaximum":
-            return f"{_show(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+            return f"{_quote(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
@@ -286,8 +286,8 @@ def _violation_message(error: ValidationError) -> str:
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
-                return f'{_show(value)} has typographic quotes; use plain ones: "{_plain_quotes(value)}"'
+                return f'{_quote(value)} has typographic quotes; use plain ones: "{_plain_quotes(value)}"'
             form = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
-            return f"{_show(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
+            return f"{_quote(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
         case _:
             return error.message

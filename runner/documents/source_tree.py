@@ -35,8 +35,8 @@ class ProjectTree:
         folder = spec.absolute().parent.resolve()
         return cls(next(filter(_is_project, ancestors(folder)), folder))
 
-    def is_of_release(self, path: Path) -> bool:
-        """Return whether a file is in one of the extra folders."""
+    def is_in_release(self, path: Path) -> bool:
+        """Return whether a file is in an installed release, which is one of the extra folders."""
         return any(path.resolve().is_relative_to(root) for root in self.extra_folders)
 
     def contains(self, path: Path) -> bool:

@@ -16,19 +16,19 @@ NewText = Callable[[KeyPath, str], str | None]
 def replace_texts(text: str, new: NewText) -> str:
     """Return a YAML text with the texts of some keys replaced; `yaml_reader` must have read it without problems."""
     # The faster loader in C does not report the character positions of values.
-    for at, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
-        value = new(at, node.value)
+    for key_path, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
+        value = new(key_path, node.value)
         if value is not None:
             text = text[: node.start_mark.index] + dump_inline(value) + text[node.end_mark.index :]
     return text
 
 
-def _scalars(node: yaml.Node | None, at: KeyPath) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
+def _scalars(node: yaml.Node | None, key_path: KeyPath) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
     if isinstance(node, yaml.ScalarNode):
-        yield at, node
+        yield key_path, node
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            yield from _scalars(item, (*at, index))
+            yield from _scalars(item, (*key_path, index))
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _scalars(value, (*at, key.value))
+            yield from _scalars(value, (*key_path, key.value))

@@ -20,14 +20,14 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import encoding_problem
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values
-from runner.documents.plain_yaml import read_simple_document
+from runner.documents.simple_yaml import read_simple_document
 from runner.documents.yaml_errors import explain_error, split_lines
 from runner.documents.yaml_writer import dump_inline
 
 MAX_BYTES = 256 << 10
 """Maximum size of a file."""
 NOT_READ = "not a document that can be read"
-"""The kind of a problem whose message may quote the file; see `_add_problem`."""
+"""The kind of problems whose messages may quote the file. A kind itself quotes nothing; see `_add_problem`."""
 MAX_NODES = 50_000
 """Maximum number of keys and values of a file, after its aliases are expanded."""
 
@@ -63,9 +63,9 @@ class Document:
     content: bytes | None = None
     """The file's bytes; None if there is no file."""
 
-    def place(self, at: KeyPath) -> Place:
+    def place(self, key_path: KeyPath) -> Place:
         """Return the place of a key, or of the nearest key above it."""
-        return place_in(self.places, at) or Place(self.file, is_own=self.is_own)
+        return place_in(self.places, key_path) or Place(self.file, is_own=self.is_own)
 
     def place_at(self, line: int, column: int) -> Place:
         """Return the place at a line and column, with the text of the line if messages may quote it."""
@@ -73,12 +73,12 @@ class Document:
         return Place(self.file, line, column, self.is_own, source)
 
 
-def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
+def place_in(places: Mapping[KeyPath, Place], key_path: KeyPath) -> Place | None:
     """Return the place of a key or, if it has none, of the nearest key above it."""
-    return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
+    return next((places[key_path[:end]] for end in range(len(key_path), -1, -1) if key_path[:end] in places), None)
 
 
-def read(path: Path, display_name: str | None = None, *, is_own: bool = True) -> Document:
+def read_yaml(path: Path, display_name: str | None = None, *, is_own: bool = True) -> Document:
     """Read a YAML file whose root is a mapping; messages name the file by `display_name`."""
     document = Document(display_name or str(path), path.parent, is_own=is_own)
     try:
@@ -98,7 +98,7 @@ def read(path: Path, display_name: str | None = None, *, is_own: bool = True) ->
         before = raw[: error.start].decode("utf-8").split("\n")
         message = f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8"
         return _add_problem(document, message, len(before), len(before[-1]) + 1, kind="not UTF-8")
-    return parse(text, document)
+    return parse_yaml(text, document)
 
 
 def _encoding_problem(raw: bytes) -> str | None:
@@ -112,14 +112,14 @@ def _encoding_problem(raw: bytes) -> str | None:
     return None
 
 
-def parse(text: str, document: Document) -> Document:
+def parse_yaml(text: str, document: Document) -> Document:
     """Read YAML text into `document`, and return the document."""
     problem = encoding_problem(text)
     if problem is not None:
         return _add_problem(document, problem)
     document.lines = split_lines(text)
     try:
-        refused = list(_refusals(text))
+        refused = list(_find_refusals(text))
         node = None if refused else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         explanation = explain_error(error, text, document.lines)
@@ -141,27 +141,27 @@ def parse(text: str, document: Document) -> Document:
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
     """Read a mapping into `document` with the same checks as for YAML text; its places have no line numbers."""
     refused: list[tuple[KeyPath, str]] = []
-    parse(dump_inline(to_plain_values(data, refused)), document)
+    parse_yaml(dump_inline(to_plain_values(data, refused)), document)
     # The user never saw the YAML text, so its line numbers would mislead.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
     document.problems = [replace(problem, place=nowhere) for problem in document.problems]
-    document.problems.extend(Problem(nowhere, dotted(at), message) for at, message in refused)
+    document.problems.extend(Problem(nowhere, dotted(key_path), message) for key_path, message in refused)
     return document
 
 
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
     """Read the root mapping of a file into `document`; invalid values become problems and are left out."""
-    broken: list[Problem] = []
+    value_problems: list[Problem] = []
     has_non_text_labels = _make_keys_text(node, document.labels_path)
-    _walk(node, (), document, broken)
+    _record_places(node, (), document, value_problems)
     keys_are_valid = not document.problems
-    document.problems.extend(broken)
+    document.problems.extend(value_problems)
     if not keys_are_valid:
         return document
     try:
-        if broken or has_non_text_labels:
-            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # `_walk` has set the invalid nodes to null
+        if value_problems or has_non_text_labels:
+            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # `_record_places` has set the invalid nodes to null
         elif (data_without_omegaconf := read_simple_document(node)) is not None:
             document.data = data_without_omegaconf
             return document
@@ -172,16 +172,16 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
         return _add_problem(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
     data = OmegaConf.to_container(config, resolve=False)
     assert isinstance(data, dict)
-    document.data = cast("dict[str, Any]", data)  # _walk has refused every key that is not text
+    document.data = cast("dict[str, Any]", data)  # `_record_places` has refused every key that is not text
     return document
 
 
-def _make_keys_text(node: yaml.Node, at: KeyPath) -> bool:
-    """Make text of the boolean and integer keys of the mapping at `at`; return whether there were any."""
+def _make_keys_text(node: yaml.Node, key_path: KeyPath) -> bool:
+    """Make text of the boolean and integer keys of the mapping at `key_path`; return whether there were any."""
     if not isinstance(node, yaml.MappingNode):
         return False
-    if at:
-        return any(_make_keys_text(value, at[1:]) for key, value in node.value if key.value == at[0])
+    if key_path:
+        return any(_make_keys_text(value, key_path[1:]) for key, value in node.value if key.value == key_path[0])
     non_text_keys = [key for key, _ in node.value if key.tag in (_TAG + "bool", _TAG + "int")]
     for key in non_text_keys:
         key.tag = _TAG + "str"
@@ -194,7 +194,7 @@ def _add_problem(document: Document, message: str, line: int = 1, column: int = 
     return document
 
 
-def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
+def _find_refusals(text: str) -> Iterator[tuple[str, int, int]]:
     """Yield the message, line and column of each thing in a YAML text that is not allowed."""
     depth = documents = 0
     events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
@@ -203,7 +203,7 @@ def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
         if count > MAX_NODES:
             yield f"more than {MAX_NODES} nodes (keys and values); is this a spec?", line, column
             return
-        for message in _event_refusals(event):
+        for message in _find_event_refusals(event):
             yield message, line, column
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
@@ -215,7 +215,7 @@ def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
             return
 
 
-def _event_refusals(event: Any) -> Iterator[str]:
+def _find_event_refusals(event: Any) -> Iterator[str]:
     if isinstance(event, yaml.AliasEvent):
         yield f"aliases (*{event.anchor}) are not allowed; use ${{...}} or extends"
     elif getattr(event, "anchor", None):
@@ -257,41 +257,41 @@ def _node_kinds(node: Any) -> Iterator[str]:
         yield from _node_kinds(child)
 
 
-def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem]) -> None:
-    """Record the place of every key below a node. Set each invalid value to null, and add its problem to `broken`."""
-    place = document.places.setdefault(at, _place(node, document))
+def _record_places(node: yaml.Node, key_path: KeyPath, document: Document, value_problems: list[Problem]) -> None:
+    """Record the place of every key below a node. Set invalid values to null, and add `value_problems`."""
+    place = document.places.setdefault(key_path, _place(node, document))
     if isinstance(node, yaml.ScalarNode):
         message = _scalar_problem(node)
         if message is not None:
-            broken.append(Problem(place, dotted(at), message))
+            value_problems.append(Problem(place, dotted(key_path), message))
             node.tag, node.value = _TAG + "null", ""
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _walk(item, (*at, index), document, broken)
+            _record_places(item, (*key_path, index), document, value_problems)
     elif isinstance(node, yaml.MappingNode):
         seen_keys: set[str] = set()
         for key_node, value_node in node.value:
-            if _is_valid_key(key_node, at, document, seen_keys):
+            if _is_valid_key(key_node, key_path, document, seen_keys):
                 seen_keys.add(key_node.value)
-                document.places[(*at, key_node.value)] = _place(key_node, document)
-                _walk(value_node, (*at, key_node.value), document, broken)
+                document.places[(*key_path, key_node.value)] = _place(key_node, document)
+                _record_places(value_node, (*key_path, key_node.value), document, value_problems)
 
 
 def _place(node: yaml.Node, document: Document) -> Place:
     return document.place_at(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _is_valid_key(node: yaml.Node, at: KeyPath, document: Document, seen_keys: set[str]) -> bool:
+def _is_valid_key(node: yaml.Node, key_path: KeyPath, document: Document, seen_keys: set[str]) -> bool:
     """Return whether a key is text and unique in its mapping; otherwise add a problem to the document."""
-    key = dotted((*at, node.value))
+    key = dotted((*key_path, node.value))
     if not isinstance(node, yaml.ScalarNode):
-        key, message = dotted(at), "a key must be text, not a list or mapping; put it in quotes"
+        key, message = dotted(key_path), "a key must be text, not a list or mapping; put it in quotes"
     elif node.tag != _TAG + "str":
         message = f"a key must be text, but YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
     elif not node.style and _NUMBER.fullmatch(node.value):
         message = "a key must be text, but this one may be read as a number; put it in quotes"
     elif node.value in seen_keys:
-        first = document.places[(*at, node.value)].line
+        first = document.places[(*key_path, node.value)].line
         message = f"a duplicate key, which is already set in line {first}; remove one of the two"
     else:
         return True

@@ -12,7 +12,7 @@ import yaml
 
 
 def dump(data: Any) -> str:
-    """Return data as YAML text that `yaml_reader.read` reads back unchanged."""
+    """Return data as YAML text that `yaml_reader.read_yaml` reads back unchanged."""
     return yaml.dump(escape_interpolations(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -42,8 +42,8 @@ _RESERVED = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
-    style = None if plain else "|" if "\n" in text and _is_block(text) else '"'
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _RESERVED
+    style = None if is_plain else "|" if "\n" in text and _is_block(text) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.documents.releases.bundle import Bundle, Content
-from runner.documents.releases.limits import USUAL, Limits
+from runner.documents.releases.limits import DEFAULT_LIMITS, Limits
 from runner.documents.releases.manifest import FileSource, Release
 
 
@@ -31,9 +31,9 @@ class Naming:
     """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the release that was played."""
     child_of_sha256: str | None = None
     """The hash of the manifest of `child_of`."""
-    names: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
     """The references of the runs that are published together, by run id. Links between them need these."""
-    registry: str | None = None
+    registry_address: str | None = None
     """The address of the registry. Links name the releases that were published there earlier."""
     sources: Mapping[str, FileSource] | None = None
     """The sources of a run's files that `--pin` found; None means the sources recorded when the run started."""
@@ -47,11 +47,11 @@ class Draft:
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
     """Messages for the publisher, such as which files are not in the release."""
-    derived: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
+    rebuilders: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
     """Functions that build a file again from redacted data, by the file's path.
 
-    Redaction calls them last, because these files quote data that it may have changed. Each function gets the redacted
-    release and a folder with its redacted files.
+    They are called after redaction, because these files quote data that redaction may have changed. Each function gets
+    the redacted release and a folder with its redacted files.
     """
     withheld: Mapping[str, Content] = field(default_factory=dict)
     """Files that are checked but not published, by path: the rows of a dataset whose license forbids publishing."""
@@ -61,6 +61,6 @@ class Draft:
         """Files of the release by path, including the withheld ones."""
         return {**self.withheld, **self.contents}
 
-    def bundle(self, limits: Limits = USUAL) -> Bundle:
+    def bundle(self, limits: Limits = DEFAULT_LIMITS) -> Bundle:
         """Return the release with the hashes of its files. Raises as `Bundle.of`."""
         return Bundle.of(self.release, self.contents, limits)

@@ -30,7 +30,6 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.origin import DATA
 
-SPEC = "spec.yaml"
 PARAMETERS = "parameters.yaml"
 LOCK = "environment.lock"
 
@@ -45,18 +44,18 @@ PUBLISHED = "published"
 MAX_SMALL_BYTES = 2 << 20
 
 _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
-"""Matches temporary folders of `get`. They are left behind if `get` is killed."""
+"""Matches temporary folders of `nip-run get`. They are left behind if the process is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
 """Matches a comment without the word `coding`. A comment with it could declare an encoding, so that pip would read
 other lines than nip-run checks."""
 MAX_LOCK = 4 << 20
-_PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
+_PINNED_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 @dataclass(frozen=True)
 class FetchedRelease:
-    """A release in a folder that `get` wrote."""
+    """A release in a folder that `nip-run get` wrote."""
 
     folder: Path
     release: Release
@@ -76,7 +75,7 @@ class FetchedRelease:
         return self.release.kind == Kind.RUN and not (self.folder / DATA / "journal.jsonl").is_file()
 
 
-def get(
+def fetch_release(
     registry: Registry,
     reference: Reference | Digest,
     folder: Path | None = None,
@@ -99,13 +98,13 @@ def get(
     notes += [] if signature_note is None else [signature_note]
     target = (folder or Path(entry.reference.name)).absolute()
     with replace_folder(target) as temporary:
-        also = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.where)}
-        release = registry.unpack(entry, temporary, also=also)
+        extra_files = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.address)}
+        release = registry.unpack(entry, temporary, extra_files=extra_files)
         try:
             check_lock(temporary, release)
         except ReleaseError as error:
             raise type(error)(
-                f"{entry.reference} in {registry.where}: {error}. Nothing was written. Try again; if the error "
+                f"{entry.reference} in {registry.address}: {error}. Nothing was written. Try again; if the error "
                 "repeats, the release is damaged: tell the registry's operator"
             ) from error
         if release.file(PIN) is not None:
@@ -130,7 +129,7 @@ def _rebuild_tables(fetched: FetchedRelease, target: Path) -> Iterator[str]:
 def replace_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `target` at the end of the `with` block.
 
-    Also remove temporary folders that an interrupted `get` left behind.
+    Also remove temporary folders that an interrupted `nip-run get` left behind.
 
     Raises:
         UsageError: `target` is not empty, or is the current folder.
@@ -156,7 +155,7 @@ def check_lock(folder: Path, release: Release) -> None:
         return
     lines = read_small(folder / LOCK, MAX_LOCK, LOCK).decode("utf-8", "replace").splitlines()
     for number, line in enumerate(lines, 1):
-        if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
+        if line and not _PINNED_PACKAGE.fullmatch(line) and not _COMMENT.fullmatch(line):
             raise ReleaseError(
                 f"{LOCK}:{number}: expected NAME==VERSION, because pip could execute code for other lines: "
                 f"{in_one_line(shortened(line, 80))}"
@@ -164,10 +163,10 @@ def check_lock(folder: Path, release: Release) -> None:
 
 
 def open_fetched(folder: Path) -> FetchedRelease:
-    """Return the release in a folder that `get` wrote. Users may have changed its files, which `verify` reports.
+    """Return the release in a folder that `nip-run get` wrote. Users may have changed files; `verify` reports this.
 
     Raises:
-        UsageError: `get` did not write the folder.
+        UsageError: `nip-run get` did not write the folder.
         ReleaseError: the manifest is missing or damaged.
     """
     if not is_fetched(folder):
@@ -182,7 +181,7 @@ def open_fetched(folder: Path) -> FetchedRelease:
 
 
 def is_fetched(folder: Path) -> bool:
-    """Return whether `get` wrote a folder."""
+    """Return whether `nip-run get` wrote a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
 
 

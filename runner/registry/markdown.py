@@ -7,7 +7,7 @@ import re
 from runner.base.text import in_one_line
 
 
-def code(text: str) -> str:
+def as_code(text: str) -> str:
     """Return a text as inline code on one line, between more backticks than the text has in a row."""
     line = in_one_line(text) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", line)), default=0))
@@ -15,12 +15,12 @@ def code(text: str) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def cell(text: str) -> str:
+def as_cell(text: str) -> str:
     """Return a text as inline code for a cell of a table, where a `|` would end the cell, even in code."""
-    return code(text).replace("|", "\\|")
+    return as_code(text).replace("|", "\\|")
 
 
-def plain(text: str) -> str:
+def escape_line(text: str) -> str:
     """Return a text on one line, and escape each character that Markdown would interpret at its position.
 
     Dashes, dots and colons inside a line are only escaped in addresses, which would become links.
@@ -31,6 +31,6 @@ def plain(text: str) -> str:
     return re.sub(r"^(\s*)([-=:])", r"\1\\\2", line)  # a list, a rule, a heading
 
 
-def prose(text: str) -> str:
+def escape_inline(text: str) -> str:
     """Return a text for the middle of a line, with only the escapes that are needed there."""
     return re.sub(r"([\\`*_{}\[\]<>#!|~&@]|(?<=\])\()", r"\\\1", in_one_line(text)).replace("//", "/\\/")

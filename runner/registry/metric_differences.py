@@ -21,7 +21,7 @@ from runner.results.manifest import Manifest
 from runner.version import __version__
 
 MAX_SHOWN = 60
-"""Maximum number of characters in a message of a value that is not a number."""
+"""Maximum number of characters that a message shows of a name, or of a value that is not a number."""
 
 _UNCHANGED_METRICS = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
 """Matches metrics whose `_UNCHANGED_FIELDS` 0.1.0 computed in the same way as this version."""
@@ -36,7 +36,7 @@ class MetricDifferences:
     """The differences between a recorded and a recomputed metrics.json."""
 
     errors: tuple[str, ...]
-    other_version: tuple[str, ...] = ()
+    version_notes: tuple[str, ...] = ()
     """Differences that are only notes, because another version of nip-run recorded the run."""
 
 
@@ -51,7 +51,7 @@ def is_from_other_version(manifest: Manifest) -> bool:
 
 
 def describe_versions(manifest: Manifest) -> str:
-    """Return a text with the version that recomputes a run and the version that recorded it."""
+    """Return a text with the version that recomputes a run and the version that recorded the run."""
     recorded = f"recorded by an earlier version ({manifest.version})"
     return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
 
@@ -84,6 +84,7 @@ class _Kind(Enum):
 class _Difference:
     kind: _Kind
     line: str
+    """The message; empty if differences of this kind share a message with all names."""
     name: str = "metrics.json"
     """The metric with its agent, or the key of metrics.json."""
     metric: str | None = None
@@ -91,14 +92,14 @@ class _Difference:
 
     @property
     def sort_key(self) -> int:
-        """The position of the difference in a list: first metrics' values, then their unchanged fields, then others."""
+        """The place of the difference in a list: first values of metrics, then fields as in 0.1.0, then others."""
         if self.kind != _Kind.CHANGED:
             return 3
         return (self.field != "value") + (self.field not in _UNCHANGED_FIELDS)
 
     @property
-    def is_wrong_in_0_1(self) -> bool:
-        """Whether the difference is an error although 0.1.0 recorded the number: it computed this number as we do."""
+    def is_error_in_0_1(self) -> bool:
+        """Whether the difference is an error if 0.1.0 recorded it: 0.1.0 computed the number as this version does."""
         if self.metric is None:
             return self.kind == _Kind.CHANGED and self.name not in _CHANGED_KEYS
         is_unchanged = _UNCHANGED_METRICS.fullmatch(self.metric) is not None
@@ -111,8 +112,8 @@ def compare_metrics(
     """Return the differences between a recorded and a recomputed metrics.json. Differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
     errors: list[str] = []
-    noted: list[str] = []
-    intervals: list[str] = []
+    notes: list[str] = []
+    changed_intervals: list[str] = []
     not_recorded: list[str] = []
     for difference in sorted(_compare(recorded, recomputed), key=lambda item: item.sort_key):
         if difference.kind == _Kind.MALFORMED:
@@ -120,19 +121,19 @@ def compare_metrics(
         elif difference.kind == _Kind.NOT_RECORDED:
             not_recorded.append(difference.name)
         elif difference.kind == _Kind.REORDERED:
-            (noted if is_other else errors).append(difference.line)
-        elif not is_old or difference.is_wrong_in_0_1:
+            (notes if is_other else errors).append(difference.line)
+        elif not is_old or difference.is_error_in_0_1:
             errors.append(difference.line)
         elif difference.kind == _Kind.CHANGED and difference.field not in _UNCHANGED_FIELDS:
-            intervals.append(difference.name)
+            changed_intervals.append(difference.name)
         else:
-            noted.append(difference.line)
-    if intervals:
-        noted.append(f"different intervals, or none now: {_join_unique(intervals)}")
+            notes.append(difference.line)
+    if changed_intervals:
+        notes.append(f"different intervals, or none now: {_join_unique(changed_intervals)}")
     if not_recorded:
         reason = "not computed by that version" if is_other else "not recorded"
-        (noted if is_other else errors).append(f"{reason}: {_join_unique(not_recorded)}")
-    return MetricDifferences(tuple(errors), tuple(noted))
+        (notes if is_other else errors).append(f"{reason}: {_join_unique(not_recorded)}")
+    return MetricDifferences(tuple(errors), tuple(notes))
 
 
 def _join_unique(names: Sequence[str]) -> str:
@@ -156,19 +157,20 @@ _Key = tuple[str | None, str]
 
 
 def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
-    actual, problems = _by_key(recorded)
-    expected, _ = _by_key(recomputed)
+    recorded_rows, problems = _rows_by_key(recorded)
+    recomputed_rows, _ = _rows_by_key(recomputed)
     for line in dict.fromkeys(problems):
         yield _Difference(_Kind.MALFORMED, line)
-    for key, row in expected.items():
-        if key in actual:
-            yield from _compare_fields(key, actual[key], row)
+    for key, row in recomputed_rows.items():
+        if key in recorded_rows:
+            yield from _compare_fields(key, recorded_rows[key], row)
         else:
             yield _Difference(_Kind.NOT_RECORDED, "", _metric_name(key), key[1])
-    for key in actual.keys() - expected.keys():
+    for key in recorded_rows.keys() - recomputed_rows.keys():
         line = f"metric {_metric_name(key)}: recorded, but the journal gives no such metric"
         yield _Difference(_Kind.NOT_COMPUTED, line, _metric_name(key), key[1])
-    if [key for key in actual if key in expected] != [key for key in expected if key in actual]:
+    shared = recorded_rows.keys() & recomputed_rows.keys()
+    if [key for key in recorded_rows if key in shared] != [key for key in recomputed_rows if key in shared]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
 
 
@@ -181,7 +183,7 @@ def _compare_fields(key: _Key, recorded: _Row, recomputed: _Row) -> Iterator[_Di
             yield _Difference(_Kind.CHANGED, line, _metric_name(key), key[1], field)
 
 
-def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
+def _rows_by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
     """Return the first row of each metric, and messages about malformed and repeated rows."""
     if not isinstance(rows, list):
         return {}, ["metrics.json: `metrics` is not a list"]

@@ -27,13 +27,13 @@ from runner.runs.execution.spending import max_spending, run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 MAX_UNANSWERED_GAMES = 100_000
-"""Maximum number of planned games of some runs with an empty journal.
+"""Maximum number of planned games without answers, for runs that need not have an answer for each planned game.
 
-Runs that may stop early, are unfinished, or judge debates have answers for only some of their planned games.
+These are runs that may stop early, are unfinished, or judge debates.
 """
 
 UNANSWERED_GAMES_PER_ANSWER = 1_000
-"""Number of games that such a run may plan, in addition to `MAX_UNANSWERED_GAMES`, for each of its answers."""
+"""Number of additional games without answers that such a run may plan for each of its answers."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[Rec
 
 
 def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRun:
-    with closing(Reconstructor(folder, plan, with_failures=True)) as journal:
-        check_claims(folder, plan, len(journal))
+    with closing(Reconstructor(folder, plan, with_failures=True)) as reconstructor:
+        check_claims(folder, plan, len(reconstructor))
         until = plan.spec.experiment.until
         decision = None if until is None else StoppingDecision(plan, until, read_baseline(folder.path))
         sinks, accounting = RolloutSinks(plan, target), Accounting(plan, run_costs(plan), None)
-        for rollouts in journal.rollouts_by_job():
+        for rollouts in reconstructor.rollouts_by_job():
             for rollout in rollouts:
                 sinks.add(rollout)
                 accounting.add(rollout)
@@ -85,7 +85,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
 
 
 def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
-    """Check that a run does not claim more games than a journal with this number of records can have.
+    """Check that a run does not claim more games than a journal with `record_count` answers can have.
 
     Raises:
         RunDirectoryError: the run claims more games.
@@ -108,7 +108,7 @@ def write_tables(folder: RunFolder) -> None:
 
     Raises as `recompute_run`.
     """
-    folder.check(folder.metrics)  # `seal` writes the hash of this file, too
+    folder.check(folder.metrics)  # `seal` below writes the hash of the metrics, too, so they must be unchanged
     with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))

@@ -24,7 +24,7 @@ SENT = "sent"
 """The folder in a results folder that has a file RUN_ID/SHA256.json for each release."""
 
 
-def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> None:
+def record_release(folder: RunFolder, release: str, sha256: str, address: str) -> None:
     """Record that a release was published from a run of a results folder.
 
     Raises:
@@ -35,7 +35,7 @@ def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> 
         make_folders(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    entry = {"release": release, "sha256": sha256, "where": where}
+    entry = {"release": release, "sha256": sha256, "where": address}
     atomic_write(path / f"{sha256}.json", json.dumps(entry, indent=2) + "\n")
 
 
@@ -44,9 +44,9 @@ def sent_hashes(folder: RunFolder) -> frozenset[str]:
     return frozenset(str(record.get("sha256")) for record in _read_records(folder))
 
 
-def find_sent_reference(folder: RunFolder, where: str | None, version: str) -> str | None:
+def find_sent_reference(folder: RunFolder, address: str | None, version: str) -> str | None:
     """Return the reference of a run's release in a registry: with this version, or else the last published one."""
-    references = [str(record.get("release")) for record in _read_records(folder) if record.get("where") == where]
+    references = [str(record.get("release")) for record in _read_records(folder) if record.get("where") == address]
     references = [reference for reference in references if reference.startswith(f"{Kind.RUN}/")]
     same_version = (reference for reference in references if reference.endswith(f"@{version}"))
     return next(same_version, references[-1] if references else None)

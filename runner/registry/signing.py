@@ -35,16 +35,16 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
         TakenError: the release is signed with another key.
         ReleaseError: the manifest is damaged, or the registry cannot be written.
     """
-    _, manifest = registry.read(entry)
-    signature = sign(manifest, key)
+    _, manifest = registry.read_manifest(entry)
+    signature = sign_manifest(manifest, key)
     try:
         registry.add_signature(entry, signature)
     except TakenError as error:
         # The registry has a signature. It differs from ours even if it was made with the same key, because signatures
         # contain random numbers. So check it with the public key.
-        with _public_part(key) as public:
+        with _extract_public_key(key) as public:
             try:
-                check(manifest, registry.signature(entry), public)
+                check_signature(manifest, registry.read_signature(entry), public)
             except ReleaseError:
                 raise TakenError(
                     f"{entry.reference} is already signed with another key; use that key, or publish a new version"
@@ -62,20 +62,20 @@ def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key:
         return f"{entry.reference} is signed, but not checked; check it with --signer-key" if entry.signed else None
     if not entry.signed:
         raise ReleaseError(
-            f"{entry.reference} in {registry.where} is not signed, but --signer-key requires a signature; ask its "
+            f"{entry.reference} in {registry.address} is not signed, but --signer-key requires a signature; ask its "
             "publisher for one, or omit --signer-key"
         )
-    _, manifest = registry.read(entry)
+    _, manifest = registry.read_manifest(entry)
     try:
-        check(manifest, registry.signature(entry), signer_key)
+        check_signature(manifest, registry.read_signature(entry), signer_key)
     except ReleaseError as error:
         raise type(error)(
-            f"{entry.reference} in {registry.where}: {SIGNATURE_FOLDER}/{SIGNATURE_FILE}: {error}"
+            f"{entry.reference} in {registry.address}: {SIGNATURE_FOLDER}/{SIGNATURE_FILE}: {error}"
         ) from error
     return f"{entry.reference} is signed with the key of {signer_key}"
 
 
-def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
+def sign_manifest(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
     """Sign a manifest with an unencrypted private key in PEM, and return the files of the signature.
 
     Raises:
@@ -93,7 +93,7 @@ def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
         return [(SIGNATURE_FILE, read_bounded(signature_path, 1 << 20))]
 
 
-def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
+def check_signature(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
     """Check that `files` are a signature of this manifest by the owner of this public key.
 
     Raises:
@@ -152,7 +152,7 @@ def _describe_bad_key(path: Path, key_type: str, error: Exception) -> str:
 
 
 @contextmanager
-def _public_part(key: Path) -> Iterator[Path]:
+def _extract_public_key(key: Path) -> Iterator[Path]:
     """Yield a temporary file with the public key of a private key."""
     from cryptography.hazmat.primitives import serialization
 

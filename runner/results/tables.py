@@ -18,13 +18,13 @@ from runner.base.errors import RunError
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.parquet import TEMPORARY_NAME, check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folder, remove_folder
-from runner.base.token_classes import LATER_CLASSES
+from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.rollout import Call, Rollout
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
-_NULL_UNLESS_SET = ("vote", *LATER_CLASSES, "usage_estimated")
+_NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
 """Columns of `completions` that earlier versions did not have. They are null in most rows."""
 
 

@@ -103,7 +103,7 @@ def _publication_groups(
     by_name: dict[str, StoredRelease] = {}
     for entry in entries:
         try:
-            by_name[str(entry.reference)] = entry, *registry.read(entry)
+            by_name[str(entry.reference)] = entry, *registry.read_manifest(entry)
         except (ReleaseError, NewerFormatError) as error:
             problems.append(str(error))
     for _, release, _ in [*by_name.values()]:
@@ -166,7 +166,7 @@ def _folders(
     yield DeclaredFolder(entry.reference, "", files)
     additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: format_yanked_file(entry.yanked)}}
     if entry.signed:
-        additions[SIGNATURE_FOLDER] = registry.signature(entry)
+        additions[SIGNATURE_FOLDER] = registry.read_signature(entry)
     for part, contents in additions.items():
         part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
         yield DeclaredFolder(entry.reference, part, part_files)

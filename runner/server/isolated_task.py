@@ -31,7 +31,7 @@ from runner.base.errors import NipRunError, ReleaseError, RunError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
-from runner.registry.skipped_releases import describe_error, lacks_memory
+from runner.registry.release_errors import describe_error, lacks_memory
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStoreError
 

@@ -33,10 +33,10 @@ class ServerTree:
     """A read-only `Transport` for the releases that a viewer may see. Each call reads the current database."""
 
     def __init__(
-        self, database: Database, blobs: BlobStore, viewer: Viewer = ANYBODY, *, where: str = "server:"
+        self, database: Database, blobs: BlobStore, viewer: Viewer = ANYBODY, *, address: str = "server:"
     ) -> None:
         self._database, self._blobs, self._viewer = database, blobs, viewer
-        self.where = where
+        self.address = address
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
@@ -57,7 +57,7 @@ class ServerTree:
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
         if file is None:
-            raise NotFoundError(f"{self.where} has no file {path}; check the path")
+            raise NotFoundError(f"{self.address} has no file {path}; check the path")
         return self._blobs.open(file[0])
 
     def find(self, path: str) -> tuple[str, int] | None:
@@ -70,7 +70,7 @@ class ServerTree:
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
 
-    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
+    def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
         after = ""
         while page := self.page_of_releases(prefix, after, PAGE):
             yield from page
@@ -119,7 +119,7 @@ class ServerTree:
             yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
         return IndexedRelease(reference_of(row).folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
 
-    def expect(self, paths: Sequence[str]) -> None:
+    def announce_files(self, paths: Sequence[str]) -> None:
         """Do nothing. Prefetching would not help, because the blob store is local."""
 
     def _visible_files(self) -> Select[tuple[str, str, int]]:
@@ -127,7 +127,7 @@ class ServerTree:
         return query.where(visible_to(self._viewer))
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
-        raise UsageError(f"{self.where} is opened read-only here; publish with `nip-run publish --to URL`")
+        raise UsageError(f"{self.address} is opened read-only here; publish with `nip-run publish --to URL`")
 
     def close(self) -> None:
         """Do nothing, because no file or connection stays open."""
@@ -135,7 +135,7 @@ class ServerTree:
 
 def open_registry(settings: Settings, viewer: Viewer) -> Registry:
     """Return a registry of the releases that a viewer may see, in a process without a `Service`."""
-    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
+    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, address=settings.address)
     return Registry(tree, settings.limits)
 
 

@@ -22,7 +22,7 @@ from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
-from runner.documents.schema_check import check
+from runner.documents.schema_check import check_schema
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
 from runner.game.prompts.templates import PromptSet, load_prompts
 from runner.game.protocols.answer_parser import DecisionFormat
@@ -222,7 +222,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
 
 def _check_schema(layered: LayeredData) -> tuple[list[Problem], SoundSpec]:
     """Return the problems that the schema finds, and the parts of the spec without problems."""
-    problems = check(layered, experiment_schema())
+    problems = check_schema(layered, experiment_schema())
     return problems, SoundSpec(layered.data, frozenset(problem.key for problem in problems))
 
 
@@ -270,7 +270,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
         replays=replays,
         replayed={group: readers.journal_hash(run) for group, run in replays.items()},
         trainer_files=trainer_files,
-        renamed=tuple(layered.renamed),
+        renamed=tuple(layered.renamed_keys),
         fetched=fetched,
         fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),

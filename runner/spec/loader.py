@@ -18,7 +18,7 @@ from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
-from runner.documents.schema_check import check
+from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assembly import Readers, Spec, assemble
@@ -166,7 +166,8 @@ def _load(
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
     problems = list(layered.wrong_nulls)
     if layered.data.get(SWEEP):
-        problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
+        violations = check_schema(layered, experiment_schema())
+        problems.extend(problem for problem in violations if problem.key.startswith(SWEEP))
         problems.extend(sweep.problems())
     specs = []
     points: Iterable[Sequence[Override]] = sweep.points() if sweep.size else [()]
@@ -178,7 +179,7 @@ def _load(
                 point_overrides = [*parsed_overrides, _NO_SWEEP, *point]
                 point_data = _load_layers(spec_file, source, point_overrides, point_components)
             spec = _assemble_point(point_data, readers, point_components, find_run)
-            sources = SpecSources(tuple(point_data.read), as_arguments(point_overrides))
+            sources = SpecSources(tuple(point_data.read_files), as_arguments(point_overrides))
             specs.append(replace(_with_point(spec, point, sources), path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from runner.documents.dataclass_schema import removable_keys, resettable_keys, schema
+from runner.documents.dataclass_schema import build_schema, removable_keys, resettable_keys
 from runner.documents.editor_schemas import REFERENCE, allow_null, derive_editor_schema, name_or_pattern
 from runner.game.protocols.loader import builtin_names
 from runner.game.protocols.schema import Parameters
@@ -26,7 +26,7 @@ def experiment_schema() -> dict[str, Any]:
 
 @cache
 def _experiment_schema() -> str:
-    result = schema(Experiment, "nip-run experiment")
+    result = build_schema(Experiment, "nip-run experiment")
     use = result["$defs"]["ProtocolUse"]["properties"]
     for field_ in fields(Parameters):
         # The default depends on the protocol, which the spec's schema does not know.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.documents.merged_data import FileRead
+from runner.documents.merged_data import ReadFile
 from runner.documents.overrides import Override
 from runner.documents.plain_values import to_plain_values
 from runner.documents.yaml_writer import dump_inline
@@ -19,7 +19,7 @@ from runner.documents.yaml_writer import dump_inline
 class SpecSources:
     """The files and overrides that a spec was loaded from."""
 
-    files: tuple[FileRead, ...] = ()
+    files: tuple[ReadFile, ...] = ()
     """The spec's own file, if it has one, then the files that it extends. A file extended twice is listed twice."""
     overrides: tuple[str, ...] = ()
     """Overrides in the form of command-line arguments, including those for a point of a sweep."""

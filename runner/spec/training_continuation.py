@@ -13,7 +13,7 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
-from runner.documents.releases.reference import Kind, is_reference, parse
+from runner.documents.releases.reference import Kind, is_reference, parse_reference
 from runner.spec.components import FindComponent
 from runner.spec.model_sources import FROM_GROUP, FROM_RUN, FindRun, ModelError, find_model_source, parse_model_name
 
@@ -107,7 +107,7 @@ def _is_release(layered: LayeredData, key_path: KeyPath, text: str) -> bool:
     if not is_reference(text) or any(package_data.is_folder(folder / name) for name in (text, text.rpartition("@")[0])):
         return False
     try:
-        parse(text, Kind.MODEL)
+        parse_reference(text, Kind.MODEL)
     except UsageError as error:
         message = f"{error}; to continue a published run: nip-run get {text} DIR, and then training.from: DIR"
         raise ModelError(message) from error

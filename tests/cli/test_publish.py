@@ -114,8 +114,8 @@ def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
     with connect(str(player.where)) as registry:
         (entry,) = registry.entries()
         assert list(find_release_problems(registry, entry)) == []
-        release, _ = registry.read(entry)
-        metrics = registry.content(entry, release, "data/metrics.json", 1 << 20)
+        release, _ = registry.read_manifest(entry)
+        metrics = registry.read_file(entry, release, "data/metrics.json", 1 << 20)
     assert json.loads(metrics) == json.loads((player.run / "metrics.json").read_bytes())
 
 

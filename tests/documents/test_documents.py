@@ -14,7 +14,7 @@ import pytest
 
 from runner.base.problems import Place
 from runner.documents.fetched_files import MARKER, describe_origin, marker_bytes
-from runner.documents.yaml_reader import read
+from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from tests.support.document_layers import layers, loaded_within, refused, write
 
@@ -140,10 +140,10 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    assert str(read(tmp_path / "no.yaml", "no.yaml").problems[0]) == (
+    assert str(read_yaml(tmp_path / "no.yaml", "no.yaml").problems[0]) == (
         "no.yaml:1:1: cannot read the file: No such file or directory"
     )
-    assert str(read(tmp_path, "here").problems[0]) == "here:1:1: cannot read the file: Is a directory"
+    assert str(read_yaml(tmp_path, "here").problems[0]) == "here:1:1: cannot read the file: Is a directory"
 
 
 @contextmanager
@@ -164,10 +164,10 @@ def test_a_file_without_permission_cannot_be_read() -> None:
         Path(folder).chmod(0o755)
         path = write(Path(folder), "a.yaml", "a: 1\n")
         with not_as_root():
-            assert read(path).problems == []
+            assert read_yaml(path).problems == []
         path.chmod(0)
         with not_as_root():
-            assert "Permission denied" in str(read(path).problems[0])
+            assert "Permission denied" in str(read_yaml(path).problems[0])
 
 
 def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:

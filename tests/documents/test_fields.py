@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from runner.base.problems import Place
-from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
+from runner.documents.dataclass_schema import build_schema, from_plain, option, path_keys, to_plain
 from runner.documents.merged_data import LayeredData
-from runner.documents.schema_check import _is_valid, _validator, check
+from runner.documents.schema_check import _is_valid, _validator, check_schema
 from runner.game.protocols.loader import protocol_editor_schema, protocol_schema
 from runner.game.protocols.schema import Parameters
 from runner.spec.experiment import Experiment
@@ -130,7 +130,7 @@ class Tree:
     anything: Any = option("Anything.", default=None, example=1)
 
 
-TREE = schema(Tree, "tree")
+TREE = build_schema(Tree, "tree")
 
 
 def test_types_bounds_and_texts_of_a_field_become_its_schema() -> None:
@@ -197,7 +197,7 @@ def test_a_whole_experiment_comes_back_as_it_was() -> None:
 def complaints(data: dict[str, Any]) -> list[str]:
     """What `check` says, without the places."""
     layered = LayeredData(data, {(): Place("f")}, files=["f"])
-    return [f"{problem.key}: {problem.message}" for problem in check(layered, TREE)]
+    return [f"{problem.key}: {problem.message}" for problem in check_schema(layered, TREE)]
 
 
 @pytest.mark.parametrize(

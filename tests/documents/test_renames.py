@@ -35,7 +35,7 @@ def test_an_old_name_sets_the_key_of_the_new_one(
     found = layers(tmp_path, text, *overrides)
     assert found.problems == []
     assert found.data["rollouts"] == {"few": 1, "max": 5}
-    assert [str(key) for key in found.renamed] == [f"{place}: 'rollouts.most' is now 'rollouts.max'"]
+    assert [str(key) for key in found.renamed_keys] == [f"{place}: 'rollouts.most' is now 'rollouts.max'"]
     assert str(found.place(("rollouts", "max"))) == place
 
 
@@ -46,7 +46,7 @@ def test_the_order_of_keys_stays(tmp_path: Path) -> None:
 def test_an_old_name_can_be_deleted(tmp_path: Path) -> None:
     found = layers(tmp_path, "rollouts: {few: 1, max: 5}\n", "~rollouts.most")
     assert (found.data, found.problems) == ({"rollouts": {"few": 1}}, [])
-    assert [key.new for key in found.renamed] == ["rollouts.max"]
+    assert [key.new for key in found.renamed_keys] == ["rollouts.max"]
 
 
 def test_a_file_above_wins_whichever_name_each_uses(tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ def test_a_key_of_a_sweep_is_renamed_too(tmp_path: Path) -> None:
     found = layers(tmp_path, "seed: 1\nsweep:\n  rollouts.most: [1, 2]\n")
     assert found.data["sweep"] == {"rollouts.max": [1, 2]}
     assert str(found.place(("sweep", "rollouts.max", 1))) == "a.yaml:3:22"
-    assert len(found.renamed) == 1
+    assert len(found.renamed_keys) == 1
 
 
 @pytest.mark.parametrize("reference", ["${rollouts.most}", "${.most}", "${ rollouts.most }", "${rollouts[most]}"])
 def test_an_interpolation_finds_the_key_by_its_old_name(tmp_path: Path, reference: str) -> None:
     found = layers(tmp_path, f'rollouts:\n  max: 5\n  few: "{reference}"\n')
     assert (found.data, found.problems) == ({"rollouts": {"max": 5, "few": 5}}, [])
-    assert [str(key) for key in found.renamed] == ["a.yaml:3:3: 'rollouts.most' is now 'rollouts.max'"]
+    assert [str(key) for key in found.renamed_keys] == ["a.yaml:3:3: 'rollouts.most' is now 'rollouts.max'"]
 
 
 def test_a_text_that_is_no_interpolation_stays(tmp_path: Path) -> None:
     found = layers(tmp_path, "note: most of rollouts.most, \\${rollouts.most}\nmost: 1\nother: {most: 2}\n")
     assert found.data["note"] == "most of rollouts.most, ${rollouts.most}"
     assert (found.data["most"], found.data["other"]) == (1, {"most": 2})
-    assert found.renamed == []
+    assert found.renamed_keys == []
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner.documents.plain_yaml import is_resolved, read_simple_document
-from runner.documents.yaml_reader import Document, parse
+from runner.documents.simple_yaml import is_resolved, read_simple_document
+from runner.documents.yaml_reader import Document, parse_yaml
 
 READ = [
     "1", "-7", "0", "1.5", "-0.25", "1.0e-05", "2.5e+10", "true", "false", "null", "~", "", "a", "a b", "???", "'1e5'",
@@ -66,7 +66,7 @@ def test_a_document_with_a_key_that_is_not_plainly_text_is_left_to_omegaconf(key
 @pytest.mark.parametrize("beside", ["x", "1e3"])
 @pytest.mark.parametrize("key", ["1e5", "-2E+1", "1_0e0"])
 def test_a_key_that_may_be_a_number_is_refused_whatever_stands_beside(key: str, beside: str) -> None:
-    (said,) = parse(f"a: {{{key}: 1, b: {beside}}}\n", Document("a", Path())).problems
+    (said,) = parse_yaml(f"a: {{{key}: 1, b: {beside}}}\n", Document("a", Path())).problems
     assert "put it in quotes" in str(said)
 
 
@@ -78,6 +78,6 @@ def test_what_is_no_plain_data_is_left_to_omegaconf() -> None:
 
 def test_a_document_says_the_same_with_one_value_left_to_omegaconf() -> None:
     text = "a: {b: [1, 2.5, 'x', null]}\nc: yes it is\n"
-    alone = parse(text, Document("a", Path()))
-    beside = parse(text + "d: ${a.b}\n", Document("a", Path()))
+    alone = parse_yaml(text, Document("a", Path()))
+    beside = parse_yaml(text + "d: ${a.b}\n", Document("a", Path()))
     assert {**alone.data, "d": "${a.b}"} == beside.data

@@ -27,8 +27,8 @@ from tests.support.postgresql import cluster
 from tests.support.processes import nip_run
 from tests.support.serving import Served, publishing_to, serving
 
-HASTY = Timeouts(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
-CALM = Timeouts(wait=0.05, check_again=0.02)
+HASTY = Timeouts(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, first_check_wait=0.02)
+CALM = Timeouts(wait=0.05, first_check_wait=0.02)
 SIZE = 400 << 10
 EACH = 64 << 10
 COMMANDS = 6

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from runner.documents.dataclass_schema import schema
+from runner.documents.dataclass_schema import build_schema
 from runner.models.connectors import CONNECTORS
 from runner.models.prices import FREE, price_of
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderName
@@ -14,7 +14,7 @@ from runner.models.settings import ModelSettings
 
 
 def test_schema_table_and_connectors_name_the_same_providers() -> None:
-    listed = schema(ModelSettings, "model")["properties"]["provider"]
+    listed = build_schema(ModelSettings, "model")["properties"]["provider"]
     assert set(listed["enum"]) == set(PROVIDERS) == set(CONNECTORS) == set(get_args(ProviderName))
     assert listed["default"] == DEFAULT_PROVIDER
 

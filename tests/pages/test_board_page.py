@@ -185,7 +185,10 @@ def test_hostile_refusals_are_text() -> None:
             "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how",
             "another sample",
         ),
-        ("looks like run/a/b@1 of this results folder, which has no record of having published it", "looks like"),
+        (
+            "looks like run/a/b@1 of this results folder, which did not record that it was published",
+            "looks like",
+        ),
         ("the same rollouts as run/a/b@1", "same rollouts"),
         (WITHHELD, "as published"),
         (NO_WEIGHTS, "weights"),

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import NipRunError
-from runner.documents.releases.reference import parse
+from runner.documents.releases.reference import parse_reference
 from runner.pages.report.runs_overview import overview
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Naming
-from runner.registry.fetched_release import get
+from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -175,7 +175,7 @@ def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(o
     made = build_run_draft(ours, results, Naming("shy", licence="MIT", dataset_licence="none"))
     reference = publish(tmp_path / "registry", made.bundle())
     with connect(str(tmp_path / "registry")) as registry:
-        get(registry, parse(reference), tmp_path / "got")
+        fetch_release(registry, parse_reference(reference), tmp_path / "got")
     found = summary(RunFolder.from_release(tmp_path / "got" / "data"))
     assert "the rows of its dataset are not in the release" in found.text
     assert "without the rows of its dataset" in found.text

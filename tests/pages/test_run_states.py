@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import NipRunError
-from runner.documents.releases.reference import parse
+from runner.documents.releases.reference import parse_reference
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Naming
-from runner.registry.fetched_release import get
+from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -100,7 +100,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
     naming = Naming("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
     reference = publish(tmp_path / "registry", build_run_draft(own, Results.of(own), naming).bundle())
     with connect(str(tmp_path / "registry")) as registry:
-        get(registry, parse(reference), tmp_path / "got")
+        fetch_release(registry, parse_reference(reference), tmp_path / "got")
     found = page(RunFolder.from_release(tmp_path / "got" / "data"))
     assert f"Fetched from a registry as {reference}." in found.text
     assert ("--fresh --set dataset.path=FILE" in found.text) != rows

@@ -55,5 +55,5 @@ def registry(looked_at: Path, tmp_path: Path) -> Registry:
 def cache(looked_at: Path, registry: Registry, tmp_path: Path) -> Path:
     """A copy of that cache."""
     (seen,) = (looked_at / "cache").iterdir()
-    shutil.copytree(seen, BoardCache.of(registry, tmp_path / "cache").path, dirs_exist_ok=True)
+    shutil.copytree(seen, BoardCache.for_registry(registry, tmp_path / "cache").path, dirs_exist_ok=True)
     return tmp_path / "cache"

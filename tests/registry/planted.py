@@ -14,8 +14,8 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.board.board import RegistryBoard
-from runner.registry.lineage.links import build_links, list_public_groups
-from runner.registry.lineage.sessions import LineageSession, read_content_hashes, session_from_release
+from runner.registry.lineage.links import build_links, collect_public_group_facts
+from runner.registry.lineage.nodes import LineageNode, node_from_release, read_content_hashes
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -36,7 +36,7 @@ def step(run: str, model: str, before: str, **changes: Any) -> dict[str, Any]:
 def group(
     model: str, *lineage: Mapping[str, Any], made: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
-    """A model group as `list_public_groups` has it, whose games of each iteration took `EFFORT` and a dollar."""
+    """A fact of `collect_public_group_facts`. The games of each iteration took `EFFORT` and a dollar."""
     games = [
         {"iteration": one["iteration"], "run_id": f"{one['run_id']}-i{one['iteration']}", **EFFORT, "cost_usd": 1.0}
         for one in made
@@ -45,12 +45,12 @@ def group(
     return {**said, "made": list(made), "games": games, **more}
 
 
-def session(
+def node(
     run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
-) -> LineageSession:
+) -> LineageNode:
     """A published run, through the bytes of its manifest."""
     release = run_release(run, *groups, owner=owner, **changes)
-    return session_from_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
+    return node_from_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
 
 
 def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
@@ -61,21 +61,21 @@ def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **cha
     return Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
 
 
-def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageSession:
+def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
     """A training run of one iteration, which made `model` from `before`."""
     made = step(run, model, before, **changes.pop("made", {}))
-    return session(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
+    return node(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
 
 
-def games_of(parent: LineageSession, *datapoints: str, **changes: Any) -> LineageSession:
+def games_of(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
     """The games of the first iteration of a training run."""
     facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
-    return session(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
+    return node(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
 
 
-def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageSession:
+def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
     """A benchmark run of one model."""
-    return session(run, group(model, *lineage, **changes.pop("group", {})), **changes)
+    return node(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 
 
 def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
@@ -85,7 +85,10 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
         name: getattr(manifest, name)
         for name in ("run_id", "name", "kind", "benchmark", "status", "parent_run_id", "iteration", "started_at")
     }
-    facts |= {"trained": list_public_groups(folder), "datapoints_sha256": sorted(read_content_hashes(folder) or ())}
+    facts |= {
+        "trained": collect_public_group_facts(folder),
+        "datapoints_sha256": sorted(read_content_hashes(folder) or ()),
+    }
     contents: dict[str, Content] = {
         f"data/{path.relative_to(folder.path).as_posix()}": path
         for path in (folder.manifest_path, folder.spec, *(folder.path / "inputs").rglob("*"))

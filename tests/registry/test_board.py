@@ -113,7 +113,9 @@ def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_
 ) -> None:
     announced: list[str] = []
     monkeypatch.setattr(
-        registry, "expect", lambda files: announced.extend(f"{entry.reference.folder}/{path}" for entry, path in files)
+        registry,
+        "announce_files",
+        lambda files: announced.extend(f"{entry.reference.folder}/{path}" for entry, path in files),
     )
     watched = registry._transport
     assert isinstance(watched, Watched)
@@ -261,7 +263,7 @@ def test_a_damaged_release_is_named_and_read_again_once_it_is_whole(
     registry: Registry, cache: Path, trained_results: Path, file: str
 ) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
-    path = Path(registry.where.removeprefix("file:")) / "run/other/before/1" / file
+    path = Path(registry.address.removeprefix("file:")) / "run/other/before/1" / file
     whole = path.read_bytes()
     path.write_bytes(whole[:-2] + b"~\n")
     board = registry_board(registry, cache=cache)
@@ -316,7 +318,7 @@ def test_a_spec_that_plays_more_than_it_brings_takes_no_time(
 def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     registry: Registry, tmp_path: Path
 ) -> None:
-    where, home = registry.where, str(tmp_path / "home")
+    where, home = registry.address, str(tmp_path / "home")
     done = nip_run_here("leaderboard", "--from", where, "code/v1", cwd=tmp_path, XDG_CACHE_HOME=home)
     assert done.returncode == 0, done.stderr
     assert "acme/after@1" in done.stdout

@@ -14,7 +14,7 @@ from runner.base.errors import NipRunError, ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.bundle import Bundle, Content, open_content
 from runner.documents.releases.reference import Kind
-from runner.documents.yaml_reader import read
+from runner.documents.yaml_reader import read_yaml
 from runner.game.protocols.loader import load_protocol
 from runner.registry.components.drafts import build_component_draft
 from runner.results.provenance.manifest_writer import new_manifest
@@ -62,7 +62,7 @@ def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
 def test_a_protocol_that_extends_another_travels_with_all_of_it(tmp_path: Path, base: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"extends: {base}\nname: mine\n", "utf-8")
     folder = unpacked(bundle(tmp_path / "mine.yaml", Kind.PROTOCOL), tmp_path / "out")
-    assert "extends" not in read(folder / "protocol.yaml").data
+    assert "extends" not in read_yaml(folder / "protocol.yaml").data
     ours, theirs = (load_protocol(name, folder=at) for name, at in (("mine.yaml", tmp_path), ("protocol.yaml", folder)))
     assert ours == theirs
 
@@ -98,7 +98,7 @@ SERVED: dict[str, Any] = {
 def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Path) -> None:
     path = spec_file(tmp_path, **SERVED, agents={"verifier": {"max_response_words": 77}})
     draft = build_component_draft(path, Kind.AGENT, naming("one"), "verifier")
-    said = read(unpacked(draft.bundle(), tmp_path / "out") / "agent.yaml").data
+    said = read_yaml(unpacked(draft.bundle(), tmp_path / "out") / "agent.yaml").data
     assert said["max_response_words"] == 77
     assert said["model_group"] == {
         "provider": "openai", "model": "Llama-3", "base_url": "???", "chat_format": "alternating",
@@ -139,7 +139,7 @@ def test_of_a_list_of_servers_no_address_is_left_in_a_swept_spec_nor_in_an_agent
     specs = load_specs(unpacked(made, tmp_path / "out") / "spec.yaml")
     assert {one.experiment.models["m"].base_url for one in specs} == {"???"}
     draft = build_component_draft(spec_file(tmp_path / "a", models={"m": model}), Kind.AGENT, naming("one"), "verifier")
-    said = read(unpacked(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
+    said = read_yaml(unpacked(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
     assert (said["base_url"], said["headers"]) == ("???", {"X-Team": "$TEAM_ID"})
 
 
@@ -148,7 +148,7 @@ def test_a_model_is_described_by_hand_with_what_is_known_of_its_weights(tmp_path
     text = f"model: tiny\nbase_model: big\nbase_url: http://h:1/v1\nweights: {{sha256: {sha256}, address: 'hf:a/b'}}\n"
     (tmp_path / "model.yaml").write_text(text, "utf-8")
     made = bundle(tmp_path / "model.yaml", Kind.MODEL)
-    said = read(unpacked(made, tmp_path / "out") / "model.yaml").data
+    said = read_yaml(unpacked(made, tmp_path / "out") / "model.yaml").data
     assert (said["base_url"], said["chat_format"], said["weights"]["sha256"]) == ("???", "alternating", sha256)
     assert made.release.identity["weights"] == sha256
 
@@ -164,7 +164,7 @@ TRAINED: dict[str, Any] = {
 
 def test_a_trainer_is_cut_out_of_a_spec_that_trains(tmp_path: Path) -> None:
     made = bundle(spec_file(tmp_path, **TRAINED), Kind.TRAINER)
-    assert read(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {
+    assert read_yaml(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {
         "backend": "command",
         "command": ["t", "{dataset}", "{model_file}"],
     }

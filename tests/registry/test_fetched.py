@@ -15,9 +15,9 @@ from runner.api import compare, open_run, rejudge, run
 from runner.base.errors import DamagedRunError, NotFoundError, ReleaseError, UsageError
 from runner.base.hashing import file_hash
 from runner.documents.releases.manifest import digest
-from runner.documents.releases.reference import Kind, parse
+from runner.documents.releases.reference import Kind, parse_reference
 from runner.registry.bundles.requirements import find_requirements
-from runner.registry.fetched_release import get, open_fetched, replace_folder
+from runner.registry.fetched_release import fetch_release, open_fetched, replace_folder
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.tasks import Task
@@ -40,7 +40,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path
 
 def got(published: tuple[Path, str, Path], folder: Path) -> Path:
     with connect(str(published[0])) as registry:
-        get(registry, parse(published[1]), folder)
+        fetch_release(registry, parse_reference(published[1]), folder)
     return folder
 
 
@@ -259,7 +259,7 @@ def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp
     (file,) = registry.rglob("metrics.json")
     file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
     with connect(str(registry)) as there, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
-        get(there, parse(published[1]), tmp_path / "got")
+        fetch_release(there, parse_reference(published[1]), tmp_path / "got")
     assert [path.name for path in tmp_path.iterdir()] == ["registry"]
 
 
@@ -268,14 +268,14 @@ def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
 ) -> None:
     wrong = published[1].partition("@")[0][:-1]
     with connect(str(published[0])) as there, pytest.raises(NotFoundError, match="did you mean"):
-        get(there, parse(wrong), tmp_path / "got")
+        fetch_release(there, parse_reference(wrong), tmp_path / "got")
 
 
 def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     reference = publish(registry, bundle_of(published[2]))
     with connect(str(registry)) as there:
-        named = parse(reference)
+        named = parse_reference(reference)
         there.yank(there.find(named).reference, "the labels are wrong")
     done = nip_run_here("get", reference, tmp_path / "got", "--from", registry, cwd=tmp_path)
     assert (done.returncode, "was yanked: the labels are wrong" in done.stderr) == (0, True), done.stderr
@@ -308,7 +308,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         result = played(spec, tmp_path / "results")
         reference = publish(tmp_path / "registry", bundle_of(result.path))
         with connect(str(tmp_path / "registry")) as registry:
-            get(registry, parse(reference), tmp_path / "got")
+            fetch_release(registry, parse_reference(reference), tmp_path / "got")
         takes = find_requirements(tmp_path / "got")
         assert takes.addresses == ("models.m.base_url",)
         assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]

@@ -1,4 +1,4 @@
-"""One session is one run: however often it is published, under whatever identity, and whoever replays it."""
+"""One node is one run: however often it is published, under whatever identity, and whoever replays it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.base.errors import UsageError
 from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.descriptions import describe_origin
 from runner.registry.lineage.history import build_full_history, build_history
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
 from runner.registry.sent_releases import find_sent_reference, record_release, sent_hashes
 from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
@@ -20,7 +20,7 @@ from tests.registry.planted import measured, step, training
 BASE, ONE = "base", "ft:one"
 
 
-def again(run: str, of: LineageSession, *, replay: bool, owner: str = "acme") -> LineageSession:
+def again(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
     """A run that plays a published one again: from its transcripts, or anew."""
     link = ReleaseLink(role="reproduces", release=of.key, sha256=of.sha256)
     return measured(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
@@ -31,7 +31,7 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
     here = replace(replay, owner=None, key="b", sha256=None)
     rows = build_history("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
-    told = [(row.session.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
+    told = [(row.node.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
     assert told == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
     (alone,) = build_history("b", [replay])
@@ -57,15 +57,15 @@ def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_
     # Also by the run's name: the test before any training came from none of its models. Games stand in its row.
     for named in ("verifier", "one", "one-i0"):
         rows = build_history(named, [*reversed(tests), games, training("one", ONE, BASE)])
-        assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], named
-    assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
+        assert [(row.node.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], named
+    assert [row.maker_runs for row in rows[:2]] == [(), ()]  # it was played with what there was before
 
 
 def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -> None:
     games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})  # it began in the same second
     made = training("one", ONE, BASE)
     tested = measured("t", ONE, step("one", ONE, BASE))
-    assert [row.session.run_id for row in build_full_history([games, tested, made])] == ["one", "t"]
+    assert [row.node.run_id for row in build_full_history([games, tested, made])] == ["one", "t"]
     assert build_full_history([games]) == []
     with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is neither in"):
         build_history("one-i0", [games])
@@ -94,7 +94,7 @@ def test_a_release_that_this_machine_did_not_make_of_a_run_is_another_whatever_f
     here = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended), owner=None, key="a")
     told = {**ended, "completion_tokens": tokens, "cleaned": [{"rule": "x"}]}
     copied = training("a", "ft:other", BASE, identity={"run": "22" * 32}, facts=told, owner="mallory", yanked="stolen")
-    first, second = sorted(build_history("a", [copied, here]), key=lambda row: row.session.owner or "")
+    first, second = sorted(build_history("a", [copied, here]), key=lambda row: row.node.owner or "")
     assert (first.published, first.marks) == ((), ())
     assert [one.key for one in second.published] == [copied.key]
     assert any("looks like a of this results folder" in mark for mark in second.marks) is looks_like

@@ -54,7 +54,7 @@ def got(rows: list[Row], folder: Path) -> Path:
              {**GOOD, **row.files}.items()}  # fmt: skip
     registry = Tree(folder / "registry", files=files).write()
     with connect(f"file:{registry}") as opened:
-        opened.unpack(opened.find(REFERENCE), folder / "home" / "got", also={MARKER: b"{}\n"})
+        opened.unpack(opened.find(REFERENCE), folder / "home" / "got", extra_files={MARKER: b"{}\n"})
     return folder / "home" / "got"
 
 

@@ -197,7 +197,7 @@ def test_a_registry_in_the_project_is_named_from_there(tmp_path: Path) -> None:
     lock.add({TERSE: LockedPin("0" * 64, f"file:{tmp_path / 'a' / 'registry'}")})
     assert str(tmp_path) not in lock.path.read_text("utf-8")
     (tmp_path / "a").rename(tmp_path / "b")
-    assert Lock.read(tmp_path / "b" / LOCK).where(TERSE) == f"file:{tmp_path / 'b' / 'registry'}"
+    assert Lock.read(tmp_path / "b" / LOCK).address_of(TERSE) == f"file:{tmp_path / 'b' / 'registry'}"
 
 
 def test_processes_that_pin_at_once_lose_no_pin(tmp_path: Path) -> None:

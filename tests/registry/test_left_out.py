@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import ReleaseError, RunError
 from runner.base.storage.parquet import write_parquet
-from runner.registry.skipped_releases import describe_error, is_temporary
+from runner.registry.release_errors import describe_error, is_temporary
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:

@@ -19,31 +19,31 @@ from runner.registry.lineage.descriptions import describe_effort, describe_marks
 from runner.registry.lineage.history import build_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.model_origins import ModelOrigin, Proof
-from runner.registry.lineage.sessions import LineageSession, session_from_release
+from runner.registry.lineage.nodes import LineageNode, node_from_release
 from runner.registry.publishing.checks import CHECKS, Subject
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import ReleaseEntry
-from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training
+from tests.registry.planted import EFFORT, games_of, group, measured, node, run_release, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
 FIRST = training("first", ONE, BASE)
 SECOND = training("second", TWO, ONE, step("first", ONE, BASE))
 
 
-def origin_of(subject: LineageSession, *others: LineageSession) -> ModelOrigin | None:
+def origin_of(subject: LineageNode, *others: LineageNode) -> ModelOrigin | None:
     """Where the model of a run with one group came from."""
     found = Lineage([subject, *others]).ancestry(subject).origins
     return found[0] if found else None
 
 
-def rollouts_behind(subject: LineageSession, *others: LineageSession) -> tuple[int, bool]:
+def rollouts_behind(subject: LineageNode, *others: LineageNode) -> tuple[int, bool]:
     """How many games are behind a run's models, and whether there may be more."""
     total = Lineage([subject, *others]).ancestry(subject).total
     return total.effort.rollouts or 0, not total.is_known
 
 
-def marks(subject: LineageSession, *others: LineageSession) -> list[str]:
+def marks(subject: LineageNode, *others: LineageNode) -> list[str]:
     lineage = Lineage([subject, *others])
     ancestry = lineage.ancestry(subject)
     return describe_marks(subject, ancestry, lineage.training_overlap(subject, ancestry))
@@ -67,12 +67,12 @@ def test_both_children_of_a_fork_are_kept_and_what_they_share_is_counted_once_in
         [step("first", ONE, BASE), step("left", "ft:l", ONE)],
         [step("first", ONE, BASE), step("right", "ft:r", ONE)],
     )
-    both = session("both", group("ft:l", *lines[0]), group("ft:r", *lines[1], group="p", agents=["prover"]))
+    both = node("both", group("ft:l", *lines[0]), group("ft:r", *lines[1], group="p", agents=["prover"]))
     assert rollouts_behind(both, FIRST, left, right) == (30, False)
     rows = build_history("first", [FIRST, left, right, both])
-    assert [(row.session.run_id, row.depth) for row in rows] == [("first", 0), ("left", 1), ("both", 1), ("right", 1)]
-    assert [run for run, _ in rows[2].after] == ["left", "right"]
-    assert len({row.session.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
+    assert [(row.node.run_id, row.depth) for row in rows] == [("first", 0), ("left", 1), ("both", 1), ("right", 1)]
+    assert [run for run, _ in rows[2].maker_runs] == ["left", "right"]
+    assert len({row.node.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
 
 
 def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
@@ -152,7 +152,7 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     assert rollouts_behind(taken, sent) == (10, False)
 
 
-def published_weights(run: str, made_by: LineageSession, content: bytes, **said: Any) -> LineageSession:
+def published_weights(run: str, made_by: LineageNode, content: bytes, **said: Any) -> LineageNode:
     """A model's release with a file of weights, in which a run says that it made them."""
     file = FileEntry(
         path="weights/model.bin", size=len(content), sha256=digest(content), media_type="application/octet-stream"
@@ -163,7 +163,7 @@ def published_weights(run: str, made_by: LineageSession, content: bytes, **said:
         kind=Kind.MODEL, owner=made_by.owner or "", name=run, version="1", files=(file,),
         identity={"weights": made["weights_sha256"]}, facts={"run_id": run, "trained": [group(BASE, made=[made])]},
     )  # fmt: skip
-    return session_from_release(ReleaseEntry(release.reference, "0" * 64), release)
+    return node_from_release(ReleaseEntry(release.reference, "0" * 64), release)
 
 
 def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_claim() -> None:
@@ -254,11 +254,11 @@ def test_cycles_are_told_and_end() -> None:
     after = measured("after", "ft:c", step("chicken", "ft:c", "ft:e"))
     itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
     lineage = Lineage([chicken, egg, after, FIRST, SECOND])
-    assert lineage.cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
+    assert lineage.find_cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
     assert lineage.find_cycle("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
     assert lineage.find_cycle("run/acme/after@1") == []  # it comes from a cycle, and closes none
     assert lineage.ancestry(after).total.effort.rollouts == 20
-    assert {row.session.run_id for row in build_history("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
+    assert {row.node.run_id for row in build_history("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
     assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
 
 
@@ -302,7 +302,7 @@ def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
     end = measured("end", ONE, step("first", ONE, BASE))
     for owner, most in (("acme", 500), ("mallory", 10)):
         facts = {"parent_run_id": "first", "kind": "training", "rollouts": 500}
-        games = session("first-i0", group("any"), facts=facts, owner=owner)
+        games = node("first-i0", group("any"), facts=facts, owner=owner)
         assert rollouts_behind(end, parent, games) == (most, False)
 
 
@@ -315,7 +315,7 @@ def test_a_chain_of_thousands_needs_no_stack() -> None:
     ]
     end = measured("zz", names[-1], step("r0598", names[-1], names[-2]))
     assert rollouts_behind(end, *chain) == (10 * len(chain), False)
-    assert Lineage([*chain, end]).cycles() == []
+    assert Lineage([*chain, end]).find_cycles() == []
     assert len(build_history("m0100", chain[:200])) == 200
 
 
@@ -342,9 +342,9 @@ def test_a_benchmark_whose_lineage_trained_on_its_datapoints_is_marked() -> None
 
 def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
     zero, one = step("run", "ft:0", BASE), step("run", "ft:1", BASE, iteration=1)
-    apart = session("run", group(BASE, made=[{**zero, "trained_on": [0]}, {**one, "trained_on": [1]}]))
-    chained = session("run", group(BASE, made=[zero, {**one, "from_iteration": 0}]))
-    together = session("run", group(BASE, made=[zero, {**one, "trained_on": [0, 1]}]))
+    apart = node("run", group(BASE, made=[{**zero, "trained_on": [0]}, {**one, "trained_on": [1]}]))
+    chained = node("run", group(BASE, made=[zero, {**one, "from_iteration": 0}]))
+    together = node("run", group(BASE, made=[zero, {**one, "trained_on": [0, 1]}]))
     end = measured("end", "ft:1", one)
     assert [rollouts_behind(end, made)[0] for made in (apart, chained, together)] == [10, 20, 20]
 
@@ -374,13 +374,13 @@ def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
 )
 def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(ReleaseError, match="run/acme/odd@1: invalid facts of a run"):
-        session("odd", facts=wrong)
+        node("odd", facts=wrong)
 
 
 def test_what_a_model_of_another_group_says_is_no_claim() -> None:
     """A run of two groups, whose lineage names no owner, as that of a run played anew does."""
     lines = step("duo", "m:v", BASE), step("duo", "m:p", BASE)
-    duo = session("duo", group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))
-    models = [session("duo", one) for one in (group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))]
+    duo = node("duo", group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))
+    models = [node("duo", one) for one in (group(BASE, made=[lines[0]]), group(BASE, made=[lines[1]], group="p"))]
     end = replace(measured("end", "m:v", lines[0]), owner=None)
     assert marks(end, duo, *models) == ["weights not known"]

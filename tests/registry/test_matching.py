@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from runner.registry.verification import row_matching
-from runner.registry.verification.row_matching import Match, Row, TooFar, match_rows
+from runner.registry.verification.row_matching import Match, OrdersTooDifferent, Row, match_rows
 
 LONG = 20_000
 
@@ -47,15 +47,15 @@ def test_each_row_is_matched_once(recorded: str, missing: list[str], added: list
     assert len(pairs) == len(again.split()) + len(added)
     places = recorded.split()
     assert all(places[one.position - 1] == one.key[0] for one in pairs if one.recorded is not None)
-    out_of_place = [one.key[0] for one in pairs if one.moved]
+    out_of_place = [one.key[0] for one in pairs if one.is_out_of_order]
     assert (bool(out_of_place), set(moved) <= set(out_of_place)) == (bool(moved), True)
 
 
 def test_memory_is_bounded_whatever_the_order_and_however_many_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_matching, "MAX_WAITING", LONG)
+    monkeypatch.setattr(row_matching, "MAX_UNMATCHED", LONG)
     names = [f"{number:05}" for number in range(LONG)]
-    with pytest.raises(TooFar) as far:
+    with pytest.raises(OrdersTooDifferent) as far:
         found(" ".join(reversed(names)), " ".join(names))
-    assert far.value.read < LONG / 20
+    assert far.value.row_count < LONG / 20
     assert len(found(" ".join(names[1:]), " ".join(names))) == LONG, "moved up by one, and few wait"
     assert len(found("", " ".join(names))) == LONG, "nothing is to come, and none waits"

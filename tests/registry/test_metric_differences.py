@@ -92,8 +92,8 @@ def test_a_metric_that(forge: Callable[[Metrics], str], wrong_in: tuple[str, ...
     expected = forge(said)
     found = compare_metrics(said, again, VERSIONS[version])
     assert any(line.startswith(expected) for line in found.errors) == (version in wrong_in), found
-    assert bool(found.errors or found.other_version)
-    assert compare_metrics(again, again, VERSIONS[version]).other_version == ()
+    assert bool(found.errors or found.version_notes)
+    assert compare_metrics(again, again, VERSIONS[version]).version_notes == ()
 
 
 def test_only_0_1_0_is_read_as_0_1_0_and_left_counts_out() -> None:

@@ -18,7 +18,7 @@ from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, build_model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
 from runner.registry.components.parts import build_model_entry
 from runner.registry.draft import Draft, Naming
-from runner.registry.lineage.links import build_links, list_public_groups, release_name
+from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -133,12 +133,12 @@ def test_no_path_of_this_machine_stands_in_what_a_run_says_of_its_models(by_comm
     folder, made = by_command.run(LEARN), draft(by_command)
     texts = [content for content in made.contents.values() if isinstance(content, bytes)]
     said = json.dumps(
-        [list_public_groups(folder), [vars(one) for one in build_links(folder, by_command, "acme")]]
+        [collect_public_group_facts(folder), [vars(one) for one in build_links(folder, by_command, "acme")]]
     ).encode()
     for text in (*texts, made.bundle().manifest, said):
         assert str(by_command.path).encode() not in text
         assert b"by command" not in text
-    assert list_public_groups(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
+    assert collect_public_group_facts(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
 
 
 def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command: Results, tmp_path: Path) -> None:

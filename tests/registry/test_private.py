@@ -19,8 +19,8 @@ from runner.registry.publishing.checks import CheckOutcome
 from runner.registry.publishing.publish import ReadyRelease, list_failures
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
-from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
-from runner.registry.redaction.text_search import BLOCK, OVERLAP, Finder, group_by_cause, search
+from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, find_secret_settings
+from runner.registry.redaction.text_search import BLOCK_BYTES, OVERLAP_BYTES, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -92,7 +92,7 @@ FORMS = {
 
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("at", [0, BLOCK - 20, BLOCK + OVERLAP - 5, 2 * BLOCK - 9], ids=str)
+@pytest.mark.parametrize("at", [0, BLOCK_BYTES - 20, BLOCK_BYTES + OVERLAP_BYTES - 5, 2 * BLOCK_BYTES - 9], ids=str)
 def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form: str, at: int, tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     lines = b"an honest line of text, as there are many\n" * (at // 42)
@@ -191,7 +191,7 @@ def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_firs
         "a token of Hugging Face: 42 occurrences in 2 files: a:1, a:2, a:3, a:4, a:5, ...; "
         "remove this text and publish again; no option allows a secret"
     )
-    (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK - 5) + b"carol"})
+    (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK_BYTES - 5) + b"carol"})
     assert said == (
         "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove this text and publish again; "
         "if it identifies no one, add --allow-name carol"
@@ -222,7 +222,7 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
 def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str, is_told: bool) -> None:
     key = line.partition(":")[0]
     body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"
-    said = list(secret_settings({"data/spec.yaml": body.encode()}))
+    said = list(find_secret_settings({"data/spec.yaml": body.encode()}))
     assert [one.partition(" has a value")[0] for one in said] == [
         f"data/spec.yaml: models.m.extra_body.deep.{key}"
     ] * is_told
@@ -239,6 +239,6 @@ def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str,
 )
 def test_a_secret_in_a_settings_file_of_a_trainer_is_found_by_its_key(name: str, text: str) -> None:
     path = f"data/inputs/trainers/p/{name}.txt"
-    (problem,) = secret_settings({path: text.encode()})
+    (problem,) = find_secret_settings({path: text.encode()})
     assert problem.startswith(f"{path}: ")
-    assert not list(secret_settings({"data/inputs/prompts/prover.jinja": text.encode()}))
+    assert not list(find_secret_settings({"data/inputs/prompts/prover.jinja": text.encode()}))

@@ -15,8 +15,8 @@ import pytest
 
 from runner.base.errors import Interrupted, ReleaseError, UsageError
 from runner.documents.releases.manifest import ReleaseLink
-from runner.documents.releases.reference import parse
-from runner.registry.fetched_release import FetchedRelease, get, open_fetched
+from runner.documents.releases.reference import parse_reference
+from runner.registry.fetched_release import FetchedRelease, fetch_release, open_fetched
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.locations import connect
@@ -24,7 +24,7 @@ from runner.registry.transports.registry import Registry
 from runner.registry.verification.fresh_play import compare_with_published, fresh_plan
 from runner.registry.verification.replay import replay_run
 from runner.registry.verification.reproducible import fetch_into_results
-from runner.registry.verification.training_chain import find_model_differences, replay_training
+from runner.registry.verification.training_replay import find_model_differences, replay_training
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
@@ -45,7 +45,7 @@ def got_of(run: Path, folder: Path) -> FetchedRelease:
     """A run, published as it is and got again."""
     reference = publish(folder / "registry", bundle_of(run))
     with connect(str(folder / "registry")) as registry:
-        return get(registry, parse(reference), folder / "got")
+        return fetch_release(registry, parse_reference(reference), folder / "got")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
     results = Results(tmp_path / "my results")
     folder = results.path / "published" / "acme" / run.name / "1"
     with connect(str(tmp_path / "registry")) as registry:
-        entry = registry.find(parse(reference))
+        entry = registry.find(parse_reference(reference))
         for name in ("data/metrics.json", "release.json", ".nip-run-fetched"):
             fetch_into_results(registry, entry, results)
             (folder / name).write_bytes(b"{}")
@@ -107,7 +107,7 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
             ):
                 fetch_into_results(registry, entry, results)
             shutil.rmtree(folder)
-        got = get(registry, parse(reference), tmp_path / "mine")
+        got = fetch_release(registry, parse_reference(reference), tmp_path / "mine")
     (got.folder / "data" / "metrics.json").write_bytes(b"{}")
     with pytest.raises(ReleaseError, match=re.escape(f"nip-run get {reference} NEW --from file:{tmp_path}/registry")):
         fresh_plan(got, [])
@@ -155,8 +155,8 @@ def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tm
     changed = bundle_of(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
     reference = publish(tmp_path / "registry", changed)
     with connect(str(tmp_path / "registry")) as registry:
-        got = get(registry, parse(reference), tmp_path / "got")
-    missing, *different = replay_run(got, Results(tmp_path / "results")).different
+        got = fetch_release(registry, parse_reference(reference), tmp_path / "got")
+    missing, *different = replay_run(got, Results(tmp_path / "results")).errors
     assert "has no answer number" in missing
     assert [line for line in different if line.endswith("or no game in the journal has it")], different
     assert [line for line in different if line.startswith("manifest.json says completions")], different
@@ -197,7 +197,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
     found = replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results"))
-    assert not found.different
+    assert not found.errors
 
 
 @pytest.mark.full
@@ -205,7 +205,7 @@ def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
     done = nip_run_here("rejudge", run, "votes=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (judged,) = (tmp_path / "results" / "runs").iterdir()
-    assert not replay_run(got_of(judged, tmp_path), Results(tmp_path / "results")).different
+    assert not replay_run(got_of(judged, tmp_path), Results(tmp_path / "results")).errors
 
 
 @pytest.mark.full
@@ -217,7 +217,7 @@ def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
         )  # fmt: skip
         result = played(spec, tmp_path / "results")
     assert result.manifest.failed_calls
-    assert not replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results")).different
+    assert not replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results")).errors
 
 
 def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
@@ -260,7 +260,7 @@ def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Pa
             raise Interrupted(f"interrupted at {prefix}")
 
     with connect(str(training[0])) as there:
-        got = get(there, parse(training[1]), tmp_path / "got")
+        got = fetch_release(there, parse_reference(training[1]), tmp_path / "got")
     with pytest.raises(Interrupted):
         replay_training(got, Registry(Signalled(str(training[0]))), Results(tmp_path / "results"))
 
@@ -274,9 +274,9 @@ def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
     last = max((registry / "run" / "acme").glob("*-i*"))
     shutil.rmtree(last)
     with connect(str(registry)) as there:
-        got = get(there, parse(reference), tmp_path / "got")
+        got = fetch_release(there, parse_reference(reference), tmp_path / "got")
         found = replay_training(got, there, Results(tmp_path / "results"))
-    assert any(last.name in line and "is not published" in line for line in found.different), found.different
+    assert any(last.name in line and "is not published" in line for line in found.errors), found.errors
     runs = (part.fetched.run for part in found.parts)
     named = {run.run_id: run.manifest() for run in runs if run is not None}
     other = {

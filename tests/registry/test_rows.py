@@ -14,7 +14,7 @@ import pytest
 
 from runner.base.errors import RunError
 from runner.registry.check_notes import MAX_LISTED, limit_differences
-from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.verification.rows import find_published_differences, find_row_differences
 from runner.results.folder import RunFolder
 from tests.support.got import bundle_of
@@ -136,9 +136,9 @@ def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or
         written = [row if row not in without else {**row, "votes": ...} for row in rows]
         plain = [{name: value for name, value in row.items() if value is not ...} for row in written]
         (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in plain))
-        for other_version in (True, False):
-            told = list(find_published_differences(RunFolder(tmp_path), run, other_version=other_version))
-            assert len(told) == (0 if other_version and without is rows else len(without)), told
+        for allow_missing in (True, False):
+            told = list(find_published_differences(RunFolder(tmp_path), run, allow_missing=allow_missing))
+            assert len(told) == (0 if allow_missing and without is rows else len(without)), told
 
 
 def test_keys_of_any_length_take_no_memory_while_their_rows_are_looked_for(run: RunFolder, tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
-from runner.registry.signing import SIGNATURE_FILE, check, check_release_signature, sign, sign_release
+from runner.registry.signing import (
+    SIGNATURE_FILE,
+    check_release_signature,
+    check_signature,
+    sign_manifest,
+    sign_release,
+)
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_release_problems
@@ -64,7 +70,7 @@ def model_signing(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def only(registry: Registry) -> ReleaseEntry:
-    registry._listing.forget()
+    registry._listing.clear()
     (entry,) = registry.entries()
     return entry
 
@@ -81,21 +87,21 @@ def test_what_we_sign_the_command_line_of_the_library_verifies_and_what_it_signs
     theirs = tmp_path / "theirs.sig"
     done = model_signing("sign", "key", folder / MANIFEST, "--signature", theirs, "--private_key", private)
     assert "Signing succeeded" in done.stdout, done.stderr
-    check((folder / MANIFEST).read_bytes(), {SIGNATURE_FILE: theirs.read_bytes()}, public)
+    check_signature((folder / MANIFEST).read_bytes(), {SIGNATURE_FILE: theirs.read_bytes()}, public)
     with pytest.raises(ReleaseError, match="does not match this manifest"):
-        check(b"{}", {SIGNATURE_FILE: theirs.read_bytes()}, public)
+        check_signature(b"{}", {SIGNATURE_FILE: theirs.read_bytes()}, public)
 
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_a_byte_changed_in_a_manifest_is_found(library: None, tmp_path: Path, curve: str) -> None:
     private, public = key_pair(tmp_path, curve=curve)
     manifest = bundle().manifest
-    files = dict(sign(manifest, private))
-    check(manifest, files, public)
+    files = dict(sign_manifest(manifest, private))
+    check_signature(manifest, files, public)
     for place in range(0, len(manifest), 64):
         changed = manifest[:place] + bytes([manifest[place] ^ 1]) + manifest[place + 1 :]
         with pytest.raises(ReleaseError, match="does not match this manifest"):
-            check(changed, files, public)
+            check_signature(changed, files, public)
 
 
 def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refused(
@@ -104,22 +110,22 @@ def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refuse
     private, public = key_pair(tmp_path)
     other, _ = key_pair(tmp_path, "other")
     manifest = bundle().manifest
-    ours = dict(sign(manifest, private))[SIGNATURE_FILE]
+    ours = dict(sign_manifest(manifest, private))[SIGNATURE_FILE]
     forged = (
         b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", ours[:-10], ours[: len(ours) // 2],
-        dict(sign(manifest, other))[SIGNATURE_FILE],
-        dict(sign(bundle("2").manifest, private))[SIGNATURE_FILE],
+        dict(sign_manifest(manifest, other))[SIGNATURE_FILE],
+        dict(sign_manifest(bundle("2").manifest, private))[SIGNATURE_FILE],
         ours.replace(b"in-toto", b"in-toti"),
         ours.replace(b'"sig":"', b'"sig":"AAAA'),
     )  # fmt: skip
     for signature in forged:
         with pytest.raises(ReleaseError, match="the signature does not match this manifest"):
-            check(manifest, {SIGNATURE_FILE: signature}, public)
+            check_signature(manifest, {SIGNATURE_FILE: signature}, public)
     with pytest.raises(ReleaseError, match="the file is missing"):
-        check(manifest, {"other.sig": ours}, public)
+        check_signature(manifest, {"other.sig": ours}, public)
     older = json.loads(ours)
     del older["verificationMaterial"]["publicKey"]["hint"]
-    check(manifest, {SIGNATURE_FILE: json.dumps(older).encode()}, public)
+    check_signature(manifest, {SIGNATURE_FILE: json.dumps(older).encode()}, public)
     assert capsys.readouterr().out == ""  # where the library prints a warning
 
 
@@ -137,18 +143,18 @@ def test_a_signature_that_was_once_made_of_nothing_does_not_hold_for_everything(
     manifest = manifest.rename(tmp_path / "elsewhere" / MANIFEST)
     verifying.Config().use_elliptic_key_verifier(public_key=public).verify(manifest, signature)
     with pytest.raises(ReleaseError, match="does not cover this manifest"):
-        check(manifest.read_bytes(), {SIGNATURE_FILE: signature.read_bytes()}, public)
+        check_signature(manifest.read_bytes(), {SIGNATURE_FILE: signature.read_bytes()}, public)
 
 
 def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Registry, tmp_path: Path) -> None:
     private, public = key_pair(tmp_path)
     other, other_public = key_pair(tmp_path, "other")
     sign_release(registry, only(registry), private)
-    first = registry.signature(only(registry))
+    first = registry.read_signature(only(registry))
     sign_release(registry, only(registry), private)
     with pytest.raises(TakenError, match="is already signed with another key"):
         sign_release(registry, only(registry), other)
-    assert registry.signature(only(registry)) == first
+    assert registry.read_signature(only(registry)) == first
     assert (
         check_release_signature(registry, only(registry), public)
         == f"run/acme/signed@1 is signed with the key of {public}"
@@ -194,7 +200,7 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
 
     private, public = key_pair(tmp_path)
     manifest = bundle().manifest
-    files = dict(sign(manifest, private))
+    files = dict(sign_manifest(manifest, private))
     encrypted, other, curve = (tmp_path / name for name in ("encrypted.pem", "rsa.pem", "curve.pem"))
     pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
     of_curve = ec.generate_private_key(ec.SECP256R1())
@@ -204,10 +210,10 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
     curve.write_bytes(foreign.private_bytes(pem, pkcs8, form.NoEncryption()))
     for path in (tmp_path / "none.pem", tmp_path, encrypted, other, curve, public):
         with pytest.raises(UsageError, match=r"is not a usable private key: .*elliptic curve .*not encrypted"):
-            sign(manifest, path)
+            sign_manifest(manifest, path)
     for path in (tmp_path / "none.pem", tmp_path, private, other):
         with pytest.raises(UsageError, match=r"is not a usable public key: .*elliptic curve"):
-            check(manifest, files, path)
+            check_signature(manifest, files, path)
 
 
 def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library: None, tmp_path: Path) -> None:
@@ -237,7 +243,11 @@ def test_where_no_signature_can_be_no_key_is_asked_to_have_signed(tmp_path: Path
 @pytest.mark.parametrize(
     ("package", "use", "extra"),
     [
-        ("model_signing", "from runner.registry.signing import sign; sign(b'', pathlib.Path('key'))", "nip-run[sign]"),
+        (
+            "model_signing",
+            "from runner.registry.signing import sign_manifest; sign_manifest(b'', pathlib.Path('key'))",
+            "nip-run[sign]",
+        ),
         (
             "huggingface_hub",
             "from runner.registry.transports.locations import connect; connect('hf:acme/x')",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.documents.releases.reference import parse
-from runner.registry.fetched_release import get
+from runner.documents.releases.reference import parse_reference
+from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.registry.verification.verify import find_folder_problems
 from tests.support.processes import nip_run_here
@@ -31,7 +31,7 @@ def test_a_training_run_is_published_with_its_parts_and_models_and_got_back(
 
     with connect(str(tmp_path / "registry")) as registry:
         for number, (name, sha256) in enumerate(sent.items()):
-            found = get(registry, parse(name), tmp_path / f"got{number}")
+            found = fetch_release(registry, parse_reference(name), tmp_path / f"got{number}")
             assert (found.sha256, found.notes, list(find_folder_problems(found.folder))) == (sha256, (), []), name
     linked = {link.release: link.sha256 for link in found.release.links if link.role in ("part", "output")}
     assert linked == {name: sha256 for name, sha256 in sent.items() if name != parent}

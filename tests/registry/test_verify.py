@@ -15,8 +15,8 @@ import yaml
 from runner.base.errors import ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.bundle import Bundle, open_content
-from runner.documents.releases.reference import Reference, parse
-from runner.registry.fetched_release import get
+from runner.documents.releases.reference import Reference, parse_reference
+from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.registry.verification.verify import find_edited_files as edited_since
 from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
@@ -35,7 +35,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = played(spec_file(folder, size=4), folder / "results")
     publish(folder / "registry", bundle_of(result.path))
     with connect(str(folder / "registry")) as registry:
-        get(registry, registry.entries()[0].reference, folder / "got")
+        fetch_release(registry, registry.entries()[0].reference, folder / "got")
     return folder
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_wrong_with_what_was_just_published_and_nothing_is_written(th
 
 
 def wrong_of(registry: Path, reference: str) -> list[str]:
-    named = parse(reference)
+    named = parse_reference(reference)
     assert isinstance(named, Reference)
     try:
         with connect(str(registry)) as there:
@@ -177,7 +177,7 @@ def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, t
         connect(str(tmp_path / "registry")) as registry,
         pytest.raises(ReleaseError, match=r"environment\.lock:3: expected NAME==VERSION"),
     ):
-        get(registry, parse(reference), tmp_path / "got")
+        fetch_release(registry, parse_reference(reference), tmp_path / "got")
     assert not (tmp_path / "got").exists()
     assert [one for one in wrong_of(tmp_path / "registry", reference) if "environment.lock:3" in one]
 
@@ -398,7 +398,7 @@ def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(the
     edited(spec, "per_datapoint: 1", "per_datapoint: 2000000000")
     reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
     with connect(str(tmp_path / "registry")) as registry:
-        found = get(registry, parse(reference), tmp_path / "got")
+        found = fetch_release(registry, parse_reference(reference), tmp_path / "got")
     assert any(
         "is not the run that was played: its manifest and spec claim 8,000,000,000 games" in line
         for line in found.notes

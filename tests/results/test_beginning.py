@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.api import load_spec, load_specs, run
-from runner.documents.merged_data import FileRead
+from runner.documents.merged_data import ReadFile
 from runner.documents.releases.paths import path_problem
 from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
@@ -173,7 +173,7 @@ def test_a_replay_has_its_own_beginning(tmp_path: Path) -> None:
     ["con.yaml", ".hidden.yaml", "with space.yaml", "é.yaml", "x" * 300 + ".yaml", "end.", "release.json", "-", "a\nb"],
 )
 def test_whatever_a_file_is_called_it_is_kept_under_a_name_of_a_release(name: str) -> None:
-    files = tuple(FileRead(Path(f"/p{number}/{name}"), b"%d" % number) for number in range(3))
+    files = tuple(ReadFile(Path(f"/p{number}/{name}"), b"%d" % number) for number in range(3))
     found = written_files(SpecSources(files))
     assert len(found) == 5
     assert [found[one] for one in found if one not in ("overrides.txt", "files.json")] == [b"0", b"1", b"2"]
@@ -183,7 +183,7 @@ def test_whatever_a_file_is_called_it_is_kept_under_a_name_of_a_release(name: st
 
 
 def test_what_is_kept_is_bounded_and_what_is_left_out_is_named() -> None:
-    files = tuple(FileRead(Path(f"/p/{number}.yaml"), bytes(MAX_WRITTEN // 4)) for number in range(6))
+    files = tuple(ReadFile(Path(f"/p/{number}.yaml"), bytes(MAX_WRITTEN // 4)) for number in range(6))
     found = written_files(SpecSources(files))
     index = {one["file"]: one["kept"] for one in json.loads(found["files.json"])["files"]}
     assert [index[f"{number}.yaml"] for number in range(6)] == [True] * 4 + [False] * 2

@@ -128,7 +128,7 @@ EXCEPTIONS = {
     "runner.cli.results.plot": "names of figures; arguments are read without what the figures need",
     "runner.pages.boards.lists": "the columns of a downloaded board",
     "runner.pages.boards.page": "the columns of a downloaded board",
-    "runner.registry.lineage.session_facts": "a fact of releases",
+    "runner.registry.lineage.typed_facts": "a fact of releases",
     "runner.server.boards.builder": "a fact of releases",
     "runner.pages.figures.catalog": "a figure has the name of its metric",
 }

@@ -17,9 +17,9 @@ import duckdb
 import pytest
 
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.limits import USUAL
+from runner.documents.releases.limits import DEFAULT_LIMITS
 from runner.documents.releases.manifest import ReleaseLink
-from runner.documents.releases.reference import Reference, parse
+from runner.documents.releases.reference import Reference, parse_reference
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.boards.paths import BoardPaths, delete_boards
@@ -273,7 +273,7 @@ def test_what_is_not_there_is_no_page(site: Site, path: str) -> None:
 
 @pytest.mark.gate
 def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
-    reference = parse("run/alice/gone@1")
+    reference = parse_reference("run/alice/gone@1")
     assert isinstance(reference, Reference)
     put(site.server, [run_copy(site, "gone")])
     browser = site.browser()
@@ -315,12 +315,12 @@ def piece_of(site: Site, browser: Browsing) -> str:
 
 def run_copy(site: Site, name: str) -> Bundle:
     """Alice's run as the server has it, under another name."""
-    registry = Registry(ServerTree(site.server.database, site.server.blobs), USUAL)
-    found = parse(ALICE)
+    registry = Registry(ServerTree(site.server.database, site.server.blobs), DEFAULT_LIMITS)
+    found = parse_reference(ALICE)
     assert isinstance(found, Reference)
     entry = registry.find(found)
-    release, _ = registry.read(entry)
-    contents = {file.path: registry.content(entry, release, file.path, 1 << 26) for file in release.files}
+    release, _ = registry.read_manifest(entry)
+    contents = {file.path: registry.read_file(entry, release, file.path, 1 << 26) for file in release.files}
     return Bundle(replace(release, name=name), contents)
 
 

@@ -13,7 +13,7 @@ import pytest
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, ReleaseLink
-from runner.documents.releases.reference import Kind, Reference, parse
+from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.timeouts import Timeouts
@@ -21,7 +21,7 @@ from tests.support.cutting import cutting
 from tests.support.raw_uploads import Raw, declared
 from tests.support.serving import Served, publishing_to
 
-QUICK = Timeouts(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, check_again=0.02, check_seconds=60)
+QUICK = Timeouts(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, first_check_wait=0.02, check_seconds=60)
 
 
 def made(
@@ -172,11 +172,11 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> 
     beyond = acme.client.get(path, headers={"range": "bytes=512000-"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */512000")
     with cutting(server.port) as proxy, Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry:
-        entry = registry.find(parse("dataset/acme/council@1"))
-        release, _ = registry.read(entry)
+        entry = registry.find(parse_reference("dataset/acme/council@1"))
+        release, _ = registry.read_manifest(entry)
         for at in (70_000, 200_000):
             proxy.cut_after("down", at)
-            assert registry.content(entry, release, "data.txt", 1 << 20) == data
+            assert registry.read_file(entry, release, "data.txt", 1 << 20) == data
         assert proxy.cuts == 2
 
 
@@ -228,7 +228,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
 def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: Served, acme: Raw) -> None:
     with publishing_to(server, server.account("acme")), Registry(HttpTransport(server.address)) as registry:
         registry.publish([made()], "x")
-        reference = parse("dataset/acme/council@1")
+        reference = parse_reference("dataset/acme/council@1")
         registry.add_signature(registry.find(reference), [("release.json.sig", b"one")])
         transport = HttpTransport(server.address)
         with pytest.raises(TakenError):

@@ -15,7 +15,7 @@ from runner.base.errors import SpecError
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.registry.components.lookup import finder
+from runner.registry.components.lookup import make_finder
 from runner.registry.components.store import Store
 from runner.registry.transports.locations import connect
 from runner.results.provenance.manifest_writer import new_manifest
@@ -73,7 +73,7 @@ def written(project: Project, **changes: Any) -> Path:
 
 
 def loaded(project: Project, path: Path, *overrides: str) -> Spec:
-    return load_spec(path, overrides, find_component=finder(path, Store(project.store)))
+    return load_spec(path, overrides, find_component=make_finder(path, Store(project.store)))
 
 
 def problems(project: Project, path: Path, *overrides: str) -> list[str]:
@@ -124,7 +124,7 @@ def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
     path = written(project)
     assert loaded(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
     path = written(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})
-    points = load_specs(path, (), find_component=finder(path, Store(project.store)))
+    points = load_specs(path, (), find_component=make_finder(path, Store(project.store)))
     assert [sorted(one.components) for one in points] == [[], ["prompts"]]
     assert points[0].prompts.sources == points[1].prompts.sources
 

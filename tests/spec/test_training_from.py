@@ -13,7 +13,7 @@ import yaml
 from runner.api import load_spec
 from runner.base.errors import SpecError
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.lineage.links import build_links, list_public_groups
+from runner.registry.lineage.links import build_links, collect_public_group_facts
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.spec.origin import MARKER
@@ -58,7 +58,7 @@ def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: Finishe
         name: state["model"] for name, state in before.items()
     }
     result = trained_on(spec, results_of(first))
-    for group in list_public_groups(result.folder):
+    for group in collect_public_group_facts(result.folder):
         (old,), (new,) = group["lineage"], group["made"]
         assert (old["run_id"], new["run_id"]) == (first.run_id, result.run_id)
         assert new["from_model"] == old["model"] == group["model"]

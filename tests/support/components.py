@@ -11,7 +11,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.registry.transports.locations import connect
-from runner.registry.transports.registry import Published
+from runner.registry.transports.registry import PublishResult
 from tests.support.processes import nip_run_here
 
 
@@ -19,7 +19,7 @@ def naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **said:
     return Naming(owner="acme", name=name, version=version, licence=licence, **said)
 
 
-def published(registry: Path, path: Path, kind: Kind, named: Naming, part: str | None = None) -> Published:
+def published(registry: Path, path: Path, kind: Kind, named: Naming, part: str | None = None) -> PublishResult:
     """A component, put into a registry's folder."""
     with connect(str(registry)) as there:
         (one,), _ = there.publish([build_component_draft(path, kind, named, part).bundle()], "a test")

@@ -13,7 +13,7 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.run_data import build_run_data
-from runner.registry.lineage.links import list_public_groups
+from runner.registry.lineage.links import collect_public_group_facts
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from tests.support.files import parquet_rows
@@ -49,7 +49,7 @@ def bundle_of(run: Path, *, version: str = "1", links: tuple[ReleaseLink, ...] =
         "rollouts": manifest.rollouts, "completions": manifest.completions, "cost_usd": manifest.cost_usd,
         "accuracy": _accuracy(run), "benchmark": manifest.benchmark, "protocol": manifest.protocol,
         "models": {row["agent"]: row["model"] for row in manifest.agents},
-        "trained": list_public_groups(RunFolder(run)),
+        "trained": collect_public_group_facts(RunFolder(run)),
     }  # fmt: skip
     release = Release(
         kind=Kind.RUN, owner="acme", name=run.name.lower(), version=version, description="A run of tests",

@@ -28,7 +28,7 @@ def local_release(folder: Path) -> tuple[Release, Mapping[str, Content]]:
     """The one that `played_release` left in a folder."""
     with connect(f"file:{folder / 'local'}") as registry:
         (entry,) = registry.entries()
-        release, _ = registry.read(entry)
+        release, _ = registry.read_manifest(entry)
         at = folder / "local" / entry.reference.folder
         return release, {file.path: at / file.path for file in release.files}
 

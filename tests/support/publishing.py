@@ -61,7 +61,7 @@ def publisher(where: Path, number: int, count: int, shared: int, **variables: st
 
 def whole(registry: Registry, entry: ReleaseEntry) -> list[str]:
     """What is wrong with a release that a registry lists: of itself, and beside what was published under its name."""
-    wanted = bundle("acme", entry.reference.name, registry.read(entry)[0].files[1].size)
+    wanted = bundle("acme", entry.reference.name, registry.read_manifest(entry)[0].files[1].size)
     return [*registry.find_problems(entry), *(["it is another"] if entry.sha256 != wanted.sha256 else [])]
 
 
@@ -106,7 +106,7 @@ def states(registry: Path, into: Path, order: list[Path]) -> Iterator[tuple[int,
 
 def read_all(registry: Registry, entry: ReleaseEntry) -> int:
     """Bytes of all files of a release, each checked."""
-    release, _ = registry.read(entry)
+    release, _ = registry.read_manifest(entry)
     total = 0
     for file in release.files:
         with registry.open(entry, file.path) as source, tempfile.TemporaryFile() as target:

@@ -20,7 +20,7 @@ import yaml
 from hypothesis import strategies as st
 
 from runner.cli.main import main
-from runner.documents.yaml_reader import Document, parse
+from runner.documents.yaml_reader import Document, parse_yaml
 from runner.documents.yaml_writer import dump
 from runner.game.protocols.loader import builtin_names, protocol_schema
 from runner.spec.schemas import experiment_schema
@@ -217,7 +217,7 @@ def mutated_specs(draw: st.DrawFn) -> str:
     if draw(st.integers(0, 11)) == 11:
         at = draw(st.integers(0, len(text)))
         return text[:at] + draw(st.one_of(texts, st.sampled_from(["[", "{", "- ", "\t", "? ", "|\n", "#"]))) + text[at:]
-    data = parse(text, Document("spec", Path())).data
+    data = parse_yaml(text, Document("spec", Path())).data
     for _ in range(draw(st.integers(0, 2))):
         _mutate(draw, data)
     return written(data)

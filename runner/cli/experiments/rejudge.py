@@ -68,13 +68,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     from runner.cli.specs import SpecPoint, note_renamed
-    from runner.registry.components.lookup import finder
+    from runner.registry.components.lookup import make_finder
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.run_plan import sweep_problems
     from runner.runs.finished.debates import build_games_plan
     from runner.runs.planning.rejudging import rejudge_specs
 
-    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
+    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, make_finder())
     note_renamed(specs, quiet=args.quiet)
     plans = [build_games_plan(spec) for spec in specs]
     problems: list[Problem] = list(sweep_problems(str(folder.path), plans))

@@ -75,7 +75,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
         UsageError: the arguments are not one spec and one of its agents.
     """
     from runner.cli.specs import note_renamed, split_arguments
-    from runner.registry.components.lookup import finder_of
+    from runner.registry.components.lookup import make_finder_for
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.session.chat_format_lock import with_original_formats
     from runner.spec.loader import load_specs
@@ -86,7 +86,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
     results = Results(args.results)
-    spec = load_specs(path, overrides, results.path_of, finder_of(path))[0]
+    spec = load_specs(path, overrides, results.path_of, make_finder_for(path))[0]
     note_renamed([spec], quiet=args.quiet)
     agent_names = spec.protocol.agent_names
     if agent_name not in agent_names:

@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.freeze import list_pins, write_frozen
-    from runner.registry.components.lookup import finder_of
+    from runner.registry.components.lookup import make_finder_for
     from runner.results.leaderboard.results_folder import Results
     from runner.spec.loader import load_specs
 
     results = Results(args.results)
-    specs = load_specs(args.spec, (), results.path_of, finder_of(args.spec))
+    specs = load_specs(args.spec, (), results.path_of, make_finder_for(args.spec))
     pins = list_pins(specs)
     unpinned = [pin for pin in pins if not pin.is_pinned]
     out_path = None

@@ -37,17 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from runner.documents.releases.reference import Kind, parse
+    from runner.documents.releases.reference import Kind, parse_reference
     from runner.registry.board.wording import describe_tier
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.bundles.requirements import find_requirements
-    from runner.registry.fetched_release import WITHOUT_ROWS, get
+    from runner.registry.fetched_release import WITHOUT_ROWS, fetch_release
     from runner.registry.transports.locations import connect_to_read
 
-    reference = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with connect_to_read(args.where) as registry:
-        fetched = get(registry, reference, args.folder, args.signer_key)
-        trust_tier = describe_tier(registry.find(fetched.release.reference), registry.where)
+        fetched = fetch_release(registry, reference, args.folder, args.signer_key)
+        trust_tier = describe_tier(registry.find(fetched.release.reference), registry.address)
     needs = find_requirements(fetched.folder) if fetched.release.kind == Kind.RUN else None
     if lacks_rows(fetched):
         notes = [line for line in fetched.notes if line != WITHOUT_ROWS]
@@ -154,13 +154,13 @@ def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tup
 
 def _describe_relations(fetched: FetchedRelease) -> list[str]:
     """Return the relations of the run to others, such as `child of`. Empty if the facts are invalid."""
+    from runner.registry.lineage.nodes import node_from_release
     from runner.registry.lineage.relations import describe_relations
-    from runner.registry.lineage.sessions import session_from_release
     from runner.registry.transports.registry import ReleaseEntry
 
     with suppress(ReleaseError):
         entry = ReleaseEntry(fetched.release.reference, fetched.sha256)
-        return describe_relations(session_from_release(entry, fetched.release))
+        return describe_relations(node_from_release(entry, fetched.release))
     return []
 
 

@@ -20,7 +20,7 @@ from runner.documents.fetched_files import MARKER
 
 if TYPE_CHECKING:
     from runner.registry.lineage.history import HistoryRow
-    from runner.registry.lineage.sessions import LineageSession
+    from runner.registry.lineage.nodes import LineageNode
     from runner.results.leaderboard.results_folder import Results
 
 
@@ -46,10 +46,10 @@ def execute(args: argparse.Namespace) -> int:
 
     skipped: list[str] = []
     results = Results(args.results)
-    published = list(_published_sessions(args.where, skipped))
-    hashes = {session.sha256 for session in published}
-    downloaded = [session for session in _downloaded_sessions(results, skipped) if session.sha256 not in hashes]
-    rows = build_history(args.agent, [*_local_sessions(results, skipped), *published, *downloaded])
+    published = list(_published_nodes(args.where, skipped))
+    hashes = {node.sha256 for node in published}
+    downloaded = [node for node in _downloaded_nodes(results, skipped) if node.sha256 not in hashes]
+    rows = build_history(args.agent, [*_local_nodes(results, skipped), *published, *downloaded])
     if args.json:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
@@ -59,40 +59,40 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _local_sessions(results: Results, skipped: list[str]) -> Iterator[LineageSession]:
-    from runner.registry.lineage.sessions import session_from_folder
-    from runner.registry.skipped_releases import describe_error
+def _local_nodes(results: Results, skipped: list[str]) -> Iterator[LineageNode]:
+    from runner.registry.lineage.nodes import node_from_folder
+    from runner.registry.release_errors import describe_error
 
     for folder in results.runs():
         try:
-            yield session_from_folder(folder)
+            yield node_from_folder(folder)
         except Exception as error:  # noqa: BLE001 - a damaged run must not hide the others
             skipped.append(f"left out: {folder.run_id}: {describe_error(error)}")
     skipped.extend(results.damaged())
 
 
-def _downloaded_sessions(results: Results, skipped: list[str]) -> Iterator[LineageSession]:
-    """Yield the sessions of releases that `reproduce` downloaded into the results folder."""
+def _downloaded_nodes(results: Results, skipped: list[str]) -> Iterator[LineageNode]:
+    """Yield the lineage nodes of releases that `reproduce` downloaded into the results folder."""
     from runner.base.storage.atomic_files import read_json
     from runner.registry.fetched_release import fetched_folders, open_fetched
-    from runner.registry.lineage.sessions import session_from_release
-    from runner.registry.skipped_releases import describe_error
+    from runner.registry.lineage.nodes import node_from_release
+    from runner.registry.release_errors import describe_error
     from runner.registry.transports.registry import ReleaseEntry
 
     for folder in fetched_folders(results):
         try:
             release = open_fetched(folder)
             where = str(read_json(folder / MARKER).get("where"))
-            yield session_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
+            yield node_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             skipped.append(f"left out: {folder}: {describe_error(error)}")
 
 
-def _published_sessions(where: str | None, skipped: list[str]) -> Iterator[LineageSession]:
+def _published_nodes(where: str | None, skipped: list[str]) -> Iterator[LineageNode]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
-    from runner.registry.lineage.sessions import session_from_release
-    from runner.registry.skipped_releases import describe_error
+    from runner.registry.lineage.nodes import node_from_release
+    from runner.registry.release_errors import describe_error
 
     if where is None:
         return
@@ -100,22 +100,22 @@ def _published_sessions(where: str | None, skipped: list[str]) -> Iterator[Linea
 
     with connect_to_read(where) as registry:
         entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
-        registry.expect((entry, MANIFEST) for entry in entries)
+        registry.announce_files((entry, MANIFEST) for entry in entries)
         for entry in entries:
             try:
-                release, _ = registry.read(entry)
-                yield session_from_release(entry, release, registry.where)
+                release, _ = registry.read_manifest(entry)
+                yield node_from_release(entry, release, registry.address)
             except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
                 skipped.append(f"left out: {entry.reference}: {describe_error(error)}")
 
 
 def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
-    from runner.registry.lineage.descriptions import legend
+    from runner.registry.lineage.descriptions import explain_marks
 
     cells = [_format_cells(row) for row in rows]
     columns = [name for name in _COLUMNS if name not in _OPTIONAL_COLUMNS or any(row[name] for row in cells)]
     print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED_IF_NARROW)
-    marks_legend = legend(mark for row in rows for mark in _format_marks(row))
+    marks_legend = explain_marks(mark for row in rows for mark in _format_marks(row))
     if marks_legend is not None and not quiet:
         note(wrap_for_stderr(marks_legend))
 
@@ -123,20 +123,20 @@ def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
 def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
     from runner.registry.lineage.descriptions import describe_effort
 
-    session = row.session
-    accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
+    node = row.node
+    accuracy: Mapping[str, Any] = node.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
     branch = ("└ " if can_print("└") else "- ") if row.depth else ""
     cells = {
-        "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,
+        "run": "  " * max(row.depth - 1, 0) + branch + node.run_id,
         "kind": row.kind,
-        "when": format_time(session.started_at or None),
+        "when": format_time(node.started_at or None),
         "from": comma_join(dict.fromkeys(row.start_models)),
         "to": comma_join(dict.fromkeys(row.final_models)),
         "datapoints": row.datapoints,
-        "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if session.trains else "",
+        "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if node.trains else "",
         "trained in all": _format_effort(row),
-        "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
+        "accuracy [95%]": with_interval(value, low, high) if node.kind == "benchmark" else "",
         "marks": "; ".join(_format_marks(row)),
     }
     one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
@@ -153,13 +153,13 @@ def _format_effort(row: HistoryRow) -> str:
 
 
 def _format_marks(row: HistoryRow) -> list[str]:
-    """Return the remarks on a session, without duplicates and with shortened hashes, unlike --json."""
+    """Return the remarks on a run, without duplicates and with shortened hashes, unlike --json."""
     from runner.registry.lineage.descriptions import describe_origin
 
     # row.marks already has the origins whose run is missing.
     proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
     reasons = {origin.reason for origin in row.origins}
-    merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
+    merged = [f"also from {run_id}" for run_id, _ in row.maker_runs[1:]]
     replayed = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
     marks = [mark for mark in row.marks if mark not in reasons]
     return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]

@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     for install in installed:
         for line in install.notes:
             warn(f"warning: {line}")
-        state = "already installed" if install.was_there else "installed"
+        state = "already installed" if install.already_existed else "installed"
         say(f"{state}: {install.reference}  sha256:{install.sha256[:12]}")
     if not args.quiet:
         note(f"{counted(len(installed), 'release')} pinned in {lock.path}; a spec names one as OWNER/NAME@VERSION")
@@ -57,7 +57,7 @@ def _as_json(install: InstallResult) -> dict[str, object]:
     return {
         "release": str(install.reference),
         "sha256": install.sha256,
-        "where": install.where,
-        "was_there": install.was_there,
+        "where": install.address,
+        "was_there": install.already_existed,
         "notes": list(install.notes),
     }

@@ -98,7 +98,7 @@ def _find_account(base: str, token: str) -> tuple[str, list[str]]:
 
     api = RegistryApi(base, Timeouts(tries=3), token=token)
     try:
-        response = api.ask("GET", "")
+        response = api.request("GET", "")
     finally:
         api.close()
     if response.status not in (200, 401, 403):

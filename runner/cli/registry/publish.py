@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.registry.draft import Draft, Naming
     from runner.registry.publishing.publish import ReadyRelease
     from runner.registry.transports.interface import AddResult
-    from runner.registry.transports.registry import Published, Registry, ReleaseEntry
+    from runner.registry.transports.registry import PublishResult, Registry, ReleaseEntry
     from runner.results.folder import RunFolder
 
 
@@ -101,7 +101,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.publishing.publish import Options, prepare_releases, send
+    from runner.registry.publishing.publish import Options, prepare_releases, send_releases
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
@@ -125,10 +125,10 @@ def execute(args: argparse.Namespace) -> int:
             if args.dry_run:
                 return _show_dry_run(ready_releases, registry, args)
             assert registry is not None
-            published, added = send(ready_releases, registry)
+            published, added = send_releases(ready_releases, registry)
             _sign_releases(registry, published, args)
-            _record_releases(folders, published, ready_releases, registry.where)
-            return _show_published(ready_releases, published, added, registry.where, args)
+            _record_releases(folders, published, ready_releases, registry.address)
+            return _show_published(ready_releases, published, added, registry.address, args)
     except KeyboardInterrupt:
         error = Interrupted("interrupted; a release that was not published completely stays invisible")
         error.add_note("Repeat the command to finish.")
@@ -188,7 +188,7 @@ def _collect_run_drafts(
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
     names = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
-    naming = replace(naming, names=names, registry=None if registry is None else registry.where)
+    naming = replace(naming, references=names, registry_address=None if registry is None else registry.address)
     for folder in folders:
         _lock_run(folder, locks)
         if args.pin is not None:
@@ -247,7 +247,7 @@ def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
 
 def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
     """Build the release's name and terms from `--as` or `NIP_RUN_OWNER` and the other options."""
-    from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
+    from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse_reference
     from runner.registry.bundles.runs import NO_ROWS
     from runner.registry.draft import Naming
     from runner.registry.licenses import canonical_license
@@ -257,7 +257,7 @@ def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
         raise UsageError(f"the owner is missing: add --as OWNER (or OWNER/NAME@VERSION), or set {OWNER}")
     reference = Reference(kind, name_text, "")
     if "/" in name_text:
-        parsed = parse(name_text, kind)
+        parsed = parse_reference(name_text, kind)
         if not isinstance(parsed, Reference):
             raise UsageError(f"--as {name_text}: a hash cannot be the name of a release; write --as OWNER/NAME@VERSION")
         reference = parsed
@@ -284,17 +284,17 @@ def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
 
 def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
     """Return the release that `--child-of` names, from the registry in `--to`; None without the option."""
-    from runner.documents.releases.reference import parse
+    from runner.documents.releases.reference import parse_reference
     from runner.registry.transports.locations import connect_to_read
 
     if args.child_of is None:
         return None
     with connect_to_read(args.where) as registry:
-        return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
+        return registry.find(parse_reference(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
 def _record_releases(
-    folders: Sequence[RunFolder], published: Sequence[Published], ready_releases: Sequence[ReadyRelease], where: str
+    folders: Sequence[RunFolder], published: Sequence[PublishResult], ready_releases: Sequence[ReadyRelease], where: str
 ) -> None:
     """Record in the results folder of each local run which releases were published from it."""
     from runner.registry.sent_releases import record_release
@@ -320,7 +320,7 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     """Print what would be published, without sending it."""
     from runner.registry.publishing.publish import list_failures
 
-    where = None if registry is None else registry.where
+    where = None if registry is None else registry.address
     problems = list_failures(ready_releases)
     if args.json:
         releases = [ready_release.to_json(where) for ready_release in ready_releases]
@@ -361,7 +361,7 @@ def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
 
 def _show_published(
     ready_releases: Sequence[ReadyRelease],
-    published: Sequence[Published],
+    published: Sequence[PublishResult],
     added: AddResult,
     where: str,
     args: argparse.Namespace,
@@ -374,7 +374,7 @@ def _show_published(
         releases = [
             {
                 **ready_release.to_json(where),
-                "was_there": release.was_there,
+                "was_there": release.already_existed,
                 "signed": args.sign_key is not None,
                 "commands": release_commands,
             }
@@ -384,7 +384,7 @@ def _show_published(
         print_json({"ok": True, "releases": releases, **facts})
         return ExitCode.DONE
     for release in published:
-        status = "already published with the same content" if release.was_there else state
+        status = "already published with the same content" if release.already_existed else state
         say(f"{release.reference}  sha256:{release.sha256[:HASH_DIGITS]}  {status}")
     for command in commands[-1]:
         say(command)
@@ -410,7 +410,7 @@ def _merge_notes(ready_releases: Sequence[ReadyRelease]) -> Iterator[str]:
 
 def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
-    from runner.registry.publishing.versions import ALREADY_PUBLISHED
+    from runner.registry.publishing.name_conflict import ALREADY_PUBLISHED
 
     redacted = ", ".join(
         f"{row['rule']} ({row['count']})" for row in ready_release.draft.release.facts.get("cleaned", [])
@@ -429,21 +429,21 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
 
 
 def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
-    """Return the commands that others use to get the release from the place `where`."""
+    """Return the commands that others use to get the release from the registry at `where`."""
     from runner.documents.releases.reference import Kind
-    from runner.registry.bundles.missing_rows import OPTION
+    from runner.registry.bundles.missing_rows import ROWS_KEY
     from runner.registry.fetched_release import PIN
 
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
     lacks_rows = ready_release.bundle is not None and ready_release.bundle.release.file(PIN) is not None
-    rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
+    rows = ["--set", f"{ROWS_KEY}=FILE"] if lacks_rows else []
     return [
         shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
         for verb in verbs
     ]
 
 
-def _sign_releases(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
+def _sign_releases(registry: Registry, published: Sequence[PublishResult], args: argparse.Namespace) -> None:
     if args.sign_key is None:
         return
     from runner.registry.signing import sign_release
@@ -456,13 +456,13 @@ def _sign_releases(registry: Registry, published: Sequence[Published], args: arg
 
 
 def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
-    from runner.documents.releases.reference import Kind, Reference, parse
+    from runner.documents.releases.reference import Kind, Reference, parse_reference
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.locations import connect
 
     references = []
     for text in args.what:
-        parsed = parse(text, kind or (Kind.RUN if text.count("/") == 1 else None))
+        parsed = parse_reference(text, kind or (Kind.RUN if text.count("/") == 1 else None))
         if not isinstance(parsed, Reference) or parsed.version is None:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         references.append(parsed)
@@ -471,7 +471,7 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
         for reference in references:
             if registry.find(reference).yanked != args.yank:  # skip releases that are already yanked for this reason
                 added = registry.yank(reference, args.yank)
-        where = registry.where
+        where = registry.address
     if args.json:
         print_json({"ok": True, "yanked": list(map(str, references)), "where": where, "reason": args.yank})
         return ExitCode.DONE

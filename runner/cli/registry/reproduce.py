@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.registry.transports.registry import Registry
     from runner.registry.verification.fresh_play import FreshPlay
     from runner.registry.verification.replay import ReplayResult
-    from runner.registry.verification.training_chain import ChainResult
+    from runner.registry.verification.training_replay import TrainingReplayResult
     from runner.results.leaderboard.results_folder import Results
 
 
@@ -74,20 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.progress import WatchedRun, show_progress
-    from runner.registry.bundles.missing_rows import OPTION, add_rows
+    from runner.registry.bundles.missing_rows import ROWS_KEY, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
     from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
 
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
-    rows = [override for override in args.overrides if override.startswith(f"{OPTION}=")]
+    rows = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
     args.overrides = [override for override in args.overrides if override not in rows]
     if args.overrides and not args.fresh:
-        raise UsageError(f"--set works only with --fresh, except for {OPTION}; add --fresh to call the models again")
+        raise UsageError(f"--set works only with --fresh, except for {ROWS_KEY}; add --fresh to call the models again")
     fetched = _open_or_download(args, results)
     for override in rows:
-        add_rows(fetched, Path(override.removeprefix(f"{OPTION}=")))
+        add_rows(fetched, Path(override.removeprefix(f"{ROWS_KEY}=")))
     for line in fetched.notes:
         warn(f"warning: {line}")
     load_scipy_with_one_thread()
@@ -101,11 +101,11 @@ def execute(args: argparse.Namespace) -> int:
         print_json(replay_json(replay))
     else:
         _show_replay(replay)
-    return ExitCode.FAILED if replay.different else ExitCode.DONE
+    return ExitCode.FAILED if replay.errors else ExitCode.DONE
 
 
 def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRelease:
-    from runner.documents.releases.reference import Kind, parse
+    from runner.documents.releases.reference import Kind, parse_reference
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
     from runner.registry.verification.reproducible import fetch_into_results
@@ -116,7 +116,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     if folder.exists():
         raise UsageError(f"{folder} is not a published run; name a release, or a folder written by `nip-run get`")
     try:
-        reference = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+        reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:
         raise UsageError(_suggest_verify(args, results) or str(error)) from error
     with connect_to_read(args.where) as registry:
@@ -135,42 +135,41 @@ def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
 
 def _show_replay(replay: ReplayResult) -> None:
     name = f"{replay.fetched.release.reference} (as {replay.run_id})"
-    if replay.same_version:
-        summary = "does not follow from the transcripts:" if replay.different else "follows from the transcripts"
+    if replay.is_same_version:
+        summary = "does not follow from the transcripts:" if replay.errors else "follows from the transcripts"
     else:
-        differences = (
-            "these differ:" if replay.different else "reported differently:" if replay.otherwise else "nothing differs"
-        )
-        summary = f"{replay.versions}: {differences}"
+        reported = "reported differently:" if replay.version_notes else "nothing differs"
+        differences = "these differ:" if replay.errors else reported
+        summary = f"{replay.versions_text}: {differences}"
     heading(f"{name}: {summary}")
-    for line in (*replay.different, *replay.otherwise):
+    for line in (*replay.errors, *replay.version_notes):
         say(line)
 
 
 def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
     """Recompute each part of a training run, and check that each model was trained from the one before."""
     from runner.registry.verification.replay import replay_json
-    from runner.registry.verification.training_chain import replay_training
+    from runner.registry.verification.training_replay import replay_training
 
     with _connect_registry_of_parts(args, fetched) as registry:
-        chain: ChainResult = replay_training(fetched, registry, results)
+        result: TrainingReplayResult = replay_training(fetched, registry, results)
     if args.json:
         print_json(
             {
                 "release": str(fetched.release.reference),
-                "follows": not chain.has_differences,
-                "different": list(chain.different),
-                "parts": [replay_json(part) for part in chain.parts],
+                "follows": not result.has_errors,
+                "different": list(result.errors),
+                "parts": [replay_json(part) for part in result.parts],
             }
         )
     else:
-        for part in chain.parts:
+        for part in result.parts:
             _show_replay(part)
-        summary = "its parts and the chain of its models follow" if not chain.has_differences else "does not follow:"
+        summary = "its parts and the chain of its models follow" if not result.has_errors else "does not follow:"
         heading(f"{fetched.release.reference}: {summary}")
-        for line in chain.different:
+        for line in result.errors:
             say(line)
-    return ExitCode.FAILED if chain.has_differences else ExitCode.DONE
+    return ExitCode.FAILED if result.has_errors else ExitCode.DONE
 
 
 def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:
@@ -236,7 +235,7 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
                 "outcome": fresh_play.outcome,
                 "verdict": fresh_play.verdict,
                 "margin": args.margin,
-                "compared": asdict(fresh_play.compared),
+                "compared": asdict(fresh_play.pair),
                 "notes": list(fresh_play.comparison.notes),
                 "exit_code": int(code),
             }
@@ -256,6 +255,6 @@ def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[
     if fresh_play.outcome == "drifted":
         lines += [
             f"{flip.datapoint}: nip-run show {folder} {flip.base_rollout} {run_id} {flip.other_rollout}{results}"
-            for flip in fresh_play.compared.flips[:5]
+            for flip in fresh_play.pair.flips[:5]
         ]
     return lines

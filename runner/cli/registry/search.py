@@ -21,7 +21,7 @@ from runner.cli.terminal.output import format_time, note, print_json, print_tabl
 if TYPE_CHECKING:
     from runner.documents.releases.manifest import Release
     from runner.registry.lineage.lineage import Lineage
-    from runner.registry.lineage.sessions import LineageSession
+    from runner.registry.lineage.nodes import LineageNode
     from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
@@ -39,8 +39,8 @@ MAX_DESCRIPTION = 200
 class _SearchHit(NamedTuple):
     entry: ReleaseEntry
     release: Release
-    session: LineageSession | None
-    """The session (one execution of `run`) of a run, or the session that trained a model; None for other components."""
+    node: LineageNode | None
+    """The place of a run or model in the lineage; None for other components."""
 
     @property
     def is_run(self) -> bool:
@@ -50,7 +50,7 @@ class _SearchHit(NamedTuple):
 
     @property
     def is_training(self) -> bool:
-        return self.session is not None and self.session.kind == "training" and self.session.parent_run_id is None
+        return self.node is not None and self.node.kind == "training" and self.node.parent_run_id is None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +70,11 @@ def execute(args: argparse.Namespace) -> int:
         entries = registry.entries(kind)
         unreadable: list[str] = []
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
-        where = registry.where
+        where = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
     for line in unreadable:
         note(line)
-    lineage = Lineage(hit.session for hit in hits if hit.session is not None)
+    lineage = Lineage(hit.node for hit in hits if hit.node is not None)
     if args.json:
         copies = {str(hit.entry.reference): group for group in _group_by_run(matches) for hit in group}
         releases = [_hit_as_json(hit, copies.get(str(hit.entry.reference), []), lineage) for hit in matches]
@@ -104,8 +104,8 @@ def _show(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
 
 def _fold_parts(hits: Sequence[_SearchHit]) -> tuple[list[_SearchHit], Counter[tuple[str, str]]]:
     """Leave out the parts of training runs that are hits themselves, and count the parts of each training run."""
-    trainings = {(hit.release.owner, hit.session.run_id) for hit in hits if hit.session and hit.is_training}
-    parents = [(hit.release.owner, (hit.session and hit.session.parent_run_id) or "") for hit in hits]
+    trainings = {(hit.release.owner, hit.node.run_id) for hit in hits if hit.node and hit.is_training}
+    parents = [(hit.release.owner, (hit.node and hit.node.parent_run_id) or "") for hit in hits]
     part_counts = Counter(parent for parent in parents if parent in trainings)
     return [hit for hit, parent in zip(hits, parents, strict=True) if parent not in trainings], part_counts
 
@@ -125,26 +125,26 @@ def _is_renamed(hit: _SearchHit) -> bool:
     """Return whether a release has another name than the default for its run, as copies have."""
     from runner.registry.lineage.links import release_name
 
-    return hit.session is not None and hit.release.name != release_name(hit.session.run_id)
+    return hit.node is not None and hit.release.name != release_name(hit.node.run_id)
 
 
 def _newest_versions(entries: Sequence[ReleaseEntry]) -> list[ReleaseEntry]:
     """Return the newest version of each name that is not yanked; entries are sorted oldest first."""
-    return list({entry.reference.at(""): entry for entry in entries if entry.yanked is None}.values())
+    return list({entry.reference.unversioned: entry for entry in entries if entry.yanked is None}.values())
 
 
 def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadable: list[str]) -> Iterator[_SearchHit]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
-    from runner.registry.lineage.sessions import session_from_release
-    from runner.registry.skipped_releases import describe_error
+    from runner.registry.lineage.nodes import node_from_release
+    from runner.registry.release_errors import describe_error
 
-    registry.expect((entry, MANIFEST) for entry in entries)
+    registry.announce_files((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:
-            release, _ = registry.read(entry)
-            session = session_from_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
-            hit = _SearchHit(entry, release, session)
+            release, _ = registry.read_manifest(entry)
+            node = node_from_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
+            hit = _SearchHit(entry, release, node)
             # Fails here if the facts are malformed, so that the search itself cannot fail.
             "".join(_searchable_texts(release))
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
@@ -170,7 +170,7 @@ def _component_row(hit: _SearchHit, lineage: Lineage) -> tuple[object, ...]:
     from runner.registry.lineage.relations import find_parent_release
 
     parent = find_parent_release(hit.release.links)
-    marks = [f"child of {parent}"] if parent is not None and hit.session is None else _describe_relations(hit, lineage)
+    marks = [f"child of {parent}"] if parent is not None and hit.node is None else _describe_relations(hit, lineage)
     return str(hit.release.reference), hit.release.licence, _describe_release(hit, marks)
 
 
@@ -179,11 +179,11 @@ def _describe_relations(hit: _SearchHit, lineage: Lineage) -> list[str]:
     from runner.registry.lineage.descriptions import describe_effort
     from runner.registry.lineage.relations import describe_relations
 
-    if hit.session is None:
+    if hit.node is None:
         return []
-    effort = describe_effort(lineage.ancestry(hit.session).total, "rollouts") if hit.session.trains else None
+    effort = describe_effort(lineage.ancestry(hit.node).total, "rollouts") if hit.node.trains else None
     effort_text = "effort unknown" if effort == "not known" else f"{effort} in all"
-    return [*describe_relations(hit.session), *([] if effort is None else [effort_text])]
+    return [*describe_relations(hit.node), *([] if effort is None else [effort_text])]
 
 
 def _run_rows(
@@ -200,18 +200,18 @@ def _run_rows(
 
 
 def _describe_training(hit: _SearchHit, parts: Mapping[tuple[str, str], int]) -> list[str]:
-    if hit.session is None or not hit.is_training:
+    if hit.node is None or not hit.is_training:
         return []
-    part_count = parts.get((hit.release.owner, hit.session.run_id))
+    part_count = parts.get((hit.release.owner, hit.node.run_id))
     return [f"training; {counted(part_count, 'part')}: --all" if part_count else "training"]
 
 
 def _run_row(copies: Sequence[_SearchHit], marks: Sequence[str]) -> tuple[object, ...]:
     first = copies[0]
-    session = first.session
-    assert session is not None
-    facts = session.facts
-    accuracy: Mapping[str, Any] = (facts.get("accuracy") or {}) if session.kind == "benchmark" else {}
+    node = first.node
+    assert node is not None
+    facts = node.facts
+    accuracy: Mapping[str, Any] = (facts.get("accuracy") or {}) if node.kind == "benchmark" else {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
     return (
         "\n".join(_short_name(hit) for hit in copies),
@@ -244,7 +244,7 @@ def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage
     from runner.registry.lineage.descriptions import total_to_json
     from runner.registry.lineage.relations import describe_relations
 
-    release, session = hit.release, hit.session
+    release, node = hit.release, hit.node
     return {
         "release": str(release.reference),
         "sha256": hit.entry.sha256,
@@ -259,8 +259,8 @@ def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage
         "links": [vars(link) for link in release.links],
         "sources": {part: vars(source) for part, source in release.sources.items()},
         "same_run": [str(copy.release.reference) for copy in copies if copy is not hit],
-        "of_other_runs": [] if session is None else describe_relations(session),
-        "effort": total_to_json(lineage.ancestry(session)) if session is not None and session.trains else None,
+        "of_other_runs": [] if node is None else describe_relations(node),
+        "effort": total_to_json(lineage.ancestry(node)) if node is not None and node.trains else None,
         "bytes": release.size,
         "files": len(release.files),
     }

@@ -158,10 +158,10 @@ def _show_checks(ready_release: ReadyRelease, *, several: bool) -> None:
 def _show_spec(args: argparse.Namespace, results: Results) -> int:
     """Print which components of a spec are pinned, so that others can get them, and why the others are not."""
     from runner.registry.components.freeze import list_pins
-    from runner.registry.components.lookup import finder_of
+    from runner.registry.components.lookup import make_finder_for
     from runner.spec.loader import load_specs
 
-    specs = load_specs(args.what, (), results.path_of, finder_of(args.what))
+    specs = load_specs(args.what, (), results.path_of, make_finder_for(args.what))
     if not specs:
         raise SpecError([])
     pins = list_pins(specs[:1])

@@ -65,15 +65,15 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
         NotFoundError: no installed release has this name.
         UsageError: several versions are installed.
     """
-    from runner.documents.releases.reference import Digest, Reference, parse
+    from runner.documents.releases.reference import Digest, Reference, parse_reference
     from runner.registry.components.installed import suggest_release
 
     kinds = {entry.kind for entry in installed if text.partition("@")[0] == f"{entry.owner}/{entry.name}"}
-    requested = parse(text, kinds.pop() if len(kinds) == 1 else None)
+    requested = parse_reference(text, kinds.pop() if len(kinds) == 1 else None)
     if isinstance(requested, Digest):
-        return store.by_hash(requested)
+        return store.find_by_hash(requested)
     matches = [entry for entry in installed if requested in (entry, Reference(entry.kind, entry.owner, entry.name))]
-    if not matches and store.folder(requested if requested.version else requested.at("-")).exists():
+    if not matches and requested.version is not None and store.folder(requested).exists():
         return requested  # a damaged release, which is not listed but can be removed
     if not matches:
         raise NotFoundError(f"{requested} is not installed{suggest_release(requested, installed)}")

@@ -108,7 +108,7 @@ def _has_problems(lines: Iterable[str]) -> bool:
 
 def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     """Return the name of the run, release or folder, a description of the checks beyond hashes, and all findings."""
-    from runner.documents.releases.reference import Kind, is_reference, parse
+    from runner.documents.releases.reference import Kind, is_reference, parse_reference
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
@@ -122,16 +122,16 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         checks = "" if _has_problems(findings) else _describe_further_checks(open_fetched(folder).release)
         return str(folder), checks, findings
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
-        reference = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
+        reference = parse_reference(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with connect_to_read(args.where) as registry:
             entry = registry.find(reference)
             findings = list(find_release_problems(registry, entry, args.signer_key))
-            if (tier := describe_tier(entry, registry.where)) and not (args.quiet or args.json):
+            if (tier := describe_tier(entry, registry.address)) and not (args.quiet or args.json):
                 note(f"{entry.reference}: {tier}; the following was checked locally")
-            checks = (
-                "" if _has_problems(findings) else _describe_further_checks(registry.read(entry)[0], in_registry=True)
-            )
-            return str(entry.reference), checks, findings
+            if _has_problems(findings):
+                return str(entry.reference), "", findings
+            release, _ = registry.read_manifest(entry)
+            return str(entry.reference), _describe_further_checks(release, in_registry=True), findings
     _check_no_signer_key(args)
     run = Results(args.results).find(args.what)
     return run.run_id, FOLLOWS, list(find_run_problems(run))

@@ -10,7 +10,7 @@ from runner.cli.terminal.board_lists import show_lists
 from runner.cli.terminal.output import note, print_json, say, wrap_for_stderr
 from runner.registry.board.board import PublishedRow, registry_board
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
-from runner.registry.lineage.descriptions import legend
+from runner.registry.lineage.descriptions import explain_marks
 from runner.registry.transports.locations import connect_to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
@@ -26,7 +26,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
-    marks_legend = legend(mark for row in board.rows for mark in row.marks[:MAX_MARKS])
+    marks_legend = explain_marks(mark for row in board.rows for mark in row.marks[:MAX_MARKS])
     if board.rows:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(_extra_cells(row)[name] for row in board.rows)]
         show_lists(board.rows, columns, _extra_cells)

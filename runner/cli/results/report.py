@@ -81,7 +81,7 @@ def _load_board(where: str | None, results: Results) -> BoardPage:
     from runner.registry.transports.locations import connect_to_read
 
     with connect_to_read(where) as registry:
-        return published_board(registry_board(registry), without_folders(registry.where, where))
+        return published_board(registry_board(registry), without_folders(registry.address, where))
 
 
 def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:

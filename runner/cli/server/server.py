@@ -204,11 +204,11 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
 
 
 def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> None:
-    from runner.documents.releases.reference import Reference, parse
+    from runner.documents.releases.reference import Reference, parse_reference
     from runner.server.accounts.administration import set_hidden
 
     for name in args.names:
-        reference = parse(name)
+        reference = parse_reference(name)
         if not isinstance(reference, Reference) or not reference.version:
             raise UsageError(f"{name!r} is not the name of a release; write KIND/OWNER/NAME@VERSION")
         set_hidden(connection, reference, hidden=args.action == "hide")

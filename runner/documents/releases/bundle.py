@@ -19,7 +19,7 @@ from typing import IO
 from runner.base.errors import ReleaseError, UsageError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_to_read, remove_folder
-from runner.documents.releases.limits import USUAL, Limits
+from runner.documents.releases.limits import DEFAULT_LIMITS, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, FileEntry, Release, checksum, digest, file_problems
 
 Content = bytes | Path
@@ -57,7 +57,7 @@ class Bundle:
     contents: Mapping[str, Content]
 
     @classmethod
-    def of(cls, release: Release, contents: Mapping[str, Content], limits: Limits = USUAL) -> Bundle:
+    def of(cls, release: Release, contents: Mapping[str, Content], limits: Limits = DEFAULT_LIMITS) -> Bundle:
         """Return the bundle of a release and its files, which are read and hashed to add their entries to the release.
 
         Raises:
@@ -117,7 +117,7 @@ def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], o
         ReleaseError: the file cannot be read, or its size or hash differs from the manifest.
     """
     sha256, size = hashlib.sha256(), 0
-    while size <= entry.size and (piece := _read(source, min(PIECE_BYTES, entry.size - size + 1), entry.path)):
+    while size <= entry.size and (piece := _read_piece(source, min(PIECE_BYTES, entry.size - size + 1), entry.path)):
         size += len(piece)
         if size > entry.size:
             raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes in {MANIFEST}")
@@ -129,7 +129,7 @@ def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], o
         raise ReleaseError(f"{entry.path} is damaged: its SHA-256 differs from the one in {MANIFEST}")
 
 
-def _read(source: IO[bytes], size: int, path: str) -> bytes:
+def _read_piece(source: IO[bytes], size: int, path: str) -> bytes:
     try:
         return source.read(size)
     except OSError as error:
@@ -142,12 +142,12 @@ def unpack(
     open_file: Callable[[str], IO[bytes]],
     target: Path,
     *,
-    also: Mapping[str, bytes] | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a complete release into a new or empty folder, or nothing if an error occurs.
 
-    Only files in the manifest are read, with `open_file`. They are written as regular files, after the extra files in
-    `also`. The release is written to a temporary folder next to `target`, which is renamed when everything is checked.
+    Only files in the manifest are read, with `open_file`. They are written as regular files, after `extra_files`. The
+    release is written to a temporary folder next to `target`, which is renamed when everything is checked.
 
     Raises:
         UsageError: the folder is not empty.
@@ -155,8 +155,8 @@ def unpack(
     """
     with staging_folder(target, "new") as staging:
         make_folder(staging)
-        for path, data in {**(also or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
-            with _new_file(staging / path) as file:
+        for path, data in {**(extra_files or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
+            with _create_file(staging / path) as file:
                 file.write(data)
         for entry in release.files:
             _unpack_file(entry, open_file, staging)
@@ -214,12 +214,12 @@ def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: 
     for name in entry.path.split("/")[:-1]:
         folder /= name
         make_folder(folder)
-    with open_file(entry.path) as source, _new_file(root / entry.path) as file:
+    with open_file(entry.path) as source, _create_file(root / entry.path) as file:
         checked_copy(source, entry, file.write)
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
+def _create_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that must not exist yet, and flush it to the disk if the block succeeds."""
     with os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
         yield file

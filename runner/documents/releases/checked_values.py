@@ -23,10 +23,10 @@ def check_type(value: Any, *types: type) -> Any:
     return value
 
 
-def check_text(value: Any, most: int = MAX_TEXT) -> str:
+def check_text(value: Any, max_length: int = MAX_TEXT) -> str:
     checked: str = check_type(value, str)
-    if len(checked) > most:
-        raise ValueError(f"a text of {len(checked):,} characters; at most {most:,} are allowed")
+    if len(checked) > max_length:
+        raise ValueError(f"a text of {len(checked):,} characters; at most {max_length:,} are allowed")
     return checked
 
 

@@ -18,4 +18,4 @@ class Limits:
     total_bytes: int = 16 << 30
 
 
-USUAL = Limits()
+DEFAULT_LIMITS = Limits()

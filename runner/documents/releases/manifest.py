@@ -27,7 +27,7 @@ from runner.documents.releases.checked_values import (
     check_type,
     is_too_deep,
 )
-from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
+from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Kind, Reference, identifier_problem
 
@@ -142,7 +142,7 @@ class Release:
             raise ReleaseError(f"{self.reference} has a value that cannot be written to {MANIFEST}: {error}") from error
 
     @classmethod
-    def from_bytes(cls, data: bytes, limits: Limits = USUAL) -> Self:
+    def from_bytes(cls, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
         """Parse a manifest and check every part of it.
 
         Raises:
@@ -157,11 +157,11 @@ class Release:
             raise ReleaseError(f"{MANIFEST} is damaged: {error}") from error
         if not isinstance(content, dict):
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
-        number = content.pop("format", None)
-        if type(number) is int and number > FORMAT:
-            raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {number}); upgrade nip-run")
-        if number != FORMAT:
-            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(number))}")
+        version = content.pop("format", None)
+        if type(version) is int and version > FORMAT:
+            raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {version}); upgrade nip-run")
+        if version != FORMAT:
+            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(version))}")
         try:
             release = cls(**_parse_fields(cls, content))
         except (KeyError, TypeError, ValueError) as error:
@@ -198,7 +198,7 @@ def read_checksum(data: bytes) -> str:
     return checksum_match[1].decode()
 
 
-def file_problems(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[str]:
+def file_problems(files: Iterable[FileEntry], limits: Limits = DEFAULT_LIMITS) -> Iterable[str]:
     """Yield a message for each problem with the paths, sizes, number or order of a release's files."""
     files = list(files)
     if len(files) > limits.files:
@@ -239,7 +239,7 @@ def _parse_file(value: Any) -> FileEntry:
 
 def is_builtin(path: str | None) -> bool:
     """Return whether a source's path is that of a file that ships with nip-run."""
-    return path is not None and path.startswith("nip-run:")
+    return path is not None and path.startswith(BUILTIN)
 
 
 def _parse_source(value: Any) -> FileSource:
@@ -249,8 +249,8 @@ def _parse_source(value: Any) -> FileSource:
         check_text_or_null(values[name])
     if values["commit"] is not None:
         check_pattern(_COMMIT, values["commit"])
-    where = (values["repository"], values["commit"], values["path"])
-    if values["clean"] and None in where and not is_builtin(values["path"]):
+    origin = (values["repository"], values["commit"], values["path"])
+    if values["clean"] and None in origin and not is_builtin(values["path"]):
         raise ValueError("a source is marked clean, but has no repository, commit or path")
     if _PASSWORD.search(values["repository"] or ""):
         raise ValueError("the URL of a source's repository has a password")

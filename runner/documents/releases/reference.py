@@ -59,9 +59,10 @@ class Reference:
         assert self.version is not None
         return f"{self.kind}/{self.owner}/{self.name}/{self.version}"
 
-    def at(self, version: str) -> Self:
-        """Return the reference with another version."""
-        return replace(self, version=version)
+    @property
+    def unversioned(self) -> Self:
+        """The reference without its version."""
+        return replace(self, version=None)
 
     @classmethod
     def of_folder(cls, folder: str) -> Self | None:
@@ -94,7 +95,7 @@ def identifier_problem(identifier: str) -> str | None:
     return None
 
 
-def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
+def parse_reference(text: str, kind: Kind | None = None) -> Reference | Digest:
     """Return the reference that a user wrote. If `kind` is given, the text must be of this kind, or name no kind.
 
     Raises:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from runner.base.hashing import tagged_hash
-from runner.base.token_classes import LATER_CLASSES
+from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import (
@@ -29,7 +29,7 @@ from runner.rollouts.rollout import Outcome
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
-    "transport_failed", "cost_usd", "cost_usd_at_most", *LATER_CLASSES,
+    "transport_failed", "cost_usd", "cost_usd_at_most", *NEW_TOKEN_CLASSES,
 )  # fmt: skip
 """Counts in a run's manifest that are sent as metrics."""
 

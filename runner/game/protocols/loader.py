@@ -11,11 +11,11 @@ from runner.base import package_data
 from runner.base.errors import SpecError
 from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
+from runner.documents.dataclass_schema import build_schema, from_plain, removable_keys, resettable_keys
 from runner.documents.editor_schemas import derive_editor_schema
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData
-from runner.documents.schema_check import check
+from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import Parameters, ProtocolFile
@@ -23,7 +23,7 @@ from runner.game.protocols.schema import Parameters, ProtocolFile
 
 def protocol_schema() -> dict[str, Any]:
     """Return the JSON Schema of a protocol file."""
-    return schema(ProtocolFile, "nip-run protocol")
+    return build_schema(ProtocolFile, "nip-run protocol")
 
 
 def protocol_editor_schema() -> dict[str, Any]:
@@ -108,7 +108,8 @@ def load_protocol(
             f"a spec, not a protocol file; name a protocol ({comma_join(builtin_names())}), or a file with a `cycle`"
         )
         raise SpecError([Problem(where("protocol.use"), "protocol.use", message, "a spec, not a protocol file")])
-    problems = [*layered.wrong_nulls, *(layered.problems or _suggest_names(check(layered, checked), layered.data))]
+    violations = layered.problems or _suggest_names(check_schema(layered, checked), layered.data)
+    problems = [*layered.wrong_nulls, *violations]
     if problems:
         raise SpecError(problems)
     file, declares_verifier_first = (
@@ -123,7 +124,7 @@ def load_protocol(
     problems.extend(_parameter_problems(file, parameter_values, where, may_rotate=declares_verifier_first))
     if problems:
         raise SpecError(problems)
-    paths = tuple(file_read.path for file_read in layered.read)
+    paths = tuple(file.path for file in layered.read_files)
     return Protocol(file, replace(file.parameters, **parameter_values), declares_verifier_first, paths=paths)
 
 
@@ -222,8 +223,8 @@ def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Probl
     """Yield the problems that the schema finds in parameter values. Values of a spec were already checked with it."""
     names = {field.name for field in fields(Parameters)}
     data = {"protocol": {name: value for name, value in values.items() if name in names}}
-    parameters = {"type": "object", "properties": schema(Parameters, "parameters")["properties"]}
-    for problem in check(LayeredData(data), {"type": "object", "properties": {"protocol": parameters}}):
+    parameters = {"type": "object", "properties": build_schema(Parameters, "parameters")["properties"]}
+    for problem in check_schema(LayeredData(data), {"type": "object", "properties": {"protocol": parameters}}):
         yield replace(problem, place=where(problem.key))
 
 

@@ -18,7 +18,7 @@ from runner.pages.boards.marks import Mark, mark_of
 from runner.pages.sweeps import SweepPoints, format_value, published_sweeps, short_names, sweeps_of
 from runner.registry.board.board import PublishedRow, RegistryBoard
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
-from runner.registry.lineage.descriptions import legend
+from runner.registry.lineage.descriptions import explain_marks
 from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
 from runner.results.leaderboard.model import LeaderboardRow, Row, lists_of
 from runner.results.leaderboard.results_folder import Results
@@ -144,7 +144,7 @@ def published_board(
     if not board.rows:
         notes = [f"{board.where} has no published benchmark run; publish one with nip-run publish.", *hidden]
         return BoardPage(board.where, True, place, tasks, board.left_out, notes)
-    meaning = legend(mark for row in board.rows for mark in row.marks)
+    meaning = explain_marks(mark for row in board.rows for mark in row.marks)
     commands = [
         ("Print these rows as JSON", f"nip-run leaderboard{place} --json"),
         ("Download a release and check every file", f"nip-run get REF{place}"),

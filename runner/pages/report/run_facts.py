@@ -212,10 +212,10 @@ def _release_folder(folder: RunFolder) -> Path | None:
 
 def _rows_option(release: Path) -> list[str]:
     """Return the option for a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
-    from runner.registry.bundles.missing_rows import OPTION, lacks_rows
+    from runner.registry.bundles.missing_rows import ROWS_KEY, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
 
-    return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
+    return ["--set", f"{ROWS_KEY}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 
 def _original_command(folder: RunFolder, manifest: Manifest) -> str | None:

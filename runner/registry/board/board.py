@@ -17,16 +17,15 @@ from runner.base.errors import NipRunError, UsageError
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.releases.manifest import MANIFEST, Release
-from runner.documents.releases.reference import Kind
-from runner.registry.board.cache import DATA, BoardCache, CachedRun
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.board.cache import ROLLOUTS, BoardCache, CachedRun
 from runner.registry.board.numbers import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
 from runner.registry.lineage.descriptions import describe_marks, origin_to_json, total_to_json
 from runner.registry.lineage.lineage import Lineage
+from runner.registry.lineage.nodes import LineageNode
 from runner.registry.lineage.relations import describe_relations, replayed_run
-from runner.registry.lineage.sessions import LineageSession
-from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import describe_error
+from runner.registry.release_errors import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import LeaderboardRow, rows_of_view
@@ -50,25 +49,26 @@ class PublishedRow(LeaderboardRow):
     effort: Mapping[str, Any]
     """The effort of all training behind the run; see `total_to_json`."""
     trained_on: Mapping[str, Any] | None
-    """The number of its datapoints that its models were trained on; None if it is unknown."""
+    """On how many of the run's datapoints its models were trained: a `TrainingOverlap` as JSON; None if unknown."""
     lineage: Sequence[Mapping[str, Any]]
     """The origins of the models; see `origin_to_json`."""
     tier: str
     """The level of verification; see `DEFAULT_TIER`."""
     numbers: str
-    """Whether the board recomputed the run's metrics: `RECOMPUTED` or `AS_PUBLISHED`."""
+    """The source of the run's metrics: `RECOMPUTED` or `AS_PUBLISHED`."""
     marks: Sequence[str]
     """Short remarks about the run, such as "yanked: a leak"."""
 
 
 @dataclass
 class RegistryBoard:
-    """The board of a registry."""
+    """The board of a registry. The names of its fields cannot change, because they are keys of its JSON."""
 
     where: str
+    """The address of the registry."""
     rows: list[PublishedRow] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Releases that are damaged or contradict themselves, each with the reason."""
+    """Releases that are omitted because they are damaged or contradict themselves, each with the reason."""
     private: int = 0
     """Number of runs that are not shown because they are private."""
     yanked: int = 0
@@ -89,9 +89,9 @@ class LoadedBoard:
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """The manifests of all runs and models, also of runs that are not on the board."""
-    sessions: Mapping[str, LineageSession]
-    """The facts about the training of published runs and models, by the hash of the release."""
+    """The manifest of each run and model in the registry, whether or not the board shows it."""
+    nodes: Mapping[str, LineageNode]
+    """The runs and models whose facts are valid, as nodes of the lineage graph, by the hash of the release."""
 
 
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
@@ -104,31 +104,32 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """
-    return load_board(registry, BoardCache.of(registry, cache), benchmark).board
+    return load_board(registry, BoardCache.for_registry(registry, cache), benchmark).board
 
 
 def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> LoadedBoard:
     """Return the board of a registry and the releases that were read for it. Raises as `registry_board`."""
-    board = RegistryBoard(registry.where)
+    board = RegistryBoard(registry.address)
     releases = dict(_read_manifests(registry, cache, board))
-    sessions = dict(_read_sessions(registry, cache, releases, board))
-    lineage = Lineage(sessions.values())
-    listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in sessions}
+    nodes = dict(_read_nodes(registry, cache, releases, board))
+    lineage = Lineage(nodes.values())
+    listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in nodes}
     with reuse_connections():
         runs = dict(_read_runs(registry, cache, releases, listed, board))
     rows = _rank_runs(cache, runs, listed, board, registry)
-    # A replay needs no such mark, because it has one with the run that it replays.
-    repeats = _repeat_marks(releases, [listed[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
-    _check_benchmark(benchmark, rows, registry.where)
+    # Replays are excluded, because `describe_relations` marks each replay with the name of the replayed run.
+    repeats = _repeat_marks(releases, [listed[sha256] for sha256 in runs if replayed_run(nodes[sha256]) is None])
+    _check_benchmark(benchmark, rows, registry.address)
     for row in rows:
         if benchmark not in (None, row.benchmark):
             continue
-        entry = listed[row.run_id]
+        sha256 = row.run_id  # in the cache, a run's id is the hash of its release
+        entry = listed[sha256]
         with _omit_on_error(board, entry):
-            published = _published_row(row, entry, runs[row.run_id], lineage, sessions)
-            board.rows.append(replace(published, marks=[*repeats.get(entry.sha256, ()), *published.marks]))
-    board.cycles = lineage.cycles()
-    return LoadedBoard(board, releases, sessions)
+            published = _published_row(row, entry, runs[sha256], lineage, nodes)
+            board.rows.append(replace(published, marks=[*repeats.get(sha256, ()), *published.marks]))
+    board.cycles = lineage.find_cycles()
+    return LoadedBoard(board, releases, nodes)
 
 
 @contextmanager
@@ -145,39 +146,36 @@ def _read_manifests(
 ) -> Iterator[tuple[ReleaseEntry, Release]]:
     """Yield each run and model release with its manifest."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
-    registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
+    registry.announce_files((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
         with _omit_on_error(board, entry):
-            yield entry, cache.release(registry, entry)
+            yield entry, cache.load_release(registry, entry)
 
 
-def _read_sessions(
+def _read_nodes(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
-) -> Iterator[tuple[str, LineageSession]]:
-    """Yield the hash of each release of a run or model, and the facts about its training.
-
-    The datapoints of a run are looked up on demand.
-    """
+) -> Iterator[tuple[str, LineageNode]]:
+    """Yield the hash of each release of a run or model, and its node. A run's datapoints are looked up on demand."""
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
-            session = cache.lineage_session(entry, release)
-            if entry.reference.kind == Kind.RUN and not session.private:
-                if session.trains:
+            node = cache.lineage_node(entry, release)
+            if entry.reference.kind == Kind.RUN and not node.private:
+                if node.trains:
                     cache.check_training(registry, entry, release)
-                session = replace(session, look_up_datapoints=_datapoint_lookup(registry, cache, entry, release))
-            yield entry.sha256, session
+                node = replace(node, look_up_datapoints=_datapoint_lookup(registry, cache, entry, release))
+            yield entry.sha256, node
 
 
 def _datapoint_lookup(
     registry: Registry, cache: BoardCache, entry: ReleaseEntry, release: Release
 ) -> Callable[[], frozenset[str] | None]:
-    """Return a function that reads a run's datapoints from its inputs, or from the manifest's facts if it has none."""
-    return lambda: cache.datapoints(registry, entry, release) or cache.lineage_session(entry, release).datapoints
+    """Return a function that reads a run's datapoints from its inputs; without inputs, from the manifest's facts."""
+    return lambda: cache.load_datapoints(registry, entry, release) or cache.lineage_node(entry, release).datapoints
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
-    """Yield the benchmark runs to show: of each name, the newest version that is public and not yanked."""
-    newest: dict[str, ReleaseEntry] = {}
+    """Yield the benchmark runs to show: for each name, the newest version that is public and not yanked."""
+    newest: dict[Reference, ReleaseEntry] = {}
     for entry, release in releases.items():  # older versions of a name come first
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
             continue
@@ -186,7 +184,7 @@ def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard)
         elif entry.yanked is not None:
             board.yanked += 1
         else:
-            name = str(entry.reference.at(""))
+            name = entry.reference.unversioned
             board.older += name in newest
             newest[name] = entry
     yield from newest.values()
@@ -199,11 +197,12 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    """Yield the hash of each listed run's release, and the run with checked metrics."""
-    registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
+    """Yield the hash of each listed release, and its run after checking the run's metrics."""
+    files = ((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
+    registry.announce_files(files)
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):
-            yield sha256, cache.run(registry, entry, releases[entry])
+            yield sha256, cache.load_run(registry, entry, releases[entry])
 
 
 def _rank_runs(
@@ -214,7 +213,7 @@ def _rank_runs(
     registry: Registry,
 ) -> list[LeaderboardRow]:
     """Update the leaderboard database in the cache so that it has these runs and no others; return its ranked rows."""
-    database = Leaderboard(cache.path, cache.runs)
+    database = Leaderboard(cache.path, cache.checked_runs)
     cached: set[str] = set()
     if database.path.is_file():
         with suppress(NipRunError):
@@ -225,13 +224,13 @@ def _rank_runs(
         for sha256, reason in database.update(added, removed, registry.publication_order()).items():
             board.left_out.append((str(listed[sha256].reference), reason))
     rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
-    return separate_tasks([_with_shared_release(row, listed) for row in rows])
+    return separate_tasks([_replace_shared_hash(row, listed) for row in rows])
 
 
-def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
-    """Return a row that names the run with the same answers by the reference of that run's release.
+def _replace_shared_hash(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
+    """Return a row with a release's name instead of its hash in `shared_with`, and in the reason for having no rank.
 
-    The row of the database names that run by the hash of its release, which is the run's id in the cache.
+    `shared_with` is another run with the same answers. The database only knows its id, which is the release's hash.
     """
     if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row
@@ -240,9 +239,9 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Return the rows with a list of ranks for each task.
+    """Split the rows of each benchmark into one list for each task, and set `list`, the number of each row's list.
 
-    The database appends the rows of some tasks to the list of another task, where they have no rank.
+    The database instead appends rows with other tasks to a list, without a rank.
     """
     list_counts: dict[str | None, int] = {}  # by benchmark
     list_numbers: dict[tuple[str | None, str | None], int] = {}  # by benchmark and task
@@ -259,25 +258,25 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
             list_counts[row.benchmark] += 1
             list_numbers[key] = list_counts[row.benchmark]
         # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
-        has_other_task = any(reason.matches(row.reason) for reason in OTHER_TASK)
+        has_other_task = any(template.matches(row.reason) for template in OTHER_TASK)
         own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
         separated.append(replace(row, list=list_numbers[key], **own_rank))
     return sorted(separated, key=lambda row: (str(row.benchmark), row.list))
 
 
-def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
+def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], address: str) -> None:
     names = sorted({str(row.benchmark) for row in rows})
     if benchmark is not None and benchmark not in names:
         published = f"; published are runs of {comma_join(names)}" if names else "; publish one with nip-run publish"
         hint = did_you_mean(benchmark, names) or published
-        raise UsageError(f"no run of benchmark {benchmark!r} is published in {where}{hint}")
+        raise UsageError(f"no run of benchmark {benchmark!r} is published in {address}{hint}")
 
 
 def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
     """Return marks for runs that repeat a spec and for releases that copy a run, by the hash of the release.
 
-    Runs with the same identity are samples of one system, each with its own row and rank. Releases with the same
-    rollouts are copies of one sample.
+    Runs with the same identity have played the same spec. If their rollouts differ, each run is a new sample of the
+    models' answers, and keeps its own row and rank. If their rollouts are the same, they are copies of one sample.
     """
     runs_of_spec: dict[str, list[ReleaseEntry]] = defaultdict(list)
     for entry in listed:
@@ -286,7 +285,7 @@ def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[Rel
     for runs in runs_of_spec.values():
         samples: dict[str | None, list[ReleaseEntry]] = defaultdict(list)
         for entry in runs:
-            file = releases[entry].file(DATA + ROLLOUTS_FILE)
+            file = releases[entry].file(ROLLOUTS)
             samples[None if file is None else file.sha256].append(entry)
         first_copies = [copies[0] for copies in samples.values()]
         for copies in samples.values():
@@ -306,13 +305,13 @@ def _and_more(count: int) -> str:
 
 def _published_row(
     row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
-    sessions: Mapping[str, LineageSession],
+    nodes: Mapping[str, LineageNode],
 ) -> PublishedRow:  # fmt: skip
     """Return a row of the board: the row of the database, the run's release, and the training behind its models."""
-    session = sessions[entry.sha256]
-    ancestry = lineage.ancestry(session)
-    overlap = lineage.training_overlap(session, ancestry)
-    is_published = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
+    node = nodes[entry.sha256]
+    ancestry = lineage.ancestry(node)
+    overlap = lineage.training_overlap(node, ancestry)
+    has_published_metrics = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
     shared = () if row.shared_note is None else (row.shared_note,)
     return PublishedRow(
         **{**row.to_json(), "run_id": cached.run_id},
@@ -324,6 +323,6 @@ def _published_row(
         trained_on=None if overlap is None else {**vars(overlap), "shown": str(overlap)},
         lineage=[origin_to_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
-        numbers=AS_PUBLISHED if is_published else RECOMPUTED,
-        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, overlap)],
+        numbers=AS_PUBLISHED if has_published_metrics else RECOMPUTED,
+        marks=[*cached.marks, *shared, *describe_relations(node), *describe_marks(node, ancestry, overlap)],
     )

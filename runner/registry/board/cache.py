@@ -24,16 +24,16 @@ from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import Release, digest
 from runner.registry.board.numbers import check_run
-from runner.registry.lineage.sessions import LineageSession, read_content_hashes, session_from_release
-from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import describe_error, is_temporary
+from runner.registry.lineage.nodes import LineageNode, node_from_release, read_content_hashes
+from runner.registry.release_errors import describe_error, is_temporary
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.spec.origin import MARKER
 from runner.version import __version__
 
-DATA = "data/"
+_DATA_PREFIX = "data/"
 SMALL_FILES = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
 MAX_SMALL_BYTES = 16 << 20
 """Maximum size of each of `SMALL_FILES`."""
@@ -41,7 +41,7 @@ MAX_INPUT_BYTES = 256 << 20
 """Maximum size of each file of a run's inputs."""
 MAX_ROLLOUTS_BYTES = 4 << 30
 """Maximum size of the file of a run's rollouts."""
-_RESULT = "checked.json"
+_CHECK_RESULT = "checked.json"
 """The file with the result of a check, in the run's folder. Its key `by` is the version of nip-run that checked."""
 _BENCHMARK_RUNS = "kept"
 """The folder of checked benchmark runs."""
@@ -51,7 +51,7 @@ _OTHER_INPUTS = "inputs"
 """The folder of the datapoints of runs that are not on the board, such as older versions."""
 _REFUSALS = "refused"
 """The folder of the reasons why releases were refused."""
-STAGES, ROLLOUTS = "data/stages.jsonl", DATA + ROLLOUTS_FILE
+STAGES, ROLLOUTS = "data/stages.jsonl", _DATA_PREFIX + ROLLOUTS_FILE
 
 
 def default_cache() -> Path:
@@ -82,17 +82,17 @@ class BoardCache:
     path: Path
 
     @classmethod
-    def of(cls, registry: Registry, root: Path | None = None) -> Self:
+    def for_registry(cls, registry: Registry, root: Path | None = None) -> Self:
         """Return the cache of a registry, and create its folder in `root` or in the default folder.
 
         Raises:
             ReleaseError: the folder cannot be created.
         """
-        return cls.at((root or default_cache()) / tagged_hash("board", registry.where)[:32])
+        return cls.in_folder((root or default_cache()) / tagged_hash("board", registry.address)[:32])
 
     @classmethod
-    def at(cls, path: Path) -> Self:
-        """Return the cache in the folder `path`, and create the folder. Raises as `of`."""
+    def in_folder(cls, path: Path) -> Self:
+        """Return the cache in the folder `path`, and create the folder. Raises as `for_registry`."""
         try:
             for name in ("manifests", _BENCHMARK_RUNS, _TRAINING_RUNS, _OTHER_INPUTS, _REFUSALS):
                 make_folders(path / name)
@@ -101,28 +101,28 @@ class BoardCache:
             raise ReleaseError(f"cannot write {path}: {error.strerror}; set another XDG_CACHE_HOME") from error
         return cls(path)
 
-    def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """Return a release's manifest from the cache or the registry. Raises as `Registry.read`."""
+    def load_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
+        """Return a release's manifest from the cache or the registry. Raises as `Registry.read_manifest`."""
         path = self.path / "manifests" / f"{entry.sha256}.json"
         with suppress(OSError, ReleaseError):
             data = read_bounded(path, MAX_MANIFEST)
             release = Release.from_bytes(data, registry.limits)
             if digest(data) == entry.sha256 and release.reference == entry.reference:
                 return release
-        release, data = registry.read(entry)
+        release, data = registry.read_manifest(entry)
         atomic_write(path, data)
         return release
 
-    def lineage_session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the facts in a manifest about the training of a run or model. Raises as `session_from_release`."""
-        return session_from_release(entry, release)
+    def lineage_node(self, entry: ReleaseEntry, release: Release) -> LineageNode:
+        """Return the node of a run or model in the lineage graph. Raises as `node_from_release`."""
+        return node_from_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
         """Return whether the manifest of a release is cached."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """Return the files that `run` will read from the registry: none if the result of its check is cached."""
+        """Return the files that `load_run` will read from the registry: none if the result of its check is cached."""
         if self._cached_result(entry, self.run_folder(entry.sha256)) is not None:
             return []
         return [file.path for file in release.files if _is_board_file(file.path)]
@@ -131,8 +131,8 @@ class BoardCache:
         """Return the folder of a checked benchmark run, by the hash of its release."""
         return RunFolder(self.path / _BENCHMARK_RUNS / sha256)
 
-    def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return a benchmark run with the files that its row on the board needs, after checking its metrics.
+    def load_run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
+        """Return a benchmark run for the board, after checking its metrics.
 
         Raises:
             RefusedRelease: the release has the right hashes, but its metrics do not follow from its records.
@@ -141,7 +141,7 @@ class BoardCache:
         folder = self.run_folder(entry.sha256)
 
         def check() -> dict[str, Any]:
-            fetch(registry, entry, release, folder.path, _is_board_file)
+            fetch_files(registry, entry, release, folder.path, _is_board_file)
             with _refuse_malformed(entry, folder):
                 marks, run_id = check_run(folder, release, entry.sha256)
             return {"marks": marks, "run_id": run_id}
@@ -159,7 +159,7 @@ class BoardCache:
         folder = RunFolder(self.path / _TRAINING_RUNS / entry.sha256)
 
         def check() -> dict[str, Any]:
-            fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL_FILES, STAGES))
+            fetch_files(registry, entry, release, folder.path, lambda path: path in (*SMALL_FILES, STAGES))
             with _refuse_malformed(entry, folder):
                 for problem in find_kind_problems(folder, release.facts):
                     raise RefusedRelease(problem)
@@ -190,12 +190,12 @@ class BoardCache:
                 remove_folder(folder.path)
                 atomic_write(self._refusal_path(entry), orjson.dumps({"by": __version__, "why": str(error)}))
                 raise
-            atomic_write(folder.path / _RESULT, orjson.dumps(result))
+            atomic_write(folder.path / _CHECK_RESULT, orjson.dumps(result))
             return result
 
     def _cached_result(self, entry: ReleaseEntry, folder: RunFolder) -> dict[str, Any] | None:
-        """Return the result of a check by this version of nip-run, with the key `why` after a refusal; None without."""
-        for path in (folder.path / _RESULT, self._refusal_path(entry)):
+        """Return the result of a check by this version of nip-run, which has the key `why` if it was a refusal."""
+        for path in (folder.path / _CHECK_RESULT, self._refusal_path(entry)):
             with suppress(NipRunError):
                 result = read_json(path)
                 if result.get("by") == __version__:
@@ -205,14 +205,14 @@ class BoardCache:
     def _refusal_path(self, entry: ReleaseEntry) -> Path:
         return self.path / _REFUSALS / f"{entry.sha256}.json"
 
-    def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
+    def load_datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """Return the content hashes of the datapoints in a run's inputs; None if they are missing or unreadable."""
         folder = self.run_folder(entry.sha256).path
-        if not (folder / _RESULT).is_file():
+        if not (folder / _CHECK_RESULT).is_file():
             folder = self.path / _OTHER_INPUTS / entry.sha256
         try:
             if not folder.is_dir():
-                fetch(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
+                fetch_files(registry, entry, release, folder, lambda path: path.startswith("data/inputs/"))
             return read_content_hashes(RunFolder(folder))
         except MemoryError:
             raise
@@ -220,10 +220,10 @@ class BoardCache:
             remove_folder(folder)
             return None
 
-    def runs(self) -> list[RunFolder]:
+    def checked_runs(self) -> list[RunFolder]:
         """Return all checked benchmark runs."""
         folders = sorted((self.path / _BENCHMARK_RUNS).iterdir())
-        return [RunFolder(path) for path in folders if (path / _RESULT).is_file()]
+        return [RunFolder(path) for path in folders if (path / _CHECK_RESULT).is_file()]
 
 
 def _is_board_file(path: str) -> bool:
@@ -248,7 +248,7 @@ def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
         raise RefusedRelease(reason) from error
 
 
-def fetch(
+def fetch_files(
     registry: Registry, entry: ReleaseEntry, release: Release, target: Path, is_selected: Callable[[str], bool]
 ) -> None:
     """Copy the selected files of a run's release into the folder `target`, and check their hashes.
@@ -261,7 +261,7 @@ def fetch(
         max_bytes = MAX_ROLLOUTS_BYTES if file.path == ROLLOUTS else MAX_INPUT_BYTES
         if file.size > (MAX_SMALL_BYTES if file.path in SMALL_FILES else max_bytes):
             raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, too large for a board")
-        path = target / file.path.removeprefix(DATA)
+        path = target / file.path.removeprefix(_DATA_PREFIX)
         make_folders(path.parent)
         with registry.open(entry, file.path) as source, create(path) as copy:
             try:

@@ -19,9 +19,9 @@ from runner.registry.bundles.runs import ROWS
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD_MARK
 from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import PIN
-from runner.registry.lineage.session_facts import MAX_COUNT
-from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.rollout_records import RolloutChecker, describe_differences, merge_metrics, read_rows
+from runner.registry.lineage.typed_facts import MAX_COUNT
+from runner.registry.rollout_checker import RolloutChecker, describe_differences, merge_metrics, read_rows
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
@@ -34,11 +34,13 @@ from runner.spec.origin import DATA
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
-"""Prefix of the mark on a row with published metrics, which the board cannot recompute."""
+"""Prefix of the mark on a run whose metrics the board cannot recompute and shows as published."""
 
 
 def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tuple[str, ...], str]:
-    """Check that a run agrees with its release, and write its table of rollouts, with `cached_id` as the run's id.
+    """Check that a run agrees with its release, and write the table of its rollouts.
+
+    The table and the manifest in `folder` get `cached_id` as the run's id.
 
     Returns:
         The marks on the run's row, and the published id of the run.
@@ -61,10 +63,10 @@ def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tupl
             raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
         published = read_json(folder.metrics)
         withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
-        marks, numbers = _recompute_metrics(folder, published, withheld)
+        marks, metrics = _recompute_metrics(folder, published, withheld)
         marks = marks if withheld is None else (WITHHELD_MARK, *marks)
-        atomic_write(folder.metrics, orjson.dumps(numbers))
-        game_metrics = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
+        atomic_write(folder.metrics, orjson.dumps(metrics))
+        game_metrics = {row["metric"]: row["value"] for row in metrics["metrics"] if row["agent"] is None}
         accuracy = game_metrics.get(RANKING_METRIC)
         _write_rows(folder, cached_id)
     stated = release.facts.get("accuracy")
@@ -92,7 +94,9 @@ def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
 def _recompute_metrics(
     folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Recompute a run's metrics from its rollouts, and return the marks on its row and the metrics.
+    """Recompute a run's metrics from its rollouts, and return the marks on its row and the content of metrics.json.
+
+    `withheld` is the dataset without its rows, if the release has only their hashes.
 
     Raises:
         ReleaseError: this version of nip-run played the run, but the published metrics differ.
@@ -116,21 +120,21 @@ def _recompute_metrics(
 def _write_rows(folder: RunFolder, cached_id: str) -> None:
     """Write a run's rows to the table that a board reads, with `cached_id` as run id.
 
-    The rows first go to several JSON files of limited size, so that memory is limited, too.
+    The rows first go to several JSON files of limited size, because the writer of the table loads a complete file.
     """
     paths: list[Path] = []
-    longest = size = rows = 0
+    longest = size = row_count = 0
     file: IO[bytes] | None = None
     try:
         for row in read_rows(folder.path / ROLLOUTS_FILE):
             line = orjson.dumps({**row, "run_id": cached_id}, option=orjson.OPT_APPEND_NEWLINE)
-            if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
+            if file is None or row_count >= PART_ROWS or size + len(line) > PART_BYTES:
                 if file is not None:
                     file.close()
                 paths.append(folder.path / f".rollouts.{len(paths):05d}.jsonl")
-                file, size, rows = create(paths[-1]), 0, 0
+                file, size, row_count = create(paths[-1]), 0, 0
             file.write(line)
-            longest, size, rows = max(longest, len(line)), size + len(line), rows + 1
+            longest, size, row_count = max(longest, len(line)), size + len(line), row_count + 1
     finally:
         if file is not None:
             file.close()

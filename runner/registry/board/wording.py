@@ -31,9 +31,9 @@ def explain_tiers(board: RegistryBoard) -> str:
     return f"{text}. To check one run further: {verify_command(board, board.rows[0].release)}"
 
 
-def describe_tier(entry: ReleaseEntry, where: str) -> str | None:
-    """Return the level of verification that the server at `where` states for a run; None if it states none."""
-    return f"{entry.tier}, says {where}" if entry.tier else None
+def describe_tier(entry: ReleaseEntry, address: str) -> str | None:
+    """Return the level of verification that the server at `address` states for a run; None if it states none."""
+    return f"{entry.tier}, says {address}" if entry.tier else None
 
 
 def verify_command(board: RegistryBoard, release: str) -> str:

@@ -13,7 +13,7 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.strict_json import is_same
 from runner.base.text import in_one_line, shortened
-from runner.documents.yaml_reader import Document, parse
+from runner.documents.yaml_reader import Document, parse_yaml
 from runner.documents.yaml_writer import dump, dump_inline
 from runner.registry.bundles import parameters, run_data
 from runner.registry.check_notes import limit_differences
@@ -59,12 +59,12 @@ def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool)
         return
     if data == expected:
         return
-    document = parse(data.decode("utf-8", "replace"), Document(name, path.parent))
+    document = parse_yaml(data.decode("utf-8", "replace"), Document(name, path.parent))
     if document.problems:
         yield f"{name} cannot be read: {document.problems[0].message}"
         return
     values = _values_by_key(document.data)
-    expected_values = _values_by_key(parse(expected.decode(), Document(name, path.parent)).data)
+    expected_values = _values_by_key(parse_yaml(expected.decode(), Document(name, path.parent)).data)
     for key, value in sorted(values.items()):
         statement = f"{name} says {in_one_line(shortened(key, MAX_SHOWN))}: {_format_value(value)}"
         if key not in expected_values and not may_have_more:

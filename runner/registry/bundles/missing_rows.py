@@ -22,7 +22,7 @@ from runner.registry.recomputed_run import write_tables
 from runner.spec.datasets.loader import Dataset, load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
-OPTION = "dataset.path"
+ROWS_KEY = "dataset.path"
 
 
 def lacks_rows(fetched: FetchedRelease) -> bool:
@@ -39,7 +39,7 @@ def describe_missing_rows(fetched: FetchedRelease) -> str:
     parts = parts or ([str(pin["file"])] if pin.get("file") else [])
     origin = in_one_line(shortened(", ".join(parts), 300)) if parts else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
-    command = f"nip-run reproduce {shlex.quote(str(fetched.folder))} --set {OPTION}=FILE"
+    command = f"nip-run reproduce {shlex.quote(str(fetched.folder))} --set {ROWS_KEY}=FILE"
     return (
         f"the rows of its dataset are not in the release: {origin} (sha256 of the file: {digest}). Add them once: "
         f"{command}; all rows are checked by hash"
@@ -56,10 +56,10 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
         ReleaseError: a file of the release is damaged.
     """
     if not file.is_file():
-        raise UsageError(f"--set {OPTION}={file}: there is no such file; correct the path")
+        raise UsageError(f"--set {ROWS_KEY}={file}: there is no such file; correct the path")
     run = fetched.run
     if run is None or fetched.release.file(PIN) is None:
-        raise UsageError(f"--set {OPTION}: {fetched.release.reference} needs no rows of a dataset; omit the option")
+        raise UsageError(f"--set {ROWS_KEY}: {fetched.release.reference} needs no rows of a dataset; omit the option")
     manifest = run.manifest()
     problems = []
     for settings in _possible_settings(fetched, file):
@@ -69,7 +69,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
             problems.append(str(error))
             continue
         if dataset.sha256 == manifest.dataset_sha256:
-            atomic_write(fetched.folder / ROWS, b"".join(_lines(dataset)))
+            atomic_write(fetched.folder / ROWS, b"".join(_format_rows(dataset)))
             if not fetched.is_training_run:
                 write_tables(run)
             return
@@ -90,7 +90,7 @@ def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetS
         raise ReleaseError(f"{fetched.folder / PIN} is damaged: its selection is invalid ({error})") from error
 
 
-def _lines(dataset: Dataset) -> Iterator[bytes]:
+def _format_rows(dataset: Dataset) -> Iterator[bytes]:
     for point in dataset.datapoints:
         row = {"id": point.id, "label": point.label, **point.columns}
         yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

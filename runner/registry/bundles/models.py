@@ -23,14 +23,14 @@ from runner.registry.bundles.run_facts import replace_sources, sources_of_manife
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import (
     EFFORT,
+    collect_group_facts,
+    collect_public_group_facts,
     complete_step,
-    list_public_groups,
-    list_recorded_groups,
     model_identity,
     model_reference,
     run_reference,
 )
-from runner.registry.markdown import code
+from runner.registry.markdown import as_code
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
@@ -60,18 +60,18 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     manifest = replace_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
         return []
-    groups = zip(list_recorded_groups(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
-    switched = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
+    groups = zip(collect_group_facts(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
+    records = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
     return [
-        _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
+        _model_draft(folder, manifest, naming, group, _final_settings(records, group["group"]), links=links)
         for group, links in groups
         if group["made"]
     ]
 
 
-def _last_state(switched: list[ModelSwitch], group: str) -> Mapping[str, Any]:
+def _final_settings(records: list[ModelSwitch], group: str) -> Mapping[str, Any]:
     """Return the settings of a group's model after all iterations. The model's name is not redacted."""
-    return [record.models[group] for record in switched if group in record.models][-1]
+    return [record.models[group] for record in records if group in record.models][-1]
 
 
 def _model_draft(
@@ -79,17 +79,18 @@ def _model_draft(
     manifest: Manifest,
     naming: Naming,
     group: Mapping[str, Any],
-    state: Mapping[str, Any],
+    final_settings: Mapping[str, Any],
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Return the draft of one model. Its names are redacted later, together with those of the run."""
-    name, last = group["group"], group["made"][-1]
-    weights, notes = _find_weights(state["model"], last["weights_sha256"])
-    files, omitted = _weight_files(weights, state["model"], naming) if weights is not None else ({}, [])
+    """Return the draft of one model. `group` is a fact of `collect_group_facts`. Names are redacted later."""
+    name, last, model = group["group"], group["made"][-1], final_settings["model"]
+    weights, notes = _find_weights(model, last["weights_sha256"])
+    files, omitted = _weight_files(weights, model, naming) if weights is not None else ({}, [])
     start_settings = ModelSource(folder.path).groups[name]
-    address = "weights/" if files else _address(start_settings, state["model"])
-    entry = _settings(start_settings, state) | _weights_entry(state["model"], weights, last["weights_sha256"], address)
+    location = "weights/" if files else _find_public_location(start_settings, model)
+    entry = _spec_entry(start_settings, final_settings)
+    entry |= _weights_entry(model, weights, last["weights_sha256"], location)
     effort = _effort_of(group)
     release = Release(
         kind=Kind.MODEL,
@@ -103,7 +104,7 @@ def _model_draft(
         sources=sources_of_manifest(manifest),
         links=links,
         facts={
-            **_model_facts(manifest, group, effort, entry["base_model"], address),
+            **_model_facts(manifest, group, effort, entry["base_model"], location),
             **_shutdown_fact(group["provider"], last["model"], start_settings.get("base_url")),
         },
     )
@@ -116,7 +117,7 @@ def _model_draft(
 
 
 def _model_facts(
-    manifest: Manifest, group: Mapping[str, Any], effort: Mapping[str, Any], base_model: str, address: str | None
+    manifest: Manifest, group: Mapping[str, Any], effort: Mapping[str, Any], base_model: str, location: str | None
 ) -> dict[str, Any]:
     last = group["made"][-1]
     return {
@@ -126,14 +127,14 @@ def _model_facts(
         "model": last["model"],
         "base_model": base_model,
         "iteration": last["iteration"],
-        "address": address,
+        "address": location,
         "effort": effort["own"],
         "continues": effort["continues"],
         "trained": [dict(group)],
     }
 
 
-def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | None, address: str | None) -> Any:
+def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | None, location: str | None) -> Any:
     """Return the entry `weights` of `model.yaml`; empty if a server has the weights."""
     if weights is not None:
         size = {"sha256": weights.sha256, "bytes": weights.size, "files": len(weights.files)}
@@ -141,25 +142,24 @@ def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | N
         size = {"sha256": recorded_sha256, "bytes": None, "files": None}
     else:
         return {}
-    return {"weights": {**size, "address": address}}
+    return {"weights": {**size, "address": location}}
 
 
-def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]:
+def _shutdown_fact(provider: str, model: str, base_url: object) -> dict[str, Any]:
     """Return the fact with the date when OpenAI shuts down a model; empty for models on other servers."""
-    is_at_openai = provider == DEFAULT_PROVIDER and address is None
+    is_at_openai = provider == DEFAULT_PROVIDER and base_url is None
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
 
-def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry for the `models` section of a spec, without the server's address."""
-    steps = [complete_step(step) for step in state["lineage"]]
-    address = {"base_url": "???"} if group.get("base_url") is not None else {}
+def _spec_entry(start_settings: Mapping[str, Any], final_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry for the `models` section of a spec. The URL of a server is replaced by `???`."""
+    steps = [complete_step(step) for step in final_settings["lineage"]]
     return {
-        "provider": group.get("provider"),
-        "model": state["model"],
-        "base_model": state["base_model"],
-        **address,
-        **{name: group[name] for name in _REQUEST_SETTINGS if group.get(name) is not None},
+        "provider": start_settings.get("provider"),
+        "model": final_settings["model"],
+        "base_model": final_settings["base_model"],
+        **({"base_url": "???"} if start_settings.get("base_url") is not None else {}),
+        **{name: start_settings[name] for name in _REQUEST_SETTINGS if start_settings.get(name) is not None},
         "lineage": [{name: value for name, value in step.items() if value is not None} for step in steps],
     }
 
@@ -200,8 +200,8 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
     return {}, [f"the weights {model_name} are not published, only their hash: {reason}"]
 
 
-def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
-    """Return where others find a model: `PROVIDER:MODEL` or `hf:MODEL`; None if the model's name does not say."""
+def _find_public_location(start_settings: Mapping[str, Any], model: str) -> str | None:
+    """Return a model's location (stored as `address`): `PROVIDER:MODEL` or `hf:MODEL`; None if its name has none."""
     if is_path(model) or not traits_of(start_settings.get("provider")).trains:
         return None
     if start_settings.get("base_url") is None:
@@ -210,10 +210,10 @@ def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
 
 
 def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the effort of each training in a run (`steps`), and their sum (`own`).
+    """Return the content of `training.yaml`: the effort of each training in a run (`steps`), and their sum (`own`).
 
     If the start model was trained before, `continues` names the release or run that trained it. The effort of all
-    training (`in all`) is then None, because it is in several releases; `nip-run history` adds it up.
+    training (`in all`) is then None, because other releases have a part of it; `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
@@ -224,8 +224,8 @@ def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
         for model in group["made"]
     ]
     iterations = _training_iterations(group)
-    rows = [games.get(iteration, {}) for iteration in sorted(iterations)]
-    total = {name: _sum([row.get(name) for row in rows]) for name in EFFORT}
+    used_games = [games.get(iteration, {}) for iteration in sorted(iterations)]
+    total = {name: _sum([row.get(name) for row in used_games]) for name in EFFORT}
     ancestor = _ancestor_of(group)
     return {"steps": steps, "continues": ancestor, "own": total, "in all": total if ancestor is None else None}
 
@@ -244,7 +244,7 @@ def _describe(group: str, run_id: str, base: str, continues: str | None) -> str:
 
 def _training_iterations(group: Mapping[str, Any]) -> set[int]:
     """Return the iterations whose games were used to train the last model, or the models that it continues."""
-    models = {made_model["iteration"]: made_model for made_model in group["made"]}
+    models = {model["iteration"]: model for model in group["made"]}
     model, iterations = group["made"][-1], set()
     while model is not None:
         iterations |= set(model["trained_on"])
@@ -269,10 +269,11 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
     """Yield the links of each model group's release: to the run, and to the start model if it was trained."""
     parent = ReleaseLink(
         role="parent",
-        release=naming.names.get(manifest.run_id) or str(run_reference(manifest.run_id, naming.owner, naming.version)),
+        release=naming.references.get(manifest.run_id)
+        or str(run_reference(manifest.run_id, naming.owner, naming.version)),
         identity=manifest.identity,
     )
-    for group in list_public_groups(folder):
+    for group in collect_public_group_facts(folder):
         step = group["lineage"][-1] if group["lineage"] else None
         identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
         if step is None:
@@ -294,16 +295,16 @@ def _readme(release: Release, entry: Mapping[str, Any], effort: Mapping[str, Any
     continues_line = (
         ""
         if continues is None
-        else f"\nIt continues {code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
+        else f"\nIt continues {as_code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
     )
-    address_line = "\nSet `base_url` in `model.yaml` to the address of your server.\n" if "base_url" in entry else ""
+    base_url_line = "\nSet `base_url` in `model.yaml` to the address of your server.\n" if "base_url" in entry else ""
     return f"""# {release.reference}
 
 A model that a training run made: {len(entry["lineage"])} trainings from {entry["base_model"]}. `model.yaml`
 lists all of them, and `training.yaml` has the effort of each.
 
 Effort of this run's own trainings: {totals}.
-{continues_line}{weights_line}{address_line}
+{continues_line}{weights_line}{base_url_line}
 In a spec:
 
 ```yaml

@@ -16,8 +16,8 @@ from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, traits_of
 from runner.models.retirements import shutdown_notes
 from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.lineage.relations import describe_parents
-from runner.registry.lineage.session_facts import parse_groups
-from runner.registry.markdown import cell, code, plain, prose
+from runner.registry.lineage.typed_facts import parse_groups
+from runner.registry.markdown import as_cell, as_code, escape_inline, escape_line
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
@@ -33,8 +33,8 @@ def build_readme(
 ) -> bytes:
     """Return the content of README.md. `spec` is the resolved spec; `has_rows`: the release has the dataset's rows."""
     parts = [
-        f"# {code(str(release.reference))}",
-        *([plain(release.description)] if release.description else []),
+        f"# {as_code(str(release.reference))}",
+        *([escape_line(release.description)] if release.description else []),
         _introduction(manifest),
         *_parents(release, manifest),
         *_model_table(manifest, spec),
@@ -49,8 +49,9 @@ def build_readme(
 def _introduction(manifest: Manifest) -> str:
     kind = "A training run" if manifest.is_training_run else f"A {manifest.kind} run"
     return (
-        f"{kind} of {code(manifest.name)} on {code(manifest.benchmark)}: protocol {code(manifest.protocol)}, seed "
-        f"{manifest.seed}, played with nip-run {code(manifest.version)}, started at {code(manifest.started_at)}."
+        f"{kind} of {as_code(manifest.name)} on {as_code(manifest.benchmark)}: protocol "
+        f"{as_code(manifest.protocol)}, seed {manifest.seed}, played with nip-run {as_code(manifest.version)}, started "
+        f"at {as_code(manifest.started_at)}."
     )
 
 
@@ -59,18 +60,18 @@ def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
     # For a part of a training run, such as a test, the README of the training run names these releases.
     links = () if manifest.parent_run_id is not None else release.links
     # The phrases are, for example, "continues run/acme/a@1" and "child of run/acme/b@2".
-    phrases = [plain(phrase) for phrase in describe_parents(parse_groups(release.facts), links)]
+    phrases = [escape_line(phrase) for phrase in describe_parents(parse_groups(release.facts), links)]
     if phrases:
         yield f"It {'; '.join(f'is a {phrase}' if phrase.startswith('child') else phrase for phrase in phrases)}."
 
 
 def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of the agents with their models and servers."""
-    rows = [
-        f"| {cell(row['agent'])} | {cell(row['model'])} | {_server(spec['models'].get(row['model_group'], {}), row)} |"
-        for row in manifest.agents[:MAX_MODELS]
-    ]
-    yield "\n".join(("| agent | model | server |", "| --- | --- | --- |", *rows))
+    lines = ["| agent | model | server |", "| --- | --- | --- |"]
+    for row in manifest.agents[:MAX_MODELS]:
+        server = _server(spec["models"].get(row["model_group"], {}), row)
+        lines.append(f"| {as_cell(row['agent'])} | {as_cell(row['model'])} | {server} |")
+    yield "\n".join(lines)
 
 
 def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -80,10 +81,10 @@ def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         return "no server"
     if group.get("base_url") is None:
         traits = traits_of(provider)
-        return f"{host_of(traits.base_url)}, key in {code(group.get('api_key_env') or traits.key_variable or '')}"
-    server = f"a server of yours: {cell('models.' + row['model_group'] + '.base_url')}"
+        return f"{host_of(traits.base_url)}, key in {as_code(group.get('api_key_env') or traits.key_variable or '')}"
+    server = f"a server of yours: {as_cell('models.' + row['model_group'] + '.base_url')}"
     key = group.get("api_key_env")
-    return server if key is None else f"{server}, key in {cell(key)}"
+    return server if key is None else f"{server}, key in {as_cell(key)}"
 
 
 def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
@@ -113,7 +114,7 @@ def _unranked_note(manifest: Manifest, spec: Mapping[str, Any]) -> str:
     reason = explain_fixed_verdicts((spec.get("protocol") or {}).get("force_guess"), verifiers_of(manifest))
     if reason is None and manifest.replay_of is not None:
         reason = Unranked.REPLAY.format(run=manifest.replay_of.run_id)
-    return "" if reason is None else f" **Boards do not rank this run**: {plain(reason)}."
+    return "" if reason is None else f" **Boards do not rank this run**: {escape_line(reason)}."
 
 
 def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, has_rows: bool) -> str:
@@ -139,7 +140,7 @@ def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, 
         "hyperparameter, edit `parameters.yaml` first; `environment.lock` has the packages that it was played with."
     )
     for note in shutdown_notes(release.facts):
-        explanation += f" {plain(note)}."
+        explanation += f" {escape_line(note)}."
     return "\n".join(("```sh", *lines, "```", "", explanation))
 
 
@@ -197,9 +198,10 @@ def _sources(release: Release) -> str:
 
 def _describe_source(source: FileSource) -> str:
     """Describe the source of a part of the run, such as its prompts, and why the part is not pinned to a commit."""
-    path = "" if source.path is None else code(source.path)
+    path = "" if source.path is None else as_code(source.path)
     if source.repository is not None:
-        path = ", ".join(filter(None, (f"{code(source.repository)} at {code(source.commit or 'no commit')}", path)))
+        repository = f"{as_code(source.repository)} at {as_code(source.commit or 'no commit')}"
+        path = ", ".join(filter(None, (repository, path)))
     if source.clean:
-        return path or plain(source.why or "its source is not known")
-    return f"{path}{' ' if path else ''}(not pinned: {prose(source.why or 'nothing is known of it')})"
+        return path or escape_line(source.why or "its source is not known")
+    return f"{path}{' ' if path else ''}(not pinned: {escape_inline(source.why or 'nothing is known of it')})"

@@ -14,7 +14,7 @@ from runner.base.errors import NipRunError
 from runner.documents.fetched_files import fetched_registry
 from runner.models.api_keys import NO_KEY, KeyUse, allow_options
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.bundles.missing_rows import OPTION, lacks_rows
+from runner.registry.bundles.missing_rows import ROWS_KEY, lacks_rows
 from runner.registry.fetched_release import FetchedRelease
 from runner.spec.loader import load_specs
 from runner.training.key_usage import required_permissions
@@ -62,14 +62,14 @@ class PlayRequirements:
 def reproduce_command(fetched: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with the options for its registry and its dataset's rows."""
     arguments = ["nip-run", "reproduce", str(fetched.folder)]
-    where = fetched_registry(fetched.folder) if fetched.is_training_run else None
-    arguments += ["--from", where] if where else []
-    arguments += ["--set", f"{OPTION}=FILE"] if lacks_rows(fetched) else []
+    address = fetched_registry(fetched.folder) if fetched.is_training_run else None
+    arguments += ["--from", address] if address else []
+    arguments += ["--set", f"{ROWS_KEY}=FILE"] if lacks_rows(fetched) else []
     return shlex.join(arguments)
 
 
 def find_requirements(folder: Path) -> PlayRequirements:
-    """Return the requirements for playing the spec in a folder that `get` wrote, without contacting any server."""
+    """Return the requirements for playing the spec in a fetched folder, without contacting any server."""
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]

@@ -17,7 +17,7 @@ from runner.models.provider_traits import PROVIDERS, ProviderName
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_data import find_accuracy
-from runner.registry.lineage.links import list_recorded_groups
+from runner.registry.lineage.links import collect_group_facts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
@@ -63,7 +63,7 @@ def collect_facts(
         "stopped": manifest.why_stopped,
         "pinned": is_pinned(manifest),
         "cleaned": [],
-        "trained": list_recorded_groups(folder),
+        "trained": collect_group_facts(folder),
         "datapoints_sha256": hashes if len(hashes) <= MAX_DATAPOINTS else None,
     }
 

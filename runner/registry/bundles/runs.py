@@ -33,7 +33,7 @@ from runner.registry.components import croissant
 from runner.registry.draft import Draft, Naming
 from runner.registry.fetched_release import MAX_LOCK, PIN
 from runner.registry.lineage.links import build_links, release_name
-from runner.registry.records import ROLLOUTS_FILE, write_rollouts
+from runner.registry.rollouts_file import ROLLOUTS_FILE, write_rollouts
 from runner.registry.sent_releases import find_sent_reference
 from runner.results import baseline_scores
 from runner.results.folder import RunFolder
@@ -87,14 +87,14 @@ def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draf
         **_start_files(folder),
         **_generated_files(folder, manifest, spec, metrics),
         readme.FILE: _readme(release, folder, has_rows),
-        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
+        **(_dataset_files(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
     }
     return Draft(
         release,
         contents,
         notes=tuple(_notes(folder, manifest, spec, contents, has_rows=has_rows)),
         # The README has names from the spec and the manifest. After these are redacted, the README is built again.
-        derived={readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows)},
+        rebuilders={readme.FILE: lambda public, root: _readme(public, RunFolder.from_release(root / DATA), has_rows)},
         withheld={} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"},
     )
 
@@ -126,7 +126,7 @@ def build_run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Seq
     """
     parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
     reference = Reference(Kind.RUN, naming.owner, naming.name or release_name(folder.run_id), naming.version)
-    naming = replace(naming, names={**naming.names, folder.run_id: str(reference)})
+    naming = replace(naming, references={**naming.references, folder.run_id: str(reference)})
     naming_of_parts = replace(naming, name=None, description="", child_of=None)
     return [
         *(build_run_draft(part, results, naming_of_parts) for part in parts),
@@ -136,12 +136,12 @@ def build_run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Seq
 
 
 def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
-    sent = {
+    published = {
         run_id: reference
         for run_id in folder.manifest().source_run_ids
-        if (reference := find_sent_reference(results.run(run_id), naming.registry, naming.version)) is not None
+        if (reference := find_sent_reference(results.run(run_id), naming.registry_address, naming.version)) is not None
     }
-    links = build_links(folder, results, naming.owner, naming.version, names={**sent, **naming.names})
+    links = build_links(folder, results, naming.owner, naming.version, names={**published, **naming.references})
     if naming.child_of is None:
         return links
     parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
@@ -156,45 +156,45 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
     names = {stored_name(group, path) for group, files in stored.items() for path in files.files}
     names |= {INDEX} if stored else set()
     prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
-    contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
+    contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _published_spec(folder, spec)}
     contents |= {f"{DATA}/{name}": folder.path / name for name in _RUN_FILES if (folder.path / name).is_file()}
     contents |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
     contents |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
     return contents | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
 
 
-def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
+def _published_spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
     """Return the resolved spec with a placeholder instead of the path of each replayed run."""
-    replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
-    if not replaying:
+    replays = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
+    if not replays:
         return folder.spec
-    groups = {name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()}
-    published_spec = {**spec, "models": {**spec["models"], **groups}}
-    return ("# The resolved spec of this run, with every default written out.\n" + dump(published_spec)).encode()
+    groups = {name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replays.items()}
+    public_spec = {**spec, "models": {**spec["models"], **groups}}
+    return ("# The resolved spec of this run, with every default written out.\n" + dump(public_spec)).encode()
 
 
 def _start_files(folder: RunFolder) -> dict[str, Content]:
     """Return files saved at the start of a run: specs as the user wrote them, and package versions (not in 0.1.0)."""
     inputs = folder.path / "inputs"
-    written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
-    files: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
+    specs = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
+    files: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in specs if not path.name.endswith(".new")}
     if (inputs / ENVIRONMENT).is_file():
-        files[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
+        files[ENVIRONMENT] = _read_file(inputs / ENVIRONMENT)
     return files
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return read_bounded(path, MAX_LOCK)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
+def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
     """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
-        columns = croissant.find_column_kinds(_lines(path))
+        columns = croissant.find_column_kinds(_read_rows(path))
         description = croissant.build_croissant(
             release.name,
             f"The datapoints of the run {manifest.run_id}, on {manifest.benchmark}.",
@@ -208,7 +208,7 @@ def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Namin
     return {ROWS: path, croissant.FILE: description}
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     with open_to_read(path) as file:
         for line in file:
             yield orjson.loads(line)

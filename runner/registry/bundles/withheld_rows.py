@@ -1,7 +1,7 @@
 """Reconstruct the datapoints of a run that was published without the rows of its dataset, so that it can be ranked.
 
 The run's *pin* (`inputs/dataset.pin.json`) has the hashes of the datapoints and groups, and its rollouts have the
-labels. From these a board computes the task, so that the run is ranked only with runs on the same datapoints, labels
+labels. From both, a board computes the task, so that the run is ranked only with runs on the same datapoints, labels
 and groups. No one else can check that the hashes and labels are right, so the board marks the run's metrics.
 """
 
@@ -21,8 +21,8 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import counted
 from runner.game.prompts.templates import VARIABLES
 from runner.registry.fetched_release import PIN, read_pin
-from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.rollout_records import read_rows
+from runner.registry.rollout_checker import read_rows
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.tasks import WITHHELD, PlayedDatapoint, template_variables
@@ -59,7 +59,7 @@ def load_withheld(folder: RunFolder) -> Dataset:
     # The owner of a dataset may withhold all labels, but not some of them.
     are_labels_withheld = bool(labels) and all(label is None for label in labels.values())
     valid_labels = [(type(None), None)] if are_labels_withheld else [(int, 0), (int, 1)]
-    labeled = {point for point, label in labels.items() if (type(label), label) in valid_labels}
+    labeled = {point_id for point_id, label in labels.items() if (type(label), label) in valid_labels}
     unknown = [row["id"] for row in rows if row["id"] not in labeled]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
@@ -96,8 +96,8 @@ def _played_datapoint(row: Mapping[str, Any], label: int | None) -> PlayedDatapo
 def _pinned_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         for row in read_pin(path)["rows"]:
-            needed = row["sha256"], row["content_sha256"]
-            hashes = [*needed, *filter(None, (row["group_sha256"], row.get("all_columns_sha256")))]  # these may be null
+            optional = row["group_sha256"], row.get("all_columns_sha256")
+            hashes = [row["sha256"], row["content_sha256"], *filter(None, optional)]
             if type(row["id"]) is not str or any(_SHA256.fullmatch(digest) is None for digest in hashes):
                 raise ValueError("a row has no id or hash")
             yield row

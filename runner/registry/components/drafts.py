@@ -74,8 +74,8 @@ def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | No
     )
     readme = _readme(release, reference).encode()
     # The README quotes the description and the licence. Redaction may change them, and then builds the README again.
-    derived = {README: lambda redacted_release, _: _readme(redacted_release, reference).encode()}
-    return Draft(release, {README: readme, **component.contents}, component.notes, derived)
+    rebuilders = {README: lambda redacted_release, _: _readme(redacted_release, reference).encode()}
+    return Draft(release, {README: readme, **component.contents}, component.notes, rebuilders)
 
 
 def _check_names(kind: Kind, naming: Naming) -> str:

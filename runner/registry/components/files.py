@@ -23,7 +23,7 @@ from runner.documents.layer_loading import EXTENDS
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
-from runner.documents.yaml_reader import read
+from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
     CONFIDENCE,
@@ -74,7 +74,7 @@ def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
         ReleaseError: the file cannot be read.
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
-    extends_others = EXTENDS in read(path).data
+    extends_others = EXTENDS in read_yaml(path).data
     return dump(_plain_protocol(protocol)).encode() if extends_others else _read_file(path), protocol
 
 

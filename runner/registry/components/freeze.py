@@ -14,7 +14,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import create_only, read_bounded
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.manifest import FileSource
-from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse
+from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse_reference
 from runner.documents.yaml_edits import replace_texts
 from runner.documents.yaml_reader import MAX_BYTES
 from runner.results.provenance.sources_snapshot import sources_of
@@ -129,12 +129,12 @@ def _kind_at(keys: KeyPath) -> Kind | None:
 
 def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | None:
     """Return a reference with the version that the spec uses now; None if the text already has a version."""
-    written = parse(text, kind)
+    written = parse_reference(text, kind)
     if isinstance(written, Digest) or written.version is not None:
         return None
     prefix = f"{kind}/" if text.startswith(f"{kind}/") else ""
     for use in uses:
-        used = parse(use.release)
+        used = parse_reference(use.release)
         if isinstance(used, Reference) and (used.kind, used.owner, used.name) == (kind, written.owner, written.name):
             return f"{prefix}{written.owner}/{written.name}@{used.version}"
     return None

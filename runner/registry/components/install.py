@@ -14,7 +14,7 @@ from typing import Self
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse
+from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse_reference
 from runner.registry.components.lockfile import Lock, LockedPin
 from runner.registry.components.store import Store
 from runner.registry.transports.locations import VARIABLE, connect_to_read
@@ -29,8 +29,9 @@ class InstallResult:
 
     reference: Reference
     sha256: str
-    where: str
-    was_there: bool
+    address: str
+    """The registry that the release was installed from, now or before."""
+    already_existed: bool
     """Whether the release was installed before."""
     notes: tuple[str, ...] = ()
 
@@ -42,8 +43,8 @@ _Selection = dict[Reference, tuple[Registry | None, ReleaseEntry]]
 class Installer:
     """Installs releases into a store and pins them in a lock. Closing it closes the registries that it opened."""
 
-    def __init__(self, store: Store, lock: Lock, where: str | None = None) -> None:
-        self.store, self.lock, self.where = store, lock, where
+    def __init__(self, store: Store, lock: Lock, address: str | None = None) -> None:
+        self.store, self.lock, self.address = store, lock, address
         self._registries: dict[str, Registry] = {}
         self._stack = ExitStack()
 
@@ -64,7 +65,7 @@ class Installer:
         """
         selected: _Selection = {}
         for text in references:
-            reference = parse(text)
+            reference = parse_reference(text)
             registry, entry = self._find(reference)
             _check_component(entry.reference)
             self._select(registry, entry, selected)
@@ -78,24 +79,24 @@ class Installer:
         """
         selected: _Selection = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
-            if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
+            if self.store.is_installed(reference) and self.store.check(reference).sha256 == pin.sha256:
                 selected[reference] = None, ReleaseEntry(reference, pin.sha256)
                 continue
-            registry = self._registry(self.where or self.lock.where(reference))
+            registry = self._registry(self.address or self.lock.address_of(reference))
             entry = registry.find(reference)
             if entry.sha256 != pin.sha256:
                 raise ReleaseError(
-                    f"{reference} in {registry.where} is sha256:{entry.sha256[:12]}, but {self.lock.path} pins "
+                    f"{reference} in {registry.address} is sha256:{entry.sha256[:12]}, but {self.lock.path} pins "
                     f"sha256:{pin.sha256[:12]}: the registry's release is not the one that was installed before. To "
                     f"accept it, remove the line of {reference} from the lock, and install it again"
                 )
             selected[reference] = (registry, entry)
         return self._install_all(selected)
 
-    def _registry(self, where: str | None) -> Registry:
-        key = where or ""
+    def _registry(self, address: str | None) -> Registry:
+        key = address or ""
         if key not in self._registries:
-            self._registries[key] = self._stack.enter_context(connect_to_read(where))
+            self._registries[key] = self._stack.enter_context(connect_to_read(address))
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
@@ -104,21 +105,22 @@ class Installer:
         If the user has named a registry, all releases come from it. If not, a release in the lock comes from the
         registry that the lock names, and other releases come from the default registry.
         """
-        if self.where is None and isinstance(reference, Reference) and reference in self.lock.pins:
-            registry = self._registry(self.lock.where(reference))
-            return registry, registry.find(reference)
-        if self.where is None and isinstance(reference, Reference) and reference.version and self.store.has(reference):
-            return None, self._installed(reference)
-        registry = self._registry(self.where or self._default_where())
+        if self.address is None and isinstance(reference, Reference):
+            if reference in self.lock.pins:
+                registry = self._registry(self.lock.address_of(reference))
+                return registry, registry.find(reference)
+            if reference.version and self.store.is_installed(reference):
+                return None, self._installed(reference)
+        registry = self._registry(self.address or self._default_address())
         return registry, registry.find(reference)
 
     def _installed(self, reference: Reference) -> ReleaseEntry:
         """Return the entry of an installed release. Raises as `Store.check`."""
         return ReleaseEntry(reference, self.store.check(reference).sha256)
 
-    def _default_where(self) -> str | None:
+    def _default_address(self) -> str | None:
         """Return the only registry in the lock; None if it has several, or if `NIP_RUN_REGISTRY` is set."""
-        return None if os.environ.get(VARIABLE) else self.lock.only_where()
+        return None if os.environ.get(VARIABLE) else self.lock.only_address()
 
     def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
         """Select a release and all releases that it needs. These are in the same registry, or installed already."""
@@ -140,7 +142,7 @@ class Installer:
     def _read_manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
         if registry is None:
             return self.store.check(entry.reference).release
-        return registry.read(entry)[0]
+        return registry.read_manifest(entry)[0]
 
     def _find_needed(
         self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
@@ -149,7 +151,7 @@ class Installer:
         try:
             entry = self._installed(reference) if registry is None else registry.find(reference)
         except NotFoundError as error:
-            if not self.store.has(reference):
+            if not self.store.is_installed(reference):
                 raise NotFoundError(f"nothing was installed, because {dependent} needs {reference}: {error}") from error
             registry, entry = None, self._installed(reference)
         if sha256 is not None and entry.sha256 != sha256:
@@ -163,14 +165,14 @@ class Installer:
         results = []
         for reference in sorted(selected, key=str):
             registry, entry = selected[reference]
-            was_there = self.store.has(reference)
+            already_existed = self.store.is_installed(reference)
             installed = self.store.check(reference) if registry is None else self.store.add(registry, entry)
-            where = self.store.origin_of(reference) if registry is None else registry.where
+            address = self.store.find_origin(reference) if registry is None else registry.address
             notes = () if entry.yanked is None else (f"{reference} was yanked: {entry.yanked}",)
             results.append(
-                InstallResult(reference, installed.sha256, where or f"file:{self.store.root}", was_there, notes)
+                InstallResult(reference, installed.sha256, address or f"file:{self.store.root}", already_existed, notes)
             )
-        self.lock = self.lock.add({result.reference: LockedPin(result.sha256, result.where) for result in results})
+        self.lock = self.lock.add({result.reference: LockedPin(result.sha256, result.address) for result in results})
         return results
 
 
@@ -183,7 +185,7 @@ def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]
     """Yield the releases that a component needs, each with its hash, or with None if the component pins no hash."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
-            reference = parse(link.release)
+            reference = parse_reference(link.release)
             if isinstance(reference, Reference) and reference.kind in COMPONENTS and reference.version is not None:
                 yield reference, link.sha256
 

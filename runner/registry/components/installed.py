@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.text import did_you_mean
-from runner.documents.releases.reference import Digest, Kind, Reference, parse
+from runner.documents.releases.reference import Digest, Kind, Reference, parse_reference
 from runner.registry.components.lockfile import Lock
 from runner.registry.components.store import Installed, Store
 from runner.registry.transports.locations import VARIABLE
@@ -30,7 +30,7 @@ DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 
 
 @dataclass(frozen=True)
-class Finder:
+class ReleaseFinder:
     """Finds the installed releases that the specs in a folder name."""
 
     folder: Path
@@ -48,8 +48,8 @@ class Finder:
             NotFoundError: the release is not installed, or the lock does not pin it.
             ReleaseError: the release is damaged, or does not have the hash in the lock.
         """
-        parsed = parse(text, kind)
-        reference = self._by_hash(parsed, kind) if isinstance(parsed, Digest) else self._find_pinned(parsed)
+        parsed = parse_reference(text, kind)
+        reference = self._find_by_hash(parsed, kind) if isinstance(parsed, Digest) else self._find_pinned(parsed)
         installed = self._check(reference)
         if not isinstance(parsed, Digest) and installed.sha256 != self.lock.pins[reference].sha256:
             raise ReleaseError(
@@ -58,10 +58,10 @@ class Finder:
             )
         return ComponentUse(_main_path(installed), str(reference), installed.sha256)
 
-    def _by_hash(self, digest: Digest, kind: Kind) -> Reference:
+    def _find_by_hash(self, digest: Digest, kind: Kind) -> Reference:
         """Return the installed release with a hash. The lock need not pin it, because the hash identifies it."""
         try:
-            reference = self.store.by_hash(digest)
+            reference = self.store.find_by_hash(digest)
         except NotFoundError as error:
             raise NotFoundError(f"{digest} is not installed; {self._install_command(digest)}") from error
         if reference.kind != kind:
@@ -73,7 +73,7 @@ class Finder:
         pinned = self.lock.find(reference)
         if pinned is not None:
             return pinned
-        if reference.version is not None and self.store.has(reference):
+        if reference.version is not None and self.store.is_installed(reference):
             raise NotFoundError(
                 f"{reference} is installed, but {self.lock.path} does not pin it; run nip-run install {reference}"
             )
@@ -83,7 +83,7 @@ class Finder:
 
     def _install_command(self, reference: Reference | Digest) -> str:
         """Return the command that installs a release, with --from if neither environment nor lock names a registry."""
-        default = os.environ.get(VARIABLE) or self.lock.only_where()
+        default = os.environ.get(VARIABLE) or self.lock.only_address()
         return f"nip-run install {reference}" + ("" if default else " --from WHERE")
 
     def _check(self, reference: Reference) -> Installed:
@@ -105,8 +105,7 @@ def suggest_release(reference: Reference, candidates: Iterable[Reference]) -> st
     )
     if closest is None:
         return ""
-    name = str(closest) if reference.version else str(closest.at("")).removesuffix("@")
-    return f"; did you mean '{name}'?"
+    return f"; did you mean '{closest if reference.version else closest.unversioned}'?"
 
 
 def _main_path(installed: Installed) -> Path:

@@ -21,7 +21,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import parse_strict_json
 from runner.documents.fetched_files import fetched_folder
-from runner.documents.releases.reference import Digest, Reference, parse
+from runner.documents.releases.reference import Digest, Reference, parse_reference
 from runner.documents.source_tree import ancestors
 from runner.registry.transports.registry import version_order
 
@@ -42,11 +42,11 @@ _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LockedPin:
-    """The hash and the registry of a release, to install the same release again."""
+    """The hash and the registry of a pinned release, which are enough to install the same release again."""
 
     sha256: str
-    where: str
-    """The registry that the release was installed from. A folder in the project is relative to the lock's folder."""
+    address: str
+    """The registry that the release was installed from. A registry folder in the project is a relative path."""
 
 
 @dataclass(frozen=True)
@@ -97,22 +97,22 @@ class Lock:
         """Return the pinned release that a reference names; without a version, the newest one; None if none matches."""
         if reference.version is not None:
             return reference if reference in self.pins else None
-        versions = [pinned for pinned in self.pins if pinned.at("") == reference.at("")]
+        versions = [pinned for pinned in self.pins if pinned.unversioned == reference]
         return max(versions, key=lambda pinned: version_order(pinned.version or ""), default=None)
 
-    def by_hash(self, digest: Digest) -> list[Reference]:
+    def find_by_hash(self, digest: Digest) -> list[Reference]:
         """Return the pinned releases whose manifest has this hash."""
         return [reference for reference, pin in self.pins.items() if pin.sha256.startswith(digest.hex)]
 
-    def where(self, reference: Reference) -> str:
+    def address_of(self, reference: Reference) -> str:
         """Return the address of the registry that a release was installed from."""
-        where = self.pins[reference].where
-        inside = where.removeprefix("file:./")
-        return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
+        address = self.pins[reference].address
+        path = address.removeprefix("file:./")
+        return address if path == address else f"file:{(self.path.parent / path).absolute()}"
 
-    def only_where(self) -> str | None:
+    def only_address(self) -> str | None:
         """Return the registry that all releases were installed from; None if there are several, or no releases."""
-        registries = {self.where(reference) for reference in self.pins}
+        registries = {self.address_of(reference) for reference in self.pins}
         return registries.pop() if len(registries) == 1 else None
 
     def add(self, pins: Mapping[Reference, LockedPin]) -> Lock:
@@ -124,7 +124,7 @@ class Lock:
         """
         with self._exclusive_access() as current:
             conflicts = [
-                f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
+                f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.address}, but {pin.address} has "
                 f"sha256:{pin.sha256[:12]}"
                 for reference, pin in pins.items()
                 if (pinned := current.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
@@ -156,11 +156,11 @@ class Lock:
 
     def _relative_pin(self, pin: LockedPin) -> LockedPin:
         """Return a pin with a relative path to a registry folder inside the project: the project may be moved."""
-        if not pin.where.startswith("file:"):
+        if not pin.address.startswith("file:"):
             return pin
         with suppress(ValueError):
-            inside = Path(pin.where.removeprefix("file:")).relative_to(self.path.parent.absolute())
-            return LockedPin(pin.sha256, f"file:./{inside.as_posix()}")
+            path = Path(pin.address.removeprefix("file:")).relative_to(self.path.parent.absolute())
+            return LockedPin(pin.sha256, f"file:./{path.as_posix()}")
         return pin
 
 
@@ -175,7 +175,7 @@ def _parse_pins(data: Any) -> dict[Reference, LockedPin]:
 
 
 def _parse_versioned(name: str) -> Reference:
-    reference = parse(name)
+    reference = parse_reference(name)
     if not isinstance(reference, Reference) or reference.version is None:
         raise ValueError(f"{name!r} is not a release with a version")
     return reference
@@ -184,18 +184,18 @@ def _parse_versioned(name: str) -> Reference:
 def _parse_pin(name: str, entry: Any) -> LockedPin:
     if not isinstance(entry, dict) or set(entry) != {"sha256", "where"}:
         raise ValueError(f"{name}: the keys must be sha256 and where")
-    sha256, where = entry["sha256"], entry["where"]
+    sha256, address = entry["sha256"], entry["where"]
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise ValueError(f"{name}: sha256 must be 64 hexadecimal digits")
-    if not isinstance(where, str) or not 0 < len(where) <= MAX_WHERE_CHARACTERS:
-        raise ValueError(f"{name}: invalid value of where: {str(where)[:60]!r}")
-    return LockedPin(sha256, where)
+    if not isinstance(address, str) or not 0 < len(address) <= MAX_WHERE_CHARACTERS:
+        raise ValueError(f"{name}: invalid value of where: {str(address)[:60]!r}")
+    return LockedPin(sha256, address)
 
 
 def _format_pins(pins: Mapping[Reference, LockedPin]) -> str:
     """Return the text of a lock, with one line per release to avoid merge conflicts."""
     lines = [
-        f"  {json.dumps(str(name))}: {json.dumps({'sha256': pins[name].sha256, 'where': pins[name].where})}"
+        f"  {json.dumps(str(name))}: {json.dumps({'sha256': pins[name].sha256, 'where': pins[name].address})}"
         for name in sorted(pins, key=str)
     ]
     return f'{{"format": {FORMAT}, "releases": {{\n' + ",\n".join(lines) + "\n}}\n"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.registry.components.store import Store
 
 
-def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
+def make_finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
     """Return a function that finds the releases that a spec names, with the lock nearest to the spec file.
 
     If `spec` is None, the lock nearest to the current folder is used.
@@ -27,10 +27,10 @@ def finder(spec: Path | None = None, store: Store | None = None) -> FindComponen
 
     @cache
     def load_finder() -> FindComponent:
-        from runner.registry.components.installed import Finder
+        from runner.registry.components.installed import ReleaseFinder
         from runner.registry.components.store import Store
 
-        return Finder(folder, store or Store()).find
+        return ReleaseFinder(folder, store or Store()).find
 
     def find(kind: Kind, text: str) -> ComponentUse:
         return load_finder()(kind, text)
@@ -38,9 +38,9 @@ def finder(spec: Path | None = None, store: Store | None = None) -> FindComponen
     return find
 
 
-def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
-    """Return the `finder` for a spec that is given as a file, a run's folder, or a mapping."""
+def make_finder_for(source: str | Path | Mapping[str, Any]) -> FindComponent:
+    """Return the function of `make_finder` for a spec that is given as a file, a run's folder, or a mapping."""
     if isinstance(source, Mapping):
-        return finder()
+        return make_finder()
     path = Path(source)
-    return finder(path / "spec.yaml" if is_folder(path) else path)
+    return make_finder(path / "spec.yaml" if is_folder(path) else path)

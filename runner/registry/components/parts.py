@@ -12,16 +12,16 @@ from runner.base.errors import ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import changed_keys, from_plain, schema, to_plain
+from runner.documents.dataclass_schema import build_schema, changed_keys, from_plain, to_plain
 from runner.documents.layer_loading import load_layers
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Kind
-from runner.documents.schema_check import check
+from runner.documents.schema_check import check_schema
 from runner.documents.yaml_writer import dump
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.components.files import UnnamedComponent, remove_nulls
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.registry.draft import Naming
 from runner.registry.redaction.rules import MODEL_KEYS, choose_public_names
 from runner.results.provenance.file_pins import PinnedFiles
@@ -41,7 +41,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Return the component with an agent of a spec and the agent's model group."""
-    specs = load_specs(path, (), find_component=finder_of(path))
+    specs = load_specs(path, (), find_component=make_finder_for(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
     settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
     group = settings.model
@@ -71,7 +71,7 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
 
 def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Return the component with the trainer of a model group, from a spec that trains models."""
-    specs = load_specs(path, (), find_component=finder_of(path))
+    specs = load_specs(path, (), find_component=make_finder_for(path))
     sections = [spec.experiment.training for spec in specs if spec.experiment.training is not None]
     if len(sections) < len(specs):
         raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
@@ -119,7 +119,7 @@ def collect_trainer_contents(
 def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Return the component with a model group of a spec, or with a model file that a user wrote and its weights."""
     if part is not None:
-        specs = load_specs(path, (), find_component=finder_of(path))
+        specs = load_specs(path, (), find_component=make_finder_for(path))
         group = _select_part(part, list(specs[0].experiment.models), "model group", path)
         settings = _shared_value([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
         return _model_component(settings, group, {}, {}, _spec_files(Kind.MODEL, specs[0]))
@@ -143,7 +143,7 @@ def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
     if layered.problems:
         raise SpecError(layered.problems)
     weights = layered.data.pop(WEIGHTS, None)
-    problems = check(layered, schema(ModelSettings, "model"))
+    problems = check_schema(layered, build_schema(ModelSettings, "model"))
     for key in ("run", "from_run", "from_group"):
         if layered.data.get(key) is not None:
             problems.append(

@@ -24,7 +24,7 @@ from runner.game.protocols.loader import find_protocol
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.components.files import UnnamedComponent, load_protocol_file, load_template_files
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.registry.components.parts import collect_trainer_contents
 from runner.registry.draft import Naming
 from runner.registry.redaction.rules import choose_public_names
@@ -52,7 +52,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Return the component with a spec, merged with its bases. Its sweep stays. Addresses of servers are removed."""
-    find = finder_of(path)
+    find = make_finder_for(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_spec_data(path, find)
     model_groups = [group for spec in specs for group in spec.experiment.models.values()]
@@ -163,51 +163,51 @@ class _ReleaseFiles:
             }
             yield ReleaseLink(role=roles.get(section, section), release=use.release, sha256=use.sha256)
 
-    def _rewrite_sweep(self, value: Any, at: KeyPath) -> Any:
+    def _rewrite_sweep(self, value: Any, key_path: KeyPath) -> Any:
         """Rewrite a sweep: a mapping from dotted keys to lists of values, also under `zip`, or a list of points.
 
         A point is a mapping from dotted keys to values.
         """
         if isinstance(value, list):
-            return [self._rewrite_sweep(point, (*at, index)) for index, point in enumerate(value)]
+            return [self._rewrite_sweep(point, (*key_path, index)) for index, point in enumerate(value)]
         if not isinstance(value, dict):
             return value
         rewritten = {}
         for key, values in value.items():
             if key == "zip" and isinstance(values, dict):
-                rewritten[key] = self._rewrite_sweep(values, (*at, key))
+                rewritten[key] = self._rewrite_sweep(values, (*key_path, key))
             elif isinstance(values, list):
-                rewritten[key] = [self._rewrite_value(value, key, (*at, key)) for value in values]
+                rewritten[key] = [self._rewrite_value(value, key, (*key_path, key)) for value in values]
             else:
-                rewritten[key] = self._rewrite_value(values, key, (*at, key))
+                rewritten[key] = self._rewrite_value(values, key, (*key_path, key))
         return rewritten
 
-    def _rewrite_value(self, value: Any, key: str, at: KeyPath) -> Any:
-        """Rewrite the value of a dotted key. `at` is the place of the value in the file, for messages."""
+    def _rewrite_value(self, value: Any, key: str, key_path: KeyPath) -> Any:
+        """Rewrite the value of a dotted key. `key_path` is its path in the file, for messages."""
         if value is not None and _RUN_KEYS.fullmatch(key):
             raise ReleaseError(
-                f"{self.layered.place(at)}: {key} names a run of yours, which others do not have; remove {key}, or "
-                "replace it by the settings that it takes from the run"
+                f"{self.layered.place(key_path)}: {key} names a run of yours, which others do not have; remove {key}, "
+                "or replace it by the settings that it takes from the run"
             )
         if isinstance(value, dict):
-            return {name: self._rewrite_value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
+            return {name: self._rewrite_value(item, f"{key}.{name}", (*key_path, name)) for name, item in value.items()}
         if isinstance(value, list) and key.endswith(".base_url") and all(isinstance(url, str) for url in value):
-            return self._rewrite_text(value[0], key, at) if value else value  # one placeholder for all addresses
+            return self._rewrite_text(value[0], key, key_path) if value else value  # one placeholder for all addresses
         if not isinstance(value, str):
             return value
-        return self._rewrite_text(value, key, at)
+        return self._rewrite_text(value, key, key_path)
 
-    def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
+    def _rewrite_text(self, value: str, key: str, key_path: KeyPath) -> str:
         """Return the text to publish for the value of a dotted key."""
         # In models.NAME.base_url: parent = models.NAME, section = models, entry = NAME, last = base_url.
         parent, _, last = key.rpartition(".")
         section, _, entry = parent.rpartition(".")
         if key in _FILE_KEYS:
-            return self._rewrite_name(value, key, at)
+            return self._rewrite_name(value, key, key_path)
         if last == USE and section in _USE_SECTIONS:
             return self._use_release(parent, _USE_SECTIONS[section], value)
         if last == "base_url" and section == "models":
-            self.groups_without_url += [entry] if at[0] == "models" else []
+            self.groups_without_url += [entry] if key_path[0] == "models" else []
             self.notes.append(f"{key} was removed: users set the address of their own server")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):
@@ -216,9 +216,9 @@ class _ReleaseFiles:
             return name
         return value
 
-    def _rewrite_name(self, value: str, key: str, at: KeyPath) -> str:
+    def _rewrite_name(self, value: str, key: str, key_path: KeyPath) -> str:
         """Return the name to publish for a file or release: a path in this release, or a reference with a version."""
-        folder = self.layered.folder(at)
+        folder = self.layered.folder(key_path)
         if key == _DATASET and value.startswith(HUB):
             return value
         path = find_protocol(value, folder) if key == _PROTOCOL else package_data.find_file(value, folder)
@@ -226,7 +226,7 @@ class _ReleaseFiles:
             return self._use_release(key.partition(".")[0], _FILE_KEYS[key], value)
         if path is None:
             raise ReleaseError(
-                f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct the name"
+                f"{self.layered.place(key_path)}: {key}: there is no file or release {value!r}; correct the name"
             )
         return self._add_path(key, path.resolve())
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,17 @@ from pathlib import Path
 
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import open_to_read, read_bounded, remove_folder
+from runner.documents.fetched_files import MARKER, fetched_registry, marker_bytes
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, FileEntry, Release, digest
 from runner.documents.releases.reference import Digest, Reference
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
 WEIGHTS = "weights/"
 """The folder with a model's weights. They can be large, and no spec reads them, so only their sizes are checked."""
-
-MAX_MARKER = 64 << 10
 
 _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
 """The state (modification times, size, inode) and the hash of each file that this process has checked before."""
@@ -64,10 +61,10 @@ class Store:
     def folder(self, reference: Reference) -> Path:
         return self.root / reference.folder
 
-    def has(self, reference: Reference) -> bool:
+    def is_installed(self, reference: Reference) -> bool:
         return (self.folder(reference) / MANIFEST).is_file()
 
-    def by_hash(self, hash_prefix: Digest) -> Reference:
+    def find_by_hash(self, hash_prefix: Digest) -> Reference:
         """Return the installed release whose manifest has this hash.
 
         Raises:
@@ -106,13 +103,9 @@ class Store:
             raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
         return Installed(release, folder, digest(data))
 
-    def origin_of(self, reference: Reference) -> str | None:
+    def find_origin(self, reference: Reference) -> str | None:
         """Return the registry that an installed release came from; None if its marker does not say."""
-        try:
-            marker = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARKER))
-            return marker["where"] if isinstance(marker["where"], str) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return fetched_registry(self.folder(reference))
 
     def add(self, registry: Registry, entry: ReleaseEntry) -> Installed:
         """Install a release from a registry unless it is installed, check its files, and return it.
@@ -121,20 +114,19 @@ class Store:
             TakenError: the store has another release of this name and version.
             ReleaseError: the registry's files are damaged, or the store cannot be written.
         """
-        if not self.has(entry.reference):
-            marker = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.where}
-            marker_bytes = json.dumps(marker, indent=2).encode() + b"\n"
+        if not self.is_installed(entry.reference):
+            marker = marker_bytes(str(entry.reference), entry.sha256, registry.address)
             try:
-                registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
+                registry.unpack(entry, self.folder(entry.reference), extra_files={MARKER: marker})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # if the store has it now, another process has installed it
+                if not self.is_installed(entry.reference):  # if the store has it now, another process has installed it
                     raise
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
             raise TakenError(
-                f"{entry.reference} is installed from {self.origin_of(entry.reference)} as "
-                f"sha256:{installed.sha256[:12]}, but {registry.where} has sha256:{entry.sha256[:12]} under this name; "
-                f"to replace it, first run nip-run uninstall {entry.reference}"
+                f"{entry.reference} is installed from {self.find_origin(entry.reference)} as "
+                f"sha256:{installed.sha256[:12]}, but {registry.address} has sha256:{entry.sha256[:12]} under this "
+                f"name; to replace it, first run nip-run uninstall {entry.reference}"
             )
         return installed
 

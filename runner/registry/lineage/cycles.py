@@ -12,24 +12,24 @@ from runner.documents.releases.manifest import Release, digest
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.sessions import LineageSession, session_from_release
+from runner.registry.lineage.nodes import LineageNode, node_from_release
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
 def find_closed_cycle(release: Release, batch: Iterable[Release], registry: Registry) -> str | None:
     """Return a message if publishing a release would close a cycle; None if not.
 
-    `batch` has the releases that are published together with it. If the cycle includes releases of other owners, the
-    message is a `CheckNote`, which does not prevent the publish, because other owners could have made wrong claims.
+    `batch` has the releases that are published together with this one. If the cycle includes releases of other owners,
+    the message is a `CheckNote`, which does not prevent the publish: the wrong claim may be theirs.
     """
-    if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
+    if release.kind not in (Kind.RUN, Kind.MODEL) or not _build_node(release).trains:
         return None  # only a run that made models can close a cycle
     new = {str(item.reference): item for item in (*batch, release)}
-    lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
+    lineage = Lineage([*map(_build_node, new.values()), *_published_nodes(registry, new.keys())])
     key = str(release.reference)
     if own_chain := lineage.find_cycle(key, release.owner):
         return (
-            f"{_describe_chain(own_chain)}; one of these claims is wrong, so {registry.where} refuses the release; "
+            f"{_describe_chain(own_chain)}; one of these claims is wrong, so {registry.address} refuses the release; "
             "correct the lineage"
         )
     chain = lineage.find_cycle(key)
@@ -40,16 +40,16 @@ def _describe_chain(chain: Sequence[str]) -> str:
     return f"the release's model would come from itself: {', whose model comes from '.join(chain)}"
 
 
-def _session(release: Release) -> LineageSession:
-    return _as_publisher(session_from_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
+def _build_node(release: Release) -> LineageNode:
+    return _for_publisher(node_from_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
 
 
-def _as_publisher(session: LineageSession) -> LineageSession:
-    """Return a session as its publisher sees it: a private session is treated like a public one."""
-    return replace(session, private=False)
+def _for_publisher(node: LineageNode) -> LineageNode:
+    """Return a node without its mark as private: publishers see their own private releases."""
+    return replace(node, private=False)
 
 
-def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageSession]:
+def _published_nodes(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageNode]:
     """Yield the published runs and models, except `excluded` and unreadable releases."""
     excluded_names = set(excluded)
     for kind in (Kind.RUN, Kind.MODEL):
@@ -57,7 +57,7 @@ def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator
             if str(entry.reference) in excluded_names:
                 continue
             try:
-                yield _as_publisher(session_from_release(entry, registry.read(entry)[0]))
+                yield _for_publisher(node_from_release(entry, registry.read_manifest(entry)[0]))
             except MemoryError:
                 raise
             except Exception:  # noqa: BLE001, S112 - errors of other releases do not concern this one

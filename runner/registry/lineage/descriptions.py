@@ -1,6 +1,7 @@
-"""Describe the training behind a run's models: as remarks on a row (*marks*), as text and as JSON.
+"""Describe the training behind a run's models: as *marks* (remarks on the run's row), as text and as JSON.
 
-Boards and `nip-run log` show these descriptions.
+Boards and `nip-run log` show these descriptions. The *origin* of a model is the run that trained it; that run is the
+model's *maker*.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import Any
 
 from runner.registry.lineage.lineage import Ancestry, Total, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, Proof
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
 
 NO_WEIGHTS = "weights not known"
-"""The mark of a run with a trained model whose weights have no hash, and whose name is not unique."""
+"""The mark of a run with a trained model that has neither a hash of its weights nor a unique name."""
 
 
-def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: TrainingOverlap | None) -> list[str]:
-    """Return the marks of a run: remarks on its training data, ancestors and files, the most serious first."""
+def describe_marks(node: LineageNode, ancestry: Ancestry, overlap: TrainingOverlap | None) -> list[str]:
+    """Return the marks of a run, about its training data, ancestors and files, the most serious first."""
     missing = _missing_runs(ancestry.origins)
     marks = []
     if overlap is not None and (overlap.trained_on or (overlap.at_least and not missing)):
@@ -32,13 +33,13 @@ def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: Trainin
         if origin.claimed_by:
             marks.append(_describe_claims(origin))
         marks.extend(
-            f"{maker.session.key}, an ancestor, was yanked: {maker.session.yanked}"
+            f"{maker.node.key}, an ancestor, was yanked: {maker.node.yanked}"
             for maker in origin.makers
-            if maker.session.yanked is not None
+            if maker.node.yanked is not None
         )
-    if session.yanked is not None:
-        marks.append(f"yanked: {session.yanked}")
-    if session.facts.get("pinned") is False:
+    if node.yanked is not None:
+        marks.append(f"yanked: {node.yanked}")
+    if node.facts.get("pinned") is False:
         marks.append("not pinned: its files are in no public commit")
     if any(map(_has_unknown_weights, ancestry.origins)):
         marks.append(NO_WEIGHTS)
@@ -46,7 +47,7 @@ def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: Trainin
 
 
 def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
-    """Return the names of the missing ancestors, by run id: the name of the release, or the run id."""
+    """Return the names of the missing ancestors by run id: the name of the release, or the run id if it is unknown."""
     names: dict[str, str] = {}
     for origin in origins:
         if origin.missing_run is not None:
@@ -56,23 +57,23 @@ def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
 
 
 def describe_makers(origin: ModelOrigin) -> str:
-    """Describe the runs and iterations that made a model. A model release is named only if its run is missing."""
-    runs = {maker.session.run for maker in origin.makers if maker.session.kind != "model"}
-    return _makers_text(
-        [maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs]
+    """Return the runs and iterations that made a model, as text; model releases only of runs that are missing."""
+    runs = {maker.node.run for maker in origin.makers if maker.node.kind != "model"}
+    return _format_makers(
+        [maker for maker in origin.makers if maker.node.kind != "model" or maker.node.run not in runs]
     )
 
 
-def _makers_text(makers: Sequence[ModelMaker]) -> str:
-    """Describe makers by release and iteration. A run of this results folder is named instead of its releases."""
-    local = {maker.session.run for maker in makers if maker.session.owner is None}
-    makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
-    names = (f"{maker.session.key} (iteration {maker.made_model.step.iteration})" for maker in makers)
+def _format_makers(makers: Sequence[ModelMaker]) -> str:
+    """Return the releases and iterations of makers, as text. A run of this results folder replaces its releases."""
+    local = {maker.node.run for maker in makers if maker.node.owner is None}
+    makers = [maker for maker in makers if maker.node.owner is None or maker.node.run not in local]
+    names = (f"{maker.node.key} (iteration {maker.output_model.step.iteration})" for maker in makers)
     return " and ".join(dict.fromkeys(names))
 
 
 def _describe_claims(origin: ModelOrigin) -> str:
-    return f"claimed by {_makers_text(origin.claimed_by)}, not confirmed"
+    return f"claimed by {_format_makers(origin.claimed_by)}, not confirmed"
 
 
 def _has_unknown_weights(origin: ModelOrigin) -> bool:
@@ -82,7 +83,7 @@ def _has_unknown_weights(origin: ModelOrigin) -> bool:
     is_trained = last is not None or bool(origin.makers)
     hashes = [
         use.weights_sha256, last and last.weights_sha256,
-        *(maker.made_model.step.weights_sha256 for maker in origin.makers),
+        *(maker.output_model.step.weights_sha256 for maker in origin.makers),
     ]  # fmt: skip
     return is_trained and not any(hashes) and not use.has_unique_name
 
@@ -90,20 +91,20 @@ def _has_unknown_weights(origin: ModelOrigin) -> bool:
 def origin_to_json(origin: ModelOrigin) -> dict[str, Any]:
     """Return an origin as JSON."""
     return {
-        "run": origin.use.session.key if not origin.use.session.private else None,
+        "run": origin.use.node.key if not origin.use.node.private else None,
         "group": origin.use.group.name,
         "model": origin.use.model,
         "proof": str(origin.proof),
         "why": origin.reason,
         "left_out_of_its_lineage": origin.is_undeclared,
-        "claimed_by": [maker.session.key for maker in origin.claimed_by],
+        "claimed_by": [maker.node.key for maker in origin.claimed_by],
         "made_by": [
             {
-                "release": maker.session.key,
-                "sha256": maker.session.sha256,
-                "run_id": maker.session.run_id,
-                "iteration": maker.made_model.step.iteration,
-                "yanked": maker.session.yanked,
+                "release": maker.node.key,
+                "sha256": maker.node.sha256,
+                "run_id": maker.node.run_id,
+                "iteration": maker.output_model.step.iteration,
+                "yanked": maker.node.yanked,
             }
             for maker in origin.makers
         ],
@@ -117,7 +118,7 @@ def total_to_json(ancestry: Ancestry) -> dict[str, Any]:
         **vars(total.effort),
         "at_least": sorted(total.at_least),
         "runs": ancestry.runs,
-        "iterations": len(ancestry.trained),
+        "iterations": len(ancestry.games),
         "unknown": list(dict.fromkeys(ancestry.unknown)),
     }
 
@@ -134,7 +135,7 @@ def describe_effort(total: Total, *names: str) -> str:
 
 
 def describe_origin(origin: ModelOrigin) -> str:
-    """Describe who made a model, and how this is known."""
+    """Return who made a model, and how this is known, as text."""
     if origin.proof == Proof.CLAIMED:
         return _describe_claims(origin)
     if origin.proof in (Proof.MISSING, Proof.BROKEN):
@@ -151,8 +152,8 @@ _PROOFS = {
 }
 
 
-def legend(marks: Iterable[str]) -> str | None:
-    """Explain the terms that occur in marks; None if none of them needs an explanation."""
+def explain_marks(marks: Iterable[str]) -> str | None:
+    """Explain the terms that occur in marks; return None if no term needs an explanation."""
     marks = set(marks)
     first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
     proofs = "; ".join(f"{proof}: {explanation}" for proof, explanation in _PROOFS.items() if proof in first_words)

@@ -1,7 +1,7 @@
 """The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, oldest first.
 
 A run has one row, even if it is published several times. The training games and the replays of a run belong to its
-row. The tests of a training run have rows of their own, and so has a run that plays another run again.
+row. Each test of a training run has its own row, and so has a run that plays another run again.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from runner.base.text import did_you_mean
 from runner.registry.lineage.descriptions import describe_marks, origin_to_json, total_to_json
 from runner.registry.lineage.lineage import Ancestry, Lineage, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelOrigin
+from runner.registry.lineage.nodes import LineageNode
 from runner.registry.lineage.relations import (
     Originals,
     describe_dependencies,
+    find_original_link,
     replayed_run,
-    reproduced_by,
     unify_identities,
 )
-from runner.registry.lineage.session_facts import Group
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.typed_facts import Group
 
 RunKey = tuple[str, str]
-"""The id and the identity of a run; see `LineageSession.run`."""
+"""The id and the identity of a run; see `LineageNode.run`."""
 
 
 @dataclass
 class HistoryRow:
     """A run in a history."""
 
-    session: LineageSession
+    node: LineageNode
     groups: tuple[Group, ...]
-    """The model groups of the run that the user asked for."""
+    """The run's model groups that the user selected."""
     origins: tuple[ModelOrigin, ...]
     """The origins of the models that these groups started from."""
     own_training: Ancestry
-    """The training in this run, without its ancestors."""
+    """The training in this run only."""
     ancestry: Ancestry
-    """The training behind the run's models, in this run and in its ancestors."""
+    """The training behind the run's models, in this run and in all runs that made its start models."""
     overlap: TrainingOverlap | None
     """The number of the run's datapoints that its models were trained on; see `Lineage.training_overlap`."""
-    published: tuple[LineageSession, ...]
+    published: tuple[LineageNode, ...]
     """The releases of the run and of the models that it made."""
-    replays: tuple[LineageSession, ...] = ()
+    replays: tuple[LineageNode, ...] = ()
     """Replays of the run, which have no rows of their own."""
-    after: tuple[RunKey, ...] = ()
-    """The runs in this history that made the models that this run started from."""
+    maker_runs: tuple[RunKey, ...] = ()
+    """The runs in this history that made the start models of this run."""
     datapoints: int | None = None
     """The number of distinct datapoints that the run was measured or trained on; None if unknown."""
     depth: int = 0
-    """The level of the row in the tree of ancestors and descendants, from 0."""
+    """The level of the row in the tree of ancestors and descendants; the first level is 0."""
     marks: tuple[str, ...] = field(default=())
     """Remarks, for example that the run was yanked."""
 
     @property
     def kind(self) -> str:
         """`training`, `benchmark`, `model`, `rejudged`, or `replay` if the replayed run is missing."""
-        if replayed_run(self.session) is not None:
+        if replayed_run(self.node) is not None:
             return "replay"
-        return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
+        return self.node.kind if self.node.facts.get("rejudge_of") is None else "rejudged"
 
     @property
     def start_models(self) -> list[str]:
@@ -72,109 +72,109 @@ class HistoryRow:
     @property
     def final_models(self) -> list[str]:
         """The last model that the run made in each selected group."""
-        return [group.made_models[-1].step.model for group in self.groups if group.made_models]
+        return [group.output_models[-1].step.model for group in self.groups if group.output_models]
 
     def to_json(self) -> dict[str, Any]:
-        session = self.session
+        node = self.node
         return {
-            "run_id": session.run_id,
-            "kind": session.kind,
-            **{name: session.facts.get(name) for name in ("started_at", "finished_at", "status", "benchmark")},
+            "run_id": node.run_id,
+            "kind": node.kind,
+            **{name: node.facts.get(name) for name in ("started_at", "finished_at", "status", "benchmark")},
             "published": list(dict.fromkeys(release.key for release in self.published)),
             "published_in": [
-                {"release": release.key, "sha256": release.sha256, "where": release.where, "yanked": release.yanked}
+                {"release": release.key, "sha256": release.sha256, "where": release.address, "yanked": release.yanked}
                 for release in self.published
             ],
             "replayed_by": list(dict.fromkeys(release.key for release in self.replays)),
-            "replay_of": session.facts.get("replay_of"),
-            "rejudge_of": session.facts.get("rejudge_of"),
-            "reproduces": None if (link := reproduced_by(session)) is None else vars(link),
+            "replay_of": node.facts.get("replay_of"),
+            "rejudge_of": node.facts.get("rejudge_of"),
+            "reproduces": None if (link := find_original_link(node)) is None else vars(link),
             "groups": [group.name for group in self.groups],
             "from": self.start_models,
             "to": self.final_models,
             "datapoints": self.datapoints,
             "effort": total_to_json(self.own_training),
             "cumulative": total_to_json(self.ancestry),
-            "accuracy": session.facts.get("accuracy"),
+            "accuracy": node.facts.get("accuracy"),
             "trained_on": None if self.overlap is None else {**asdict(self.overlap), "shown": str(self.overlap)},
             "lineage": [origin_to_json(origin) for origin in self.origins],
-            "after": [run_id for run_id, _ in self.after],
+            "after": [run_id for run_id, _ in self.maker_runs],
             "depth": self.depth,
             "marks": list(self.marks),
         }
 
 
-def build_history(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the rows for an agent, a model group, a model or a run. Each row follows its ancestor; see `_in_tree`.
+def build_history(name: str, nodes: Iterable[LineageNode]) -> list[HistoryRow]:
+    """Return the rows for an agent, a model group, a model or a run, in the order of `_order_as_tree`.
 
     Raises:
         UsageError: nothing has this name; the message suggests the nearest name.
     """
-    sessions = unify_identities(list(sessions))
-    lineage = Lineage(sessions)
-    runs, replays = _by_run(sessions)
-    selected = _select(name, runs, replays, lineage)
-    parents = (session.parent_run_id for session in sessions if name in _run_names(session))
+    nodes = unify_identities(list(nodes))
+    lineage = Lineage(nodes)
+    runs, replays = _group_by_run(nodes)
+    selected = _select_runs(name, runs, replays, lineage)
+    parents = (node.parent_run_id for node in nodes if name in _run_names(node))
     parent = next(filter(None, parents), None)
     if not selected and parent is not None:  # the name is that of training games, which belong to the row of their run
-        selected = _select(parent, runs, replays, lineage)
+        selected = _select_runs(parent, runs, replays, lineage)
         if not selected:
             raise UsageError(
                 f"{name} is a part of the training run {parent}, which is neither in the results folder nor in the "
                 "registry; add --from WHERE with the registry that has it"
             )
     if not selected:
-        names = {name for session in sessions for name in _all_names(session)} - {name}
+        names = {name for node in nodes for name in _all_names(node)} - {name}
         hint = did_you_mean(name, names) or "; add --from WHERE to look in a registry, too"
         raise UsageError(f"there is no agent, model group, model or run {name!r}{hint}")
     return _build_rows(selected, runs, replays, lineage)
 
 
-def build_full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the rows of all runs, ordered by `_in_tree`; training games without their run are omitted."""
-    sessions = unify_identities(list(sessions))
-    runs, replays = _by_run(sessions)
+def build_full_history(nodes: Iterable[LineageNode]) -> list[HistoryRow]:
+    """Return the rows of all runs, in the order of `_order_as_tree`, except training games whose run is missing."""
+    nodes = unify_identities(list(nodes))
+    runs, replays = _group_by_run(nodes)
     selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}
-    return _build_rows(selected, runs, replays, Lineage(sessions))
+    return _build_rows(selected, runs, replays, Lineage(nodes))
 
 
-Runs = Mapping[RunKey, Sequence[LineageSession]]
-"""Sessions by run: the local run, if there is one, and the run's releases."""
+Runs = Mapping[RunKey, Sequence[LineageNode]]
+"""Nodes by run: the local run, if there is one, and the releases of the run and its models."""
 Selection = Mapping[RunKey, tuple[Group, ...]]
 """Runs, each with its selected model groups."""
 
 
-def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
-    """Return the sessions by run, local ones first, and the replays by the run that they replay.
+def _group_by_run(nodes: Sequence[LineageNode]) -> tuple[Runs, Runs]:
+    """Return the nodes by run, local nodes first; and the replays by the run that they replay.
 
-    Training games are omitted, because they belong to the row of their training run. A replay whose original is
-    missing is returned as a run.
+    Training games are omitted, because they belong to the row of their training run. If the run that a replay replays
+    is missing, the replay is returned as a run.
     """
-    runs: dict[RunKey, list[LineageSession]] = {}
-    replays: dict[RunKey, list[LineageSession]] = {}
-    originals = Originals(sessions)
-    for session in sorted(sessions, key=lambda item: (item.kind == "model", item.owner is not None)):
-        if session.private or (session.kind == "training" and session.parent_run_id is not None):
+    runs: dict[RunKey, list[LineageNode]] = {}
+    replays: dict[RunKey, list[LineageNode]] = {}
+    originals = Originals(nodes)
+    for node in sorted(nodes, key=lambda item: (item.kind == "model", item.owner is not None)):
+        if node.private or (node.kind == "training" and node.parent_run_id is not None):
             continue
-        original = originals.first_of(session)
-        (runs if original is session else replays).setdefault(original.run, []).append(session)
+        original = originals.first_of(node)
+        (runs if original is node else replays).setdefault(original.run, []).append(node)
     return runs, replays
 
 
-def _all_names(session: LineageSession) -> Iterator[str]:
-    """Yield all names that `build_history` accepts for a session."""
-    yield session.run_id
-    yield session.key
-    for group in session.groups:
+def _all_names(node: LineageNode) -> Iterator[str]:
+    """Yield the names that `build_history` accepts for a run or model."""
+    yield node.run_id
+    yield node.key
+    for group in node.groups:
         yield from (group.name, *group.agents, *_model_names(group))
 
 
 def _model_names(group: Group) -> list[str]:
     first = [] if group.model is None else [group.model]
-    return first + [model.step.model for model in group.made_models]
+    return first + [model.step.model for model in group.output_models]
 
 
-def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
+def _select_runs(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
     """Return the runs that a name selects; for the name of a model or run, also its ancestors and descendants."""
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
@@ -183,28 +183,28 @@ def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection
     by_run = {
         key: trained_groups(copies[0])
         for key, copies in runs.items()
-        if any(name in _run_names(session) for session in (*copies, *replays.get(key, ())))
+        if any(name in _run_names(node) for node in (*copies, *replays.get(key, ())))
     }
     return _with_relatives(by_model or by_run, runs, lineage)
 
 
-def _run_names(session: LineageSession) -> set[str]:
-    """Return the run id of a session and the names of its release: with and without its kind and version."""
-    without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
-    return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
+def _run_names(node: LineageNode) -> set[str]:
+    """Return the run id of a node, and the name of its release with and without kind and version."""
+    without_kind = node.key.partition("/")[2] if node.owner is not None else node.key
+    return {node.run_id, *(name for key in (node.key, without_kind) for name in (key, key.partition("@")[0]))}
 
 
 def _build_rows(selected: Selection, runs: Runs, replays: Runs, lineage: Lineage) -> list[HistoryRow]:
     rows = {key: _build_row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in selected.items()}
     for row in rows.values():
-        makers = dict.fromkeys(maker.session.run for origin in row.origins for maker in origin.makers)
-        row.after = tuple(run for run in makers if run in rows and run != row.session.run)
-    return list(_in_tree(rows))
+        makers = dict.fromkeys(maker.node.run for origin in row.origins for maker in origin.makers)
+        row.maker_runs = tuple(run for run in makers if run in rows and run != row.node.run)
+    return list(_order_as_tree(rows))
 
 
-def trained_groups(session: LineageSession) -> tuple[Group, ...]:
-    """Return the groups whose model was trained before the run or by it; all groups if there are none."""
-    return tuple(group for group in session.groups if group.made_models or group.lineage) or session.groups
+def trained_groups(node: LineageNode) -> tuple[Group, ...]:
+    """Return the groups whose model was trained before or in the run; if no model was trained, all groups."""
+    return tuple(group for group in node.groups if group.output_models or group.lineage) or node.groups
 
 
 def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selection:
@@ -215,14 +215,14 @@ def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selectio
 def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Selection:
     """Return the selected runs with all their ancestors and descendants.
 
-    The tests of a training run count as its descendants. This includes the test before the first training, which uses
-    no trained model, because the other tests are compared with it.
+    The tests of a training run count as its descendants, even the test before the first training, which uses no
+    trained model: the other tests are compared with it.
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     ancestors: dict[RunKey, set[RunKey]] = {}
     descendants: dict[RunKey, set[RunKey]] = {}
     for key, copies in runs.items():
-        ancestors[key] = {maker.session.run for maker in lineage.makers_of(copies[0])}
+        ancestors[key] = {maker.node.run for maker in lineage.makers_of(copies[0])}
         if (training := trainings.get(_parent_run(copies[0]))) is not None:
             ancestors[key].add(training)
         for ancestor in ancestors[key]:
@@ -240,49 +240,50 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
 
 
 def _build_row(
-    copies: Sequence[LineageSession], replays: Sequence[LineageSession], groups: tuple[Group, ...], lineage: Lineage
+    copies: Sequence[LineageNode], replays: Sequence[LineageNode], groups: tuple[Group, ...], lineage: Lineage
 ) -> HistoryRow:
     """Return the row of a run from its copies (local and published), its replays and its selected groups."""
-    session = copies[0]
-    origins_of_groups = (lineage.origin_of(session, group) for group in groups)
+    node = copies[0]
+    origins_of_groups = (lineage.origin_of(node, group) for group in groups)
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
-    ancestry = lineage.ancestry(session, groups)
-    overlap = lineage.training_overlap(session, ancestry)
-    own_training = ancestry.of_run(session.run) if session.trains else Ancestry()
-    marks = list(describe_dependencies(session))
+    ancestry = lineage.ancestry(node, groups)
+    overlap = lineage.training_overlap(node, ancestry)
+    own_training = ancestry.select_run(node.run) if node.trains else Ancestry()
+    marks = list(describe_dependencies(node))
     for copy in copies:
         marks += describe_marks(copy, ancestry, overlap)
     published = tuple(copy for copy in copies if copy.owner is not None)
-    played = lineage.trained_on(own_training)[0] if session.trains else session.datapoints
+    datapoints = lineage.training_datapoints(own_training)[0] if node.trains else node.datapoints
     return HistoryRow(
-        session, groups, origins, own_training, ancestry, overlap, published, _unique_replays(replays),
-        datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
+        node, groups, origins, own_training, ancestry, overlap, published, _unique_replays(replays),
+        datapoints=len(datapoints) if datapoints else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 
 
-def _unique_replays(replays: Sequence[LineageSession]) -> tuple[LineageSession, ...]:
+def _unique_replays(replays: Sequence[LineageNode]) -> tuple[LineageNode, ...]:
     """Return each replay once: the local one, or its first release."""
-    by_run: dict[RunKey, LineageSession] = {}
+    by_run: dict[RunKey, LineageNode] = {}
     for replay in replays:
         by_run.setdefault(replay.run, replay)
     return tuple(by_run.values())
 
 
-def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
+def _order_as_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
     """Yield each row after the row above it, and set its depth in the tree.
 
-    A test is below its training run, and other rows are below their first ancestor. If a row has one row below it, both
-    have the same depth; several rows are one level deeper. If rows form a cycle, the oldest one comes first.
+    The row above a test is its training run. The row above another run is the first run that made one of its start
+    models. If only one row is below a row, both have the same depth; several rows are one level deeper. In a cycle, the
+    oldest row comes first.
     """
-    key_of_run = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
+    key_of_run = {(row.node.run_id, row.node.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
-    for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
-        above = key_of_run.get(_parent_run(row.session)) or (row.after[0] if row.after else None)
+    for key, row in sorted(rows.items(), key=lambda item: (item[1].node.started_at, item[0])):
+        above = key_of_run.get(_parent_run(row.node)) or (row.maker_runs[0] if row.maker_runs else None)
         below.setdefault(above, []).append(key)
     remaining = dict(rows)
     starts = below.get(None, [])
     while remaining:  # after the first iteration, only rows in cycles remain
-        oldest = min(remaining, key=lambda key: (remaining[key].session.started_at, remaining[key].session.run_id))
+        oldest = min(remaining, key=lambda key: (remaining[key].node.started_at, remaining[key].node.run_id))
         pending = [(key, 0) for key in reversed(starts)] or [(oldest, 0)]
         starts = []
         while pending:
@@ -297,6 +298,6 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
             pending.extend((child, child_depth) for child in reversed(children))
 
 
-def _parent_run(session: LineageSession) -> tuple[str, str | None]:
-    """Return the run id and the owner of the training run that a session is a part of."""
-    return session.parent_run_id or "", session.owner
+def _parent_run(node: LineageNode) -> tuple[str, str | None]:
+    """Return the id and the owner of the training run that a run is a part of; the id is empty if there is none."""
+    return node.parent_run_id or "", node.owner

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 
 from runner.registry.lineage.links import EFFORT
 from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, ModelUse, OriginIndex, Proof
-from runner.registry.lineage.session_facts import Effort, Group
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
+from runner.registry.lineage.typed_facts import Effort, Group
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class Total:
 
 @dataclass(frozen=True)
 class TrainingOverlap:
-    """The number of a benchmark run's datapoints that its models were trained on."""
+    """The overlap of a benchmark run's datapoints with its models' training. JSON has the names of these fields."""
 
     trained_on: int
+    """The number of datapoints in the benchmark run that its models were trained on."""
     datapoints: int
     """The number of datapoints in the benchmark run."""
     at_least: bool
-    """Whether `trained_on` is a lower bound."""
+    """Whether `trained_on` is a lower bound, because some training is unknown."""
 
     def __str__(self) -> str:
         if self.at_least and not self.trained_on:
@@ -45,11 +46,11 @@ class TrainingOverlap:
 
 
 @dataclass(frozen=True)
-class TrainedGames:
+class IterationGames:
     """The games of one iteration that a model was trained on."""
 
     run_id: str
-    """The run of these games, which is a part of the training run."""
+    """The id of the run with these games, which is a part of the training run; empty if unknown."""
     effort: Effort
     owners: frozenset[str | None]
     """The owners of the releases that declare these games. Only their releases may say which datapoints were used."""
@@ -61,7 +62,7 @@ class Ancestry:
 
     origins: list[ModelOrigin] = field(default_factory=list)
     """The origins of the models, from the nearest ancestor to the farthest."""
-    trained: dict[tuple[tuple[str, str], int], TrainedGames] = field(default_factory=dict)
+    games: dict[tuple[tuple[str, str], int], IterationGames] = field(default_factory=dict)
     """The games that the models were trained on, by training run and iteration."""
     unknown: list[str] = field(default_factory=list)
     """Descriptions of training that is unknown. If there are any, all sums are lower bounds."""
@@ -71,26 +72,26 @@ class Ancestry:
         sums: dict[str, int | float] = {}
         at_least = set()
         for name in EFFORT:
-            values = [getattr(games.effort, name) for games in self.trained.values()]
+            values = [getattr(games.effort, name) for games in self.games.values()]
             sums[name] = sum(value for value in values if value is not None)
             if self.unknown or None in values:
                 at_least.add(name)
         return Total(Effort(**sums), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
-    def of_run(self, run: tuple[str, str]) -> Ancestry:
+    def select_run(self, run: tuple[str, str]) -> Ancestry:
         """Return only the training in one run."""
-        return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
+        return Ancestry(games={key: games for key, games in self.games.items() if key[0] == run})
 
     @property
     def runs(self) -> list[str]:
         """The ids of all training runs behind the models."""
-        return list(dict.fromkeys(run[0] for run, _ in self.trained))
+        return list(dict.fromkeys(run[0] for run, _ in self.games))
 
 
 class Lineage(OriginIndex):
     """The training behind the models of any run, found by following origins from run to run."""
 
-    def ancestry(self, session: LineageSession, groups: Sequence[Group] | None = None) -> Ancestry:
+    def ancestry(self, node: LineageNode, groups: Sequence[Group] | None = None) -> Ancestry:
         """Return all training behind the models of a run, or of some of its groups. Each iteration counts once.
 
         The training in the run itself is included.
@@ -98,18 +99,18 @@ class Lineage(OriginIndex):
         ancestry = Ancestry()
         visited: set[tuple[object, ...]] = set()
         pending: deque[ModelUse | ModelMaker] = deque()
-        for group in session.groups if groups is None else groups:
-            if group.made_models:
-                pending.append(ModelMaker(session, group, group.made_models[-1]))
+        for group in node.groups if groups is None else groups:
+            if group.output_models:
+                pending.append(ModelMaker(node, group, group.output_models[-1]))
             else:
-                pending.append(ModelUse.from_group(session, group))
+                pending.append(ModelUse.from_group(node, group))
         while pending:
             source = pending.popleft()
             if isinstance(source, ModelUse):
                 pending.extend(self._trace_use(source, ancestry))
-            elif (source.session.key, *source.key) not in visited:
+            elif (source.node.key, *source.key) not in visited:
                 # Read every release of a run, because one release may declare less than another.
-                visited.add((source.session.key, *source.key))
+                visited.add((source.node.key, *source.key))
                 self._count_games(source, ancestry)
                 pending.append(_trained_from(source))
         return ancestry
@@ -117,7 +118,7 @@ class Lineage(OriginIndex):
     def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         """Add the origin of a model to the ancestry, and yield the models to trace next."""
         is_start = use.lineage is use.group.lineage  # False for an ancestor in the declared lineage
-        origin = self.origin_of(use.session, use.group) if is_start else self.find_origin(use)
+        origin = self.origin_of(use.node, use.group) if is_start else self.find_origin(use)
         if origin is None:
             return
         ancestry.origins.append(origin)
@@ -132,68 +133,68 @@ class Lineage(OriginIndex):
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
         """Add the games that a model was trained on. If releases disagree, use the largest numbers."""
-        for iteration in maker.made_model.trained_on:
-            key = (maker.session.run, iteration)
+        for iteration in maker.output_model.game_iterations:
+            key = (maker.node.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
-            owners = frozenset((maker.session.owner,))
-            for part in self._parts(run_id, maker.session.run_id, owners):
-                effort = _max_effort(effort, Effort.of(part.facts))
-            if key in ancestry.trained:
-                old = ancestry.trained[key]
+            owners = frozenset((maker.node.owner,))
+            for part in self._parts(run_id, maker.node.run_id, owners):
+                effort = _max_effort(effort, Effort.from_facts(part.facts))
+            if key in ancestry.games:
+                old = ancestry.games[key]
                 run_id, effort, owners = run_id or old.run_id, _max_effort(old.effort, effort), owners | old.owners
-            ancestry.trained[key] = TrainedGames(run_id, effort, owners)
+            ancestry.games[key] = IterationGames(run_id, effort, owners)
 
-    def training_overlap(self, session: LineageSession, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
+    def training_overlap(self, node: LineageNode, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
         """Return the number of a benchmark run's datapoints that its models were trained on.
 
-        None if the session is not a benchmark run, its models were not trained, or its datapoints are unknown.
+        Return None if the run is not a benchmark run, its models were not trained, or its datapoints are unknown.
         """
-        training = ancestry or self.ancestry(session)
-        if session.kind != "benchmark" or not (training.trained or training.unknown):
+        training = ancestry or self.ancestry(node)
+        if node.kind != "benchmark" or not (training.games or training.unknown):
             return None
-        measured = session.datapoints  # may read the run's inputs from disk
-        if not measured:
+        benchmark_datapoints = node.datapoints  # may read the run's inputs from disk
+        if not benchmark_datapoints:
             return None
-        trained, at_least = self.trained_on(training)
-        return TrainingOverlap(len(trained & measured), len(measured), at_least)
+        trained, at_least = self.training_datapoints(training)
+        return TrainingOverlap(len(trained & benchmark_datapoints), len(benchmark_datapoints), at_least)
 
-    def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
-        """Return the content hashes of the datapoints in an ancestry, and whether there may be more."""
+    def training_datapoints(self, ancestry: Ancestry) -> tuple[set[str], bool]:
+        """Return the content hashes of the datapoints of all training in an ancestry, and whether there may be more."""
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
-        for (run, _), games in ancestry.trained.items():
+        for (run, _), games in ancestry.games.items():
             parts = self._parts(games.run_id, run[0], games.owners)
             known_datapoints = [part.datapoints for part in parts if part.datapoints is not None]
             at_least |= not known_datapoints
             trained.update(*known_datapoints)
         return trained, at_least
 
-    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
+    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageNode]:
         """Yield the releases of a run that these owners published as a part of the training run `parent`."""
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
                 yield part
 
-    def cycles(self) -> list[list[str]]:
-        """Return the cycles: sessions that claim to have made each other's models, so that a claim must be wrong."""
-        makers = self._makers_by_session()
+    def find_cycles(self) -> list[list[str]]:
+        """Return the keys of nodes that claim to have made each other's models, so that at least one claim is wrong."""
+        makers = self._makers_by_node()
         chains = (_find_cycle(key, makers) for key in sorted(makers))
         return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
 
     def find_cycle(self, key: str, owner: str | None = None) -> list[str]:
-        """Return the shortest chain of makers from a session back to the same session; empty if there is none.
+        """Return the keys of the shortest chain of makers from a node back to itself; empty if there is none.
 
         If an owner is given, only that owner's releases are used.
         """
-        return _find_cycle(key, self._makers_by_session(owner))
+        return _find_cycle(key, self._makers_by_node(owner))
 
-    def _makers_by_session(self, owner: str | None = None) -> dict[str, set[str]]:
-        """Return the makers of the models that each session started from; only sessions of `owner` if given."""
-        by_session: dict[str, set[str]] = {}
-        for session in (item for item in self.sessions if owner in (None, item.owner)):
-            if makers := {maker.session.key for maker in self.makers_of(session)}:
-                by_session[session.key] = makers
-        return by_session
+    def _makers_by_node(self, owner: str | None = None) -> dict[str, set[str]]:
+        """Return the keys of the makers of each node's start models, by its key; only nodes of `owner`, if given."""
+        by_node: dict[str, set[str]] = {}
+        for node in (item for item in self.nodes if owner in (None, item.owner)):
+            if makers := {maker.node.key for maker in self.makers_of(node)}:
+                by_node[node.key] = makers
+        return by_node
 
 
 def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
@@ -214,11 +215,11 @@ def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
     """Return the model that a training started from: an earlier one of the same run, or the run's start model."""
-    iteration = maker.made_model.from_iteration
+    iteration = maker.output_model.from_iteration
     earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
     if earlier is None:
-        return ModelUse.from_group(maker.session, maker.group)
-    return ModelMaker(maker.session, maker.group, earlier)
+        return ModelUse.from_group(maker.node, maker.group)
+    return ModelMaker(maker.node, maker.group, earlier)
 
 
 def _max_effort(first: Effort, second: Effort) -> Effort:

@@ -1,6 +1,6 @@
-"""Links from a run's release to other releases, and facts about the models that the run started from and made.
+"""Collect the links from a run's release to other releases, and the facts about its models, from the run's folder.
 
-`bundles` writes both into the manifest of a release. `sessions` reads the facts of local runs with the same functions.
+`bundles` writes both into the manifest of a release. `nodes` collects the facts of local runs with the same functions.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def build_links(
         RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
-    groups = list_public_groups(folder)
+    groups = collect_public_group_facts(folder)
     return (
         *_family_links(folder, results, manifest, owner, version, names=names or {}),
         *_model_links(folder, manifest.components or {}, groups, owner, version),
@@ -91,12 +91,12 @@ def _family_links(
         if run_id is None:
             continue
         run = results.run(run_id)
-        is_there = run.manifest_path.is_file()
+        is_present = run.manifest_path.is_file()
         reference = names.get(run_id) or str(run_reference(run_id, owner, version))
         yield ReleaseLink(
             role=role,
-            release=reference if is_there else None,
-            identity=run.manifest().identity if is_there else None,
+            release=reference if is_present else None,
+            identity=run.manifest().identity if is_present else None,
         )
 
 
@@ -137,7 +137,7 @@ _ROLES = {"agents": "agent", "training.trainers": "trainer"}
 
 
 def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
-    """Yield links to components, whose keys are their places in the spec, such as `extends:0`, `agents.verifier`.
+    """Yield links to components. Their keys say where the spec names them, such as `extends:0` or `agents.verifier`.
 
     Models are omitted, because `_model_links` yields their links.
     """
@@ -149,16 +149,16 @@ def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
         yield ReleaseLink(role=role, release=use.get("release"), sha256=use.get("sha256"), identity=use.get("identity"))
 
 
-def list_public_groups(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return `list_recorded_groups`, with a public name instead of each model name that is a path on this machine.
+def collect_public_group_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
+    """Return the result of `collect_group_facts`, with a public name for each model whose name is a path.
 
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    recorded = list_recorded_groups(folder, source)
-    published_names = choose_public_names(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
-    renamed: list[dict[str, Any]] = _rename_models(recorded, "", published_names)
-    return renamed
+    facts = collect_group_facts(folder, source)
+    published_names = choose_public_names(name for key, name in strings_in(facts) if key in MODEL_KEYS)
+    public_facts: list[dict[str, Any]] = _rename_models(facts, "", published_names)
+    return public_facts
 
 
 def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> Any:
@@ -169,13 +169,13 @@ def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> 
     return published_names.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
 
 
-def list_recorded_groups(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return a run's model groups: the model at the start, its past trainings, and the models that the run made.
+def collect_group_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
+    """Return a fact for each model group of a run, as JSON.
 
-    `made` lists the models that a training run made, by iteration. In an entry, `from_iteration` is the iteration that
-    made the model that the training started from (null for the model at the start), and `trained_on` lists the
-    iterations whose games were used. `games` has the effort of each iteration's games. `source` is the saved spec, if
-    the caller has read it.
+    A fact describes the group's start model with its past trainings (`lineage`), the models that the run made (`made`),
+    and the effort of each iteration's games (`games`). `made` has an entry for each iteration: `from_iteration` is the
+    iteration whose model this training started from (null for the start model), and `trained_on` lists the iterations
+    whose games were used. `source` is the saved spec, if the caller has read it.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -183,16 +183,16 @@ def list_recorded_groups(folder: RunFolder, source: ModelSource | None = None) -
     source = source or ModelSource(folder.path)
     stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
     games = _games_of_iterations(folder, stages)
-    agents = source.spec.get("agents")
-    users = {
-        group: sorted(name for name, agent in agents.items() if agent.get("model") == group)
+    settings = source.spec.get("agents")
+    agents = {
+        group: sorted(name for name, agent in settings.items() if agent.get("model") == group)
         for group in source.groups
-        if isinstance(agents, dict)
+        if isinstance(settings, dict)
     }
     return [
-        _group_facts(source, stages, group, users.get(group, []), games)
+        _group_facts(source, stages, group, agents[group], games)
         for group in sorted(source.groups)
-        if users.get(group)
+        if agents.get(group)
     ]
 
 
@@ -202,7 +202,7 @@ def _group_facts(
     settings = source.groups[group]
     provider, model = settings.get("provider"), settings.get("model")
     lineage = [complete_step(step) for step in settings.get("lineage") or []]
-    models = _made_models(source, stages, group)
+    models = _list_output_models(source, stages, group)
     base = settings.get("base_model")
     return {
         "group": group,
@@ -222,7 +222,7 @@ def complete_step(step: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 
 
-def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
+def _list_output_models(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
     """Return the models that a training run made for a model group, sorted by iteration."""
     training = source.spec.get("training") or {}
     models: list[dict[str, Any]] = []

@@ -12,8 +12,8 @@ from runner.base.errors import ReleaseError
 from runner.base.text import shortened
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.registry.lineage.session_facts import WrongFact, read_typed
-from runner.registry.lineage.sessions import session_from_release
+from runner.registry.lineage.nodes import node_from_release
+from runner.registry.lineage.typed_facts import WrongFact, read_typed
 from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
@@ -31,7 +31,7 @@ def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
-            session_from_release(entry, release)
+            node_from_release(entry, release)
         for name in TEXTS:
             if len(read_typed(facts, name, str) or "") > MAX_TEXT:
                 raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MAX_TEXT} are allowed")

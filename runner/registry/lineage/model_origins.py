@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
+from runner.registry.lineage.typed_facts import Group, OutputModel, TrainingStep
 
 UNIQUE_PREFIX = "ft:"
 """Prefix of the names that a provider gives to fine-tuned models. The provider gives each name only once."""
@@ -42,14 +42,14 @@ class Proof(StrEnum):
     BROKEN = "broken"
     """The lineage names a run that did not produce the model."""
     MISSING = "missing"
-    """The run that produced the model is not among the sessions, or is private."""
+    """The run that produced the model is not among the known runs, or is private."""
 
 
 @dataclass(frozen=True)
 class ModelUse:
     """A model that a run started from, or an ancestor of this model in the declared lineage."""
 
-    session: LineageSession
+    node: LineageNode
     """The run."""
     group: Group
     """The run's model group that started from the model."""
@@ -60,13 +60,13 @@ class ModelUse:
     """The declared trainings of the model, from the first to the last."""
 
     @classmethod
-    def from_group(cls, session: LineageSession, group: Group) -> ModelUse:
+    def from_group(cls, node: LineageNode, group: Group) -> ModelUse:
         """Return the model that a run started from in a model group."""
-        return cls(session, group, group.model, group.weights_sha256, group.lineage)
+        return cls(node, group, group.model, group.weights_sha256, group.lineage)
 
     def before_last_training(self) -> ModelUse:
         """Return the model that the last training in the lineage started from."""
-        return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
+        return ModelUse(self.node, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
     @property
     def has_unique_name(self) -> bool:
@@ -77,29 +77,29 @@ class ModelUse:
 class ModelMaker:
     """A run or model release that says that it made a model."""
 
-    session: LineageSession
+    node: LineageNode
     group: Group
-    made_model: MadeModel
+    output_model: OutputModel
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
         """The run (id and identity), model group and iteration that made the model."""
-        return self.session.run, self.group.name, self.made_model.step.iteration
+        return self.node.run, self.group.name, self.output_model.step.iteration
 
     @property
     def step_key(self) -> tuple[str, int]:
         """The run id and iteration that made the model. A lineage names a training by these two."""
-        return self.session.run_id, self.made_model.step.iteration
+        return self.node.run_id, self.output_model.step.iteration
 
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """The origin of a model. If it has no makers, `reason` says why."""
+    """The origin of a model. If no maker is known, `reason` says why."""
 
     use: ModelUse
     proof: Proof
     makers: tuple[ModelMaker, ...] = ()
-    """The confirmed makers of the model. There are several if a run and its model release are published."""
+    """The confirmed makers of the model: several if, for example, a run and its model release are both published."""
     reason: str | None = None
     """A remark for users about what is wrong or unknown."""
     is_undeclared: bool = False
@@ -107,46 +107,46 @@ class ModelOrigin:
     claimed_by: tuple[ModelMaker, ...] = ()
     """The makers whose claims are not confirmed."""
     missing_run: str | None = None
-    """The id of the run that the lineage names, if this run is not among the known sessions."""
+    """The id of the run that the lineage names, if this run is not among the known runs."""
 
 
 class OriginIndex:
-    """Finds the origins of models among given sessions: the runs of a registry, of a results folder, or of both."""
+    """Finds the origins of models among given runs: those of a registry, of a results folder, or of both."""
 
-    def __init__(self, sessions: Iterable[LineageSession]) -> None:
-        self.sessions = list(sessions)
+    def __init__(self, nodes: Iterable[LineageNode]) -> None:
+        self.nodes = list(nodes)
         self._by_weights: dict[str, list[ModelMaker]] = defaultdict(list)
         self._by_name: dict[tuple[str, str], list[ModelMaker]] = defaultdict(list)
         self._by_step: dict[tuple[str, int], list[ModelMaker]] = defaultdict(list)
-        self._by_run: dict[str, list[LineageSession]] = defaultdict(list)
+        self._by_run: dict[str, list[LineageNode]] = defaultdict(list)
         self._cache: dict[tuple[int, str], ModelOrigin | None] = {}
-        for session in self.sessions:
-            self._by_run[session.run_id].append(session)
-            for group in session.groups:
-                for model in group.made_models:
-                    self._add(ModelMaker(session, group, model))
+        for node in self.nodes:
+            self._by_run[node.run_id].append(node)
+            for group in node.groups:
+                for model in group.output_models:
+                    self._add(ModelMaker(node, group, model))
 
     def _add(self, maker: ModelMaker) -> None:
-        step = maker.made_model.step
+        step = maker.output_model.step
         self._by_step[maker.step_key].append(maker)
         self._by_name[maker.group.provider, step.model].append(maker)
         if step.weights_sha256 is not None:
             self._by_weights[step.weights_sha256].append(maker)
 
-    def origin_of(self, session: LineageSession, group: Group) -> ModelOrigin | None:
+    def origin_of(self, node: LineageNode, group: Group) -> ModelOrigin | None:
         """Return the origin of the model that a model group of a run started from. The result is cached."""
-        key = (id(session), group.name)
+        key = (id(node), group.name)
         if key not in self._cache:
-            self._cache[key] = self.find_origin(ModelUse.from_group(session, group))
+            self._cache[key] = self.find_origin(ModelUse.from_group(node, group))
         return self._cache[key]
 
-    def makers_of(self, session: LineageSession) -> list[ModelMaker]:
+    def makers_of(self, node: LineageNode) -> list[ModelMaker]:
         """Return the makers of all models that a run started from."""
-        origins = (self.origin_of(session, group) for group in session.groups)
+        origins = (self.origin_of(node, group) for group in node.groups)
         return [maker for origin in origins if origin is not None for maker in origin.makers]
 
     def find_origin(self, use: ModelUse) -> ModelOrigin | None:
-        """Return the origin of a model; None if nothing shows that the model was trained."""
+        """Return the origin of a model; None if nothing shows that the model was trained in a run."""
         same_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)
         makers, unconfirmed = _split_claims(same_weights, use)
         origin = self._find_by_weights(use, makers) if makers else self._find_by_declaration(use)
@@ -169,16 +169,16 @@ class OriginIndex:
         return origin
 
     def _find_by_weights(self, use: ModelUse, makers: Sequence[ModelMaker]) -> ModelOrigin:
-        """Return the origin of a model from the makers of the same weights; it is broken if the lineage contradicts."""
+        """Return the origin from the makers of the same weights; it is `BROKEN` if the lineage names other weights."""
         if not use.lineage:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
         last = use.lineage[-1]
         is_declared = any(maker.step_key == (last.run_id, last.iteration) for maker in makers)
         named_makers = self._by_step[last.run_id, last.iteration]
-        if is_declared or not any(_is_meant(maker.session, use, last) for maker in named_makers):
+        if is_declared or not any(_is_meant(maker.node, use, last) for maker in named_makers):
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
         reason = (
-            f"the lineage says that {last.run_id} made the model, but its weights were made by {_makers_text(makers)}"
+            f"the lineage says that {last.run_id} made the model, but its weights were made by {_format_makers(makers)}"
         )
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
@@ -192,22 +192,22 @@ class OriginIndex:
         candidates = _meant_or_all(same_step, use, last)
         makers = [maker for maker in candidates if _matches(maker, use, last)]
         if makers:
-            runs = {maker.session.run for maker in makers}
+            runs = {maker.node.run for maker in makers}
             same_run = [
-                maker for maker in same_step if maker.session.run in runs and not _is_meant(maker.session, use, last)
+                maker for maker in same_step if maker.node.run in runs and not _is_meant(maker.node, use, last)
             ]  # releases of the same run by other owners
             claims = _public_makers(_without_copies(same_run, makers))
             reason = _describe_other_release(makers, last)
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
-        meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
+        meant = [maker for maker in candidates if _is_meant(maker.node, use, last)]
         if meant:
             models = _describe_other_models(meant, last)
             return self._broken_origin(
-                use, f"the lineage says that {_makers_text(meant)} made the model, but that run made {models}"
+                use, f"the lineage says that {_format_makers(meant)} made the model, but that run made {models}"
             )
         step = f"iteration {last.iteration} of {last.run_id}"
-        sessions = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
-        if any(session.kind == "training" for session in sessions):
+        nodes = (node for node in self._by_run[last.run_id] if _is_meant(node, use, last))
+        if any(node.kind == "training" for node in nodes):
             return self._broken_origin(
                 use, f"the lineage says that {step} made the model, but that iteration made none"
             )
@@ -216,34 +216,35 @@ class OriginIndex:
 
     def _broken_origin(self, use: ModelUse, reason: str) -> ModelOrigin:
         """Return an origin for a wrong lineage, with the makers of models that have the same name."""
-        makers, claims = _split_claims(self._with_name(use), use)
+        makers, claims = _split_claims(self._makers_of_name(use), use)
         return ModelOrigin(use, Proof.BROKEN, _public_makers(makers), reason, claimed_by=_public_makers(claims))
 
     def _find_by_name(self, use: ModelUse, reason: str | None) -> ModelOrigin | None:
         """Return the origin that the model's name alone shows; None if no run made a model with this name."""
-        makers, claims = _split_claims(self._with_name(use), use)
+        makers, claims = _split_claims(self._makers_of_name(use), use)
         if not makers:
             return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public_makers(claims)) if claims else None
-        if len({maker.session.run for maker in makers}) > 1:
-            reason = f"several runs say that they made {use.model}: {_makers_text(makers)}"
+        if len({maker.node.run for maker in makers}) > 1:
+            reason = f"several runs say that they made {use.model}: {_format_makers(makers)}"
             return ModelOrigin(use, Proof.MISSING, reason=reason, is_undeclared=True)
         is_undeclared = not use.lineage
         return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, is_undeclared=is_undeclared))
 
-    def _with_name(self, use: ModelUse) -> list[ModelMaker]:
+    def _makers_of_name(self, use: ModelUse) -> list[ModelMaker]:
         """Return the makers of models with this name by the same owner; if there are none, by all owners.
 
-        Other owners count only if the provider gave the name. Anyone can choose another name, so it proves nothing.
+        Other owners count only if the provider gave the name. Publishers choose all other names, so equal names of two
+        owners prove nothing.
         """
         if use.model is None:
             return []
         makers = _without_own_run(self._by_name.get((use.group.provider, use.model), ()), use)
-        own_makers = [maker for maker in makers if maker.session.owner == use.session.owner]
+        own_makers = [maker for maker in makers if maker.node.owner == use.node.owner]
         return own_makers or (makers if use.has_unique_name else [])
 
 
 def _without_own_run(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
-    return [maker for maker in makers if maker.session.run != use.session.run]
+    return [maker for maker in makers if maker.node.run != use.node.run]
 
 
 def _hide_private(origin: ModelOrigin) -> ModelOrigin:
@@ -251,25 +252,24 @@ def _hide_private(origin: ModelOrigin) -> ModelOrigin:
     public = _public_makers(origin.makers)
     if public:
         return replace(origin, makers=public)
-    reason = f"made by a private release, sha256:{origin.makers[0].session.sha256}"
+    reason = f"made by a private release, sha256:{origin.makers[0].node.sha256}"
     return ModelOrigin(origin.use, Proof.MISSING, reason=reason, is_undeclared=origin.is_undeclared)
 
 
 def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
-    """Separate the confirmed makers from those whose claims are not confirmed; see the module's docstring.
+    """Return the makers with confirmed claims, and those with unconfirmed claims; see the module's docstring.
 
-    If another owner published the weights, this confirms the other owner's claim only if the owner of `use` did not
-    publish the weights, too.
+    If the owner of `use` published the weights, another owner's publication of the same weights confirms nothing.
     """
-    confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
+    confirmed = [maker for maker in makers if maker.node.owner in (None, use.node.owner)]
     with_weights = [
         maker
         for maker in makers
-        if maker.session.published_weights is not None and maker.session.published_weights == use.weights_sha256
+        if maker.node.published_weights is not None and maker.node.published_weights == use.weights_sha256
     ]
     if not any(maker in confirmed for maker in with_weights):
-        runs = {(maker.session.run, maker.session.owner) for maker in with_weights}
-        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in runs]
+        runs = {(maker.node.run, maker.node.owner) for maker in with_weights}
+        confirmed += [maker for maker in makers if (maker.node.run, maker.node.owner) in runs]
     if not confirmed and use.lineage:
         last = use.lineage[-1]
         same_step = [maker for maker in makers if maker.step_key == (last.run_id, last.iteration)]
@@ -278,30 +278,30 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
 
 
 def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
-    """Return the makers that are not confirmed, except copies of a confirmed maker's run under another name."""
-    same = [(maker.session.run, group) for maker in confirmed for group in maker.session.groups]
-    return [maker for maker in makers if maker not in confirmed and (maker.session.run, maker.group) not in same]
+    """Return the makers that are not confirmed, except those in other releases of a confirmed maker's run."""
+    same = [(maker.node.run, group) for maker in confirmed for group in maker.node.groups]
+    return [maker for maker in makers if maker not in confirmed and (maker.node.run, maker.group) not in same]
 
 
 def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
-    """Return the makers whose runs the last step of a lineage means; if there are none and it names no owner, all."""
-    meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
+    """Return the makers that the last step of a lineage means; if there are none and the step names no owner, all."""
+    meant = [maker for maker in makers if _is_meant(maker.node, use, last)]
     return meant or (list(makers) if last.release is None else [])
 
 
-def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
+def _is_meant(node: LineageNode, use: ModelUse, last: TrainingStep) -> bool:
     """Return whether the last step of a lineage means this run, and not another owner's run with the same id."""
     owner = [] if last.release is None else last.release.split("/")[-2:-1]
-    return session.owner in (None, use.session.owner, *owner)
+    return node.owner in (None, use.node.owner, *owner)
 
 
 def _public_makers(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
-    return tuple(maker for maker in makers if not maker.session.private)
+    return tuple(maker for maker in makers if not maker.node.private)
 
 
 def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     """Return whether a maker made the model that the last step of a lineage describes."""
-    step = maker.made_model.step
+    step = maker.output_model.step
     hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
     return (
         step.model == last.model
@@ -311,33 +311,33 @@ def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
 
 
 def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
-    """Return a remark if the lineage names the release of a maker with another hash; None if it does not."""
+    """Return a remark if the lineage names a maker's release, but with another hash; otherwise None."""
     for maker in makers:
-        session = maker.session
-        if session.key == last.release and last.release_sha256 not in (None, session.sha256):
-            return f"the lineage names another {session.key} (sha256:{last.release_sha256}) than the one that is here"
+        node = maker.node
+        if node.key == last.release and last.release_sha256 not in (None, node.sha256):
+            return f"the lineage names another {node.key} (sha256:{last.release_sha256}) than the one that is here"
     return None
 
 
 def _describe_missing(last: TrainingStep) -> str:
-    """Return a remark about an ancestor that is not among the sessions."""
+    """Return a remark about an ancestor that is not among the known runs."""
     release = f", {last.release}" if last.release else ""
     digest = last.release_sha256 or last.weights_sha256
     hash_text = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
     return f"made by {last.run_id}{release}, which is not here ({hash_text})"
 
 
-def _makers_text(makers: Sequence[ModelMaker]) -> str:
-    names = ("a private release" if maker.session.private else maker.session.key for maker in makers)
+def _format_makers(makers: Sequence[ModelMaker]) -> str:
+    names = ("a private release" if maker.node.private else maker.node.key for maker in makers)
     return " and ".join(dict.fromkeys(names))
 
 
 def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
     """Describe the models that the makers made instead of the model in a lineage."""
-    models = {maker.made_model.step.model for maker in _public_makers(makers)}
+    models = {maker.output_model.step.model for maker in _public_makers(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"
-    steps = [maker.made_model.step for maker in makers if maker.made_model.step.model == last.model]
+    steps = [maker.output_model.step for maker in makers if maker.output_model.step.model == last.model]
     if all(last.dataset_sha256 not in (None, step.dataset_sha256) for step in steps):
         return f"{last.model} on another dataset"
     return f"{last.model} with other weights"

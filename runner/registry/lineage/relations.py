@@ -1,7 +1,7 @@
 """Relations between runs: replays, runs played again, judged debates, children, and parts of training runs.
 
-Boards and `nip-run log` describe these relations. If paths or addresses in a release were redacted, the release has
-another identity than its local run; `unify_identities` recognizes that both are the same run.
+Boards and `nip-run log` describe these relations. The identity of a run is a hash of its spec and inputs. If paths in
+these were redacted, the release has another identity than the local run; `unify_identities` then finds the local run.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from runner.base.text import comma_join
 from runner.documents.releases.manifest import ReleaseLink
-from runner.registry.lineage.session_facts import Group
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
+from runner.registry.lineage.typed_facts import Group
 
 _REPRODUCES = "reproduces"
 _CHILD = "child_of"
@@ -24,38 +24,38 @@ _UNCHANGED_FACTS = (
 """Facts that are the same in a redacted release and in its local run."""
 
 
-def reproduced_by(session: LineageSession) -> ReleaseLink | None:
-    """Return the link to the release that a run replays or plays again."""
-    return next((link for link in session.links if link.role == _REPRODUCES), None)
+def find_original_link(node: LineageNode) -> ReleaseLink | None:
+    """Return the link from a run to the release that it replays or plays again; None if it does neither."""
+    return next((link for link in node.links if link.role == _REPRODUCES), None)
 
 
-def replayed_run(session: LineageSession) -> str | None:
-    """Return the id of the run that a session replays completely, without calls to models; None if it replays none."""
-    replay_of = session.facts.get("replay_of")  # the run id, and the last replayed round; None for all rounds
-    if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or session.trains:
+def replayed_run(node: LineageNode) -> str | None:
+    """Return the id of the run that a run replays completely, without calls to models; None if it replays none."""
+    replay_of = node.facts.get("replay_of")  # the run id, and the last replayed round; None for all rounds
+    if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or node.trains:
         return None
     return str(replay_of[0])
 
 
-def describe_dependencies(session: LineageSession) -> Iterator[str]:
-    """Yield descriptions of how a session depends on other runs."""
-    link, replay_of, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
+def describe_dependencies(node: LineageNode) -> Iterator[str]:
+    """Yield phrases about the other runs that a run depends on."""
+    link, replay_of, judged = find_original_link(node), node.facts.get("replay_of"), node.facts.get("rejudge_of")
     release = None if link is None else link.release
-    if (replayed := replayed_run(session)) is not None:
+    if (replayed := replayed_run(node)) is not None:
         yield f"a replay of {release or replayed}, without calls to models"
     elif link is not None:
         yield f"plays {release or 'a run'} again"
     elif replay_of is not None:
         yield f"has the answers of {replay_of[0]} up to round {replay_of[1]}"
-    if session.looks_like is not None:
-        yield f"looks like {session.looks_like} of this results folder, which has no record of having published it"
+    if node.looks_like is not None:
+        yield f"looks like {node.looks_like} of this results folder, which did not record that it was published"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
-    yield from describe_parents(session.groups, () if session.parent_run_id is not None else session.links, release)
+    yield from describe_parents(node.groups, () if node.parent_run_id is not None else node.links, release)
 
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
-    """Yield phrases about the releases that a run continues or is a child of, except the releases in `described`."""
+    """Yield phrases about the releases that a run continues or is a child of. A parent in `described` is omitted."""
     continued = list_continued_releases(groups)
     if continued:
         yield f"continues {comma_join(continued)}"
@@ -66,89 +66,89 @@ def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *des
 
 def list_continued_releases(groups: Iterable[Group]) -> list[str]:
     """Return the releases (or run ids) that made the models that a training run started from."""
-    steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
+    steps = [group.lineage[-1] for group in groups if group.output_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
 def find_parent_release(links: Iterable[ReleaseLink]) -> str | None:
-    """Return the release that this one is based on."""
+    """Return the release that a release is a child of (its publisher says that it is based on that one), or None."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
-def describe_relations(session: LineageSession) -> list[str]:
-    """Describe how a session depends on other runs, and which part of a training run it is."""
-    lines = list(describe_dependencies(session))
-    if session.parent_run_id is not None:
-        lines.append(_describe_part(session, session.facts.get("iteration")))
+def describe_relations(node: LineageNode) -> list[str]:
+    """Return phrases about the other runs that a run depends on, and about the training run that it is a part of."""
+    lines = list(describe_dependencies(node))
+    if node.parent_run_id is not None:
+        lines.append(_describe_part(node, node.facts.get("iteration")))
     return lines
 
 
-def _describe_part(session: LineageSession, iteration: int | None) -> str:
-    if session.kind == "training":
-        return f"games of iteration {iteration} of {session.parent_run_id}"
-    # The test of an iteration is played before the iteration.
+def _describe_part(node: LineageNode, iteration: int | None) -> str:
+    if node.kind == "training":
+        return f"games of iteration {iteration} of {node.parent_run_id}"
+    # The test with the number of an iteration is played before the games of that iteration.
     when = f"after iteration {iteration - 1}" if iteration else "before its training"
-    return f"test of {session.parent_run_id}, {when}"
+    return f"test of {node.parent_run_id}, {when}"
 
 
 class Originals:
-    """Finds the originals of replays among the sessions of a results folder and a registry."""
+    """Finds the originals of replays among the runs of a results folder and a registry."""
 
-    def __init__(self, sessions: Iterable[LineageSession]) -> None:
-        self._by_sha256: dict[str | None, LineageSession] = {}
-        self._by_run: dict[str, LineageSession] = {}
-        for session in sorted(sessions, key=lambda item: (item.kind == "model", item.owner is not None)):
-            if not session.private:
-                self._by_sha256.setdefault(session.sha256, session)
-                self._by_run.setdefault(session.run_id, session)
+    def __init__(self, nodes: Iterable[LineageNode]) -> None:
+        self._by_sha256: dict[str | None, LineageNode] = {}
+        self._by_run: dict[str, LineageNode] = {}
+        for node in sorted(nodes, key=lambda item: (item.kind == "model", item.owner is not None)):
+            if not node.private:
+                self._by_sha256.setdefault(node.sha256, node)
+                self._by_run.setdefault(node.run_id, node)
 
-    def first_of(self, session: LineageSession) -> LineageSession:
-        """Return the original of a replay; the session itself if it is not a replay, or its original is missing."""
-        chain = [session]
-        while (original := self._replayed_session(chain[-1])) is not None:
+    def first_of(self, node: LineageNode) -> LineageNode:
+        """Return the original of a replay; if the run is not a replay, or its original is missing, the run itself."""
+        chain = [node]
+        while (original := self._replayed_node(chain[-1])) is not None:
             if original in chain:
-                return session
+                return node
             chain.append(original)
         return chain[-1]
 
-    def _replayed_session(self, session: LineageSession) -> LineageSession | None:
-        """Return the original of a replay; None if the session is not a replay, or the original is missing.
+    def _replayed_node(self, node: LineageNode) -> LineageNode | None:
+        """Return the run that a run replays; None if the run is not a replay, or the replayed run is missing.
 
-        The original is found by the hash of its release, because several runs may have the same id. If the hash is
-        unknown, it is found by its id. If the release is missing, a local run with the same id and identity is used.
+        The link of a replay has the hash of the replayed release, because several runs may have the same id. Without a
+        hash, the id must suffice. If no release has the hash, a local run with the same id and identity is returned.
         """
-        run_id, link = replayed_run(session), reproduced_by(session)
+        run_id, link = replayed_run(node), find_original_link(node)
         if run_id is None:
             return None
         by_run = self._by_run.get(run_id)
         if link is None or link.sha256 is None:
             return by_run
-        is_own = by_run is not None and by_run.owner is None and by_run.identity == session.identity
-        return self._by_sha256.get(link.sha256, by_run if is_own else None)
+        is_local_original = by_run is not None and by_run.owner is None and by_run.identity == node.identity
+        return self._by_sha256.get(link.sha256, by_run if is_local_original else None)
 
 
-def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """Return the sessions, with the identity of a local run for all of its releases.
+def unify_identities(nodes: Sequence[LineageNode]) -> list[LineageNode]:
+    """Return the nodes, and give each release of a local run the identity of this run.
 
-    If the name of a model is a path, the release has another name, and thus another identity than the local run. The
-    release cannot have a hash of the path, because readers could guess the path and check the guess. Therefore, a
-    release belongs to a local run only if the run's folder records that it was published (`sent/`). A release that
-    only has the same facts counts as another run.
+    If a model's name is a path, its release has a redacted name instead, and so another identity than the local run.
+    The release cannot have a hash of the path either, because readers could guess the path and check the guess. So a
+    release belongs to a local run only if the folder `sent/` records that it was published from this run. A release
+    that only has the same facts counts as another run.
     """
-    local_runs = {session.run_id: session for session in sessions if session.owner is None}
-    return [_with_local_identity(session, local_runs.get(session.run_id)) for session in sessions]
+    local_runs = {node.run_id: node for node in nodes if node.owner is None}
+    return [_with_local_identity(node, local_runs.get(node.run_id)) for node in nodes]
 
 
-def _with_local_identity(session: LineageSession, local: LineageSession | None) -> LineageSession:
-    if local is None or session.owner is None or local.identity == session.identity:
-        return session
-    if session.sha256 in local.sent_hashes:
-        return replace(session, identity=local.identity)
-    return replace(session, looks_like=local.run_id) if _looks_like(session, local) else session
+def _with_local_identity(node: LineageNode, local: LineageNode | None) -> LineageNode:
+    if local is None or node.owner is None or local.identity == node.identity:
+        return node
+    if node.sha256 in local.sent_hashes:
+        return replace(node, identity=local.identity)
+    return replace(node, looks_like=local.run_id) if _looks_like(node, local) else node
 
 
-def _looks_like(published: LineageSession, local: LineageSession) -> bool:
-    """Return whether a redacted release has the same facts and datapoints as a local run."""
+def _looks_like(published: LineageNode, local: LineageNode) -> bool:
+    """Return whether a release was redacted (its fact `cleaned` is set), and else has the facts of a local run."""
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
     if any(published.facts.get(name) != local.facts.get(name) for name in _UNCHANGED_FACTS):

@@ -17,15 +17,15 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import LATEST, Kind, Reference, parse
-from runner.documents.yaml_reader import read
+from runner.documents.releases.reference import LATEST, Kind, Reference, parse_reference
+from runner.documents.yaml_reader import read_yaml
 from runner.game.prompts.sandbox import scan as scan_template
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import find_closed_cycle
+from runner.registry.publishing.name_conflict import find_name_conflict
 from runner.registry.publishing.spec_check import find_spec_problems
-from runner.registry.publishing.versions import find_name_conflict
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
@@ -133,11 +133,11 @@ def _check_references(subject: Subject) -> Iterator[str]:
             problem = (
                 "no registry is given; add --to WHERE"
                 if subject.registry is None
-                else f"{subject.registry.where} does not have this release; publish it there first"
+                else f"{subject.registry.address} does not have this release; publish it there first"
             )
             yield f"--child-of {link.release}: {problem}"
             continue
-        reference = parse(link.release)
+        reference = parse_reference(link.release)
         if not isinstance(reference, Reference) or reference.version in (None, LATEST):
             yield f"{link.role} names {link.release} without a version; name it as OWNER/NAME@VERSION"
         elif link.role not in _ROLES_IN_RUN and link.sha256 is None:
@@ -164,13 +164,13 @@ def _check_link(
     """Yield a failure or a note if a linked release is not in the registry, has another hash, or is private."""
     entry = next((entry for entry in registry.entries(target.kind) if entry.reference == target), None)
     if entry is None:
-        yield CheckNote(f"{role}: {target} is not in {registry.where}; publish it there too, so that others find it")
+        yield CheckNote(f"{role}: {target} is not in {registry.address}; publish it there too, so that others find it")
     elif sha256 is not None and entry.sha256 != sha256:
         yield (
-            f"{role}: {target} in {registry.where} is not the release that was used (sha256:{sha256[:12]}); publish "
+            f"{role}: {target} in {registry.address} is not the release that was used (sha256:{sha256[:12]}); publish "
             "that one under another name or version"
         )
-    elif subject.release.visibility == "public" and registry.read(entry)[0].visibility == "private":
+    elif subject.release.visibility == "public" and registry.read_manifest(entry)[0].visibility == "private":
         yield f"{role}: {target} is private, but this release is public; make {target} public, or add --private"
 
 
@@ -207,7 +207,7 @@ def _check_readable(subject: Subject) -> Iterator[str]:
     """Others can load the release: nip-run does not refuse any of its files."""
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
-            for problem in read(subject.folder / path, path).problems:
+            for problem in read_yaml(subject.folder / path, path).problems:
                 yield f"{problem}; nip-run refuses such a file from others"
         elif path.endswith(".jinja"):
             yield from _check_template(subject.folder / path, path)

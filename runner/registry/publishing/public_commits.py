@@ -11,7 +11,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.manifest import FileSource
 from runner.registry.bundles.run_facts import unpinned_reasons
-from runner.registry.components.lookup import finder_of
+from runner.registry.components.lookup import make_finder_for
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.provenance import file_pins
@@ -39,9 +39,9 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
             f"--pin: run {folder.run_id} cannot be pinned, because it has no copy of its original spec "
             f"({error.strerror}); publish it as not pinned with --force"
         ) from error
-    spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
+    spec = load_spec(path, overrides, Results.of(folder).path_of, make_finder_for(path))
     sources = sources_of(spec)
-    trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
+    trainers = {f"trainer of {group}": part for group, part in _pin_trainers(spec).items()}
     problems = [
         *_find_changes(spec, folder, written),
         *unpinned_reasons({**sources, **file_pins.find_sources(trainers)}),
@@ -53,7 +53,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     return sources
 
 
-def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
+def _trainer_files(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
     """Yield the current files of each `command` trainer, with its model group."""
     training = spec.experiment.training
     for group, trainer in ({} if training is None else training.trainers).items():
@@ -61,10 +61,10 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
             yield group, collect_files(group, trainer, spec.trainer_files.get(group))
 
 
-def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
+def _pin_trainers(spec: Spec) -> dict[str, PinnedFiles]:
     """Return the files of each trainer, except installed trainers, which are pinned by their release."""
     own_files = [
-        (group, files) for group, files in _trainers(spec) if group not in spec.trainer_files and files.contents
+        (group, files) for group, files in _trainer_files(spec) if group not in spec.trainer_files and files.contents
     ]
     here = Path.cwd()
     return {group: PinnedFiles(here, tuple(here / path for path in files.contents)) for group, files in own_files}
@@ -91,8 +91,8 @@ def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]
     if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
         yield "dataset: the file is not the one that was played"
     stored = read_index(folder.path / "inputs" / TRAINERS)
-    for group, files in _trainers(spec):
-        used = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
-        now = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in files.contents.items()}
-        for path in sorted({path for path, _ in used.items() ^ now.items()}):
+    for group, files in _trainer_files(spec):
+        played = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
+        current = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in files.contents.items()}
+        for path in sorted({path for path, _ in played.items() ^ current.items()}):
             yield f"trainer of {group}: {path} is not the file that the run used"

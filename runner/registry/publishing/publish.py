@@ -16,7 +16,7 @@ from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.base.text import counted
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import ReleaseLink
-from runner.documents.releases.reference import Kind, parse
+from runner.documents.releases.reference import Kind, parse_reference
 from runner.models.retirements import shutdown_notes
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.draft import Draft
@@ -26,7 +26,7 @@ from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.text_search import PrivateText
 from runner.registry.transports.interface import AddResult
-from runner.registry.transports.registry import Published, Registry
+from runner.registry.transports.registry import PublishResult, Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +52,12 @@ class ReadyRelease:
     def passed(self) -> bool:
         return self.bundle is not None and all(outcome.passed for outcome in self.outcomes)
 
-    def to_json(self, where: str | None) -> dict[str, Any]:
-        """Return what would be sent to the registry at `where`, and the results of the checks."""
+    def to_json(self, address: str | None) -> dict[str, Any]:
+        """Return what would be sent to the registry at `address`, and the results of the checks."""
         release = self.draft.release if self.bundle is None else self.bundle.release
         return {
             "reference": str(release.reference),
-            "where": where,
+            "where": address,
             "sha256": None if self.bundle is None else self.bundle.sha256,
             "passed": self.passed,
             "checks": [
@@ -100,7 +100,8 @@ def prepare_releases(
             for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
                 marked = _with_hashes(_with_notes(draft), prepared)
                 folder = write_fetched_folder(marked.release, marked.all_contents, work / f"laid_out_{number}")
-                prepared.append(_check(Subject(raw, marked, folder, registry, batch, options.names, options.force)))
+                subject = Subject(raw, marked, folder, registry, batch, options.names, options.force)
+                prepared.append(_check_release(subject))
         yield prepared
 
 
@@ -114,7 +115,7 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
     if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
         return link
     try:
-        entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
+        entry = registry.find(parse_reference(link.release, kind if link.release.count("/") == 1 else None))
     except (NotFoundError, UsageError):
         return link  # the check `references` then reports that the release is missing
     return replace(link, release=str(entry.reference), sha256=entry.sha256)
@@ -137,7 +138,7 @@ def _with_hashes(draft: Draft, prepared: Sequence[ReadyRelease]) -> Draft:
     return replace(draft, release=replace(draft.release, links=links))
 
 
-def _check(subject: Subject) -> ReadyRelease:
+def _check_release(subject: Subject) -> ReadyRelease:
     outcomes = run_checks(subject)
     try:
         return ReadyRelease(subject.draft, outcomes, subject.bundle)
@@ -175,7 +176,7 @@ def _describe_cause(check: str, failures: Sequence[tuple[str, str]], *, name_rel
     return f"{reference}{more}: {check}: {message}"
 
 
-def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], AddResult]:
+def send_releases(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[PublishResult], AddResult]:
     """Send all releases.
 
     Raises:
@@ -186,9 +187,9 @@ def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Pub
     bundles = [release.bundle for release in releases if release.bundle is not None]
     if problems or len(bundles) < len(releases):
         raise ReleaseError(f"nothing was published: {counted(len(problems), 'problem')} to fix").with_notes(problems)
-    return registry.publish(bundles, _message(bundles))
+    return registry.publish(bundles, _commit_message(bundles))
 
 
-def _message(bundles: Sequence[Bundle]) -> str:
+def _commit_message(bundles: Sequence[Bundle]) -> str:
     first = str(bundles[-1].release.reference)
     return f"Publish {first}" + (f" and {len(bundles) - 1} more" if len(bundles) > 1 else "")

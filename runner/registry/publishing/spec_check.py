@@ -13,17 +13,17 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.registry.redaction.yaml_redaction import values_in
 from runner.spec.loader import load_specs
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
 from runner.training.plan import plan_of
 
-SPEC = "spec.yaml"
 _READERS_ADDRESS = "http://127.0.0.1:1/v1"
 """Replaces the address that a user of the release would set. Nothing is sent to it."""
 
 
 def find_spec_problems(folder: Path) -> Iterator[str]:
     """Yield the reasons why others could not load the spec in a folder. Nothing is played."""
-    files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
-    if folder / SPEC not in files:
+    files = [path for path in (folder / SAVED_SPEC, folder / DATA / SAVED_SPEC) if path.is_file()]
+    if folder / SAVED_SPEC not in files:
         return
     values = {
         key: value
@@ -35,7 +35,7 @@ def find_spec_problems(folder: Path) -> Iterator[str]:
     removed = [key for key, value in values.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
     overrides = [f"{key}={_READERS_ADDRESS}" for key in removed if not key.startswith("sweep.")]
     try:
-        for spec in load_specs(folder / SPEC, overrides):
+        for spec in load_specs(folder / SAVED_SPEC, overrides):
             plan_of(spec)
     except NipRunError as error:
         for problem in error.problems if isinstance(error, SpecError) else (error,):

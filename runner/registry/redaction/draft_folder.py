@@ -14,13 +14,13 @@ from runner.base.storage.safe_files import create, hard_link, link_to, make_fold
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import Release
-from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
 
 ROLLOUTS = f"{DATA}/{ROLLOUTS_FILE}"
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
-_LARGE = 1 << 20
+_MIN_LINKED_BYTES = 1 << 20
 
 
 def write_draft_folder(contents: Mapping[str, Content], target: Path) -> Path:
@@ -66,7 +66,7 @@ def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[
 def _hard_link(content: Path, target: Path) -> bool:
     """Hard-link a file if it is large and the file system allows it; return whether it was linked."""
     status = content.lstat()
-    return stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE and hard_link(content, target)
+    return stat.S_ISREG(status.st_mode) and status.st_size >= _MIN_LINKED_BYTES and hard_link(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:

@@ -119,9 +119,9 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
         links=tuple(replace(link, identity=rules.redact_value(link.identity)) for link in release.links),
         facts=rules.redact_value(release.facts),
     )
-    if draft.derived:
+    if draft.rebuilders:
         folder = write_draft_folder({**draft.withheld, **contents}, work_folder / "published")
-        contents |= {path: rebuild(release, folder) for path, rebuild in draft.derived.items()}
+        contents |= {path: rebuild(release, folder) for path, rebuild in draft.rebuilders.items()}
     counts = rules.summary() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
 

@@ -13,7 +13,7 @@ from runner.registry.redaction.draft_redaction import FREE_TEXT, build_rules
 from runner.registry.redaction.location_patterns import is_public_host
 from runner.registry.redaction.machine_names import MachineNames, path_pattern
 from runner.registry.redaction.rules import list_addresses
-from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
+from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, find_secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
 from runner.spec.trainer_files import FOLDER as TRAINERS
 
@@ -38,7 +38,7 @@ def find_private_text(
     published: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
     yield from group_by_cause(search(published, finders))
     # Of the files with free text, only those of trainers can have settings with secret values.
-    yield from secret_settings(
+    yield from find_secret_settings(
         {path: text for path, text in published.items() if not path.startswith(FREE_TEXT) or f"{TRAINERS}/" in path}
     )
 

@@ -21,7 +21,7 @@ from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_lo
 from runner.training.weights import is_path, public_model_name
 
 MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an answer", "comment"
-"""Names of rules, in addition to "address" and "path". The fact `cleaned` of a release counts replacements by rule."""
+"""Names of rules, in addition to "address" and "path". The fact `cleaned` has the number of replacements."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")

@@ -29,10 +29,10 @@ class _SecretForm:
 
 _BEFORE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
 """Matches the start of a word, also directly after an escape in JSON, such as `\\n`, which ends in a letter."""
-_MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
+_DIGIT = rb"(?=[A-Za-z_-]{0,80}[0-9])"
 """Matches if a digit follows within 80 characters. This excludes names of several words, which have no digits."""
 
-_VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
+_VALUE = rb"(?:" + _DIGIT + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
 """Matches the secret part of a header: at least 8 characters with a digit, or at least 20 without one."""
 
 
@@ -45,7 +45,7 @@ def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, bounded: 
 FORMS: tuple[_SecretForm, ...] = (
     _form(
         "a key of OpenAI or in its form", ("sk-",),
-        rb"sk-(?:(?:proj|svcacct|admin|ant|or)-[A-Za-z0-9_-]{0,8})?" + _MIXED + rb"[A-Za-z0-9_-]{0,24}[A-Za-z0-9]{20}",
+        rb"sk-(?:(?:proj|svcacct|admin|ant|or)-[A-Za-z0-9_-]{0,8})?" + _DIGIT + rb"[A-Za-z0-9_-]{0,24}[A-Za-z0-9]{20}",
     ),
     _form("a token of Hugging Face", ("hf_",), rb"hf_[A-Za-z0-9]{30,}"),
     _form("a token of GitHub", ("gh",), rb"gh[pousr]_[A-Za-z0-9]{30,}"),
@@ -120,7 +120,7 @@ def is_secret_setting(key: str, text: str) -> bool:
     return names_secret and _PLACEHOLDERS.fullmatch(text.strip()) is None
 
 
-def secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
+def find_secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
     """Yield a message for each setting in specs, overrides and trainer files whose key names a secret."""
     for path, content in contents.items():
         is_trainer_file = f"{FOLDER}/" in path and not path.endswith(INDEX)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from runner.base.text import counted
 from runner.documents.releases.bundle import Content, open_content
 
-BLOCK = 1 << 20
-OVERLAP = 1 << 14
+BLOCK_BYTES = 1 << 20
+OVERLAP_BYTES = 1 << 14
 """Number of bytes at the end of a block that are searched again with the next block, to find text in both."""
 
 MAX_PLACES = 5
@@ -76,9 +76,9 @@ class PrivateText(str):
 def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
     """Return one message for each cause, in the order of first occurrence."""
     by_cause: dict[Cause, list[Occurrences]] = {}
-    for in_file in occurrences:
-        by_cause.setdefault(in_file.cause, []).append(in_file)
-    return [PrivateText.from_occurrences(in_files) for in_files in by_cause.values()]
+    for occurrence in occurrences:
+        by_cause.setdefault(occurrence.cause, []).append(occurrence)
+    return [PrivateText.from_occurrences(same_cause) for same_cause in by_cause.values()]
 
 
 def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Occurrences]:
@@ -104,11 +104,11 @@ def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int,
     """Yield the offset and the line of each match in a file."""
     start, line, overlap = 0, 1, b""
     with open_content(content) as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_BYTES):
             window = overlap + block
             for finder in finders:
                 for offset, cause in finder(window):
                     yield start + offset, line + window.count(b"\n", 0, offset), cause
-            overlap = window[-OVERLAP:]
+            overlap = window[-OVERLAP_BYTES:]
             start += len(window) - len(overlap)
             line += window.count(b"\n", 0, len(window) - len(overlap))

@@ -31,7 +31,7 @@ class FolderTransport:
         self._root = local_path(folder)
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         return f"file:{self._root}"
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
@@ -61,7 +61,7 @@ class FolderTransport:
         try:
             return open_below(self._root, _split_path(path))
         except FileNotFoundError as error:
-            raise NotFoundError(f"{self.where} has no file {path}") from error
+            raise NotFoundError(f"{self.address} has no file {path}") from error
         except OSError as error:
             raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
 
@@ -97,7 +97,7 @@ class FolderTransport:
                     fsync_dir(new_folder)
                 parent = _make_folder_below(self._root, folder.rpartition("/")[0], mode)
                 if os.path.lexists(target):
-                    raise TakenError(f"{self.where} has {folder} already")
+                    raise TakenError(f"{self.address} has {folder} already")
                 incoming.rename(target)  # this fails if another publisher has created the target
                 is_renamed = True
                 fsync_dir(parent)
@@ -106,7 +106,7 @@ class FolderTransport:
                     remove_folder(incoming)
         except OSError as error:
             if not is_renamed and os.path.lexists(target):
-                raise TakenError(f"{self.where} has {folder} already") from error
+                raise TakenError(f"{self.address} has {folder} already") from error
             raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
 
     def close(self) -> None:

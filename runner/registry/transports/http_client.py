@@ -13,8 +13,8 @@ import httpx2
 
 from runner.base.errors import ReleaseError
 from runner.base.text import in_one_line, shortened
+from runner.registry.transports.time_budget import TimeBudget, limit_time
 from runner.registry.transports.timeouts import BUSY, Timeouts, requested_wait
-from runner.registry.transports.transfer_rate import TransferRate, limit_rate
 
 _FILE = "nip_run_file"
 """The key that marks requests for files. A file may have any size, because the caller limits what it reads."""
@@ -44,8 +44,8 @@ class HttpClient(httpx2.Client):
         )  # fmt: skip
         self.timeouts = timeouts
         self._base = httpx2.URL(base)
-        self._rate = TransferRate(timeouts, TransferError)
-        limit_rate(self, self._rate)
+        self._time_budget = TimeBudget(timeouts, TransferError)
+        limit_time(self, self._time_budget)
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request, several times if the server is busy or the connection breaks, and return the last response.
@@ -62,7 +62,7 @@ class HttpClient(httpx2.Client):
                 response = super().send(request, **options)
             except (httpx2.RequestError, httpx2.InvalidURL) as error:
                 if is_last or not isinstance(error, httpx2.TransportError):
-                    raise ConnectionFailed(self.explain(request, error)) from error
+                    raise ConnectionFailed(self.explain_failure(request, error)) from error
             else:
                 requested_seconds = requested_wait(response.headers)
                 if response.status_code not in BUSY or is_last or requested_seconds > self.timeouts.longest_wait:
@@ -73,7 +73,7 @@ class HttpClient(httpx2.Client):
 
     def pause(self, attempt: int, min_seconds: float = 0.0) -> None:
         """Wait before the next attempt, twice as long after each attempt, and at least `min_seconds`."""
-        self._rate.sleep(max(self.timeouts.wait * 2**attempt, min_seconds))
+        self._time_budget.sleep(max(self.timeouts.wait * 2**attempt, min_seconds))
 
     def open_file(
         self, url: str, name: str, check: Callable[[httpx2.Response], object], headers: Mapping[str, str] | None = None
@@ -93,7 +93,7 @@ class HttpClient(httpx2.Client):
         request = self.build_request("GET", url, headers=headers, extensions={_FILE: True})
         return self.send(request, stream=True)
 
-    def explain(self, request: httpx2.Request, error: Exception) -> str:
+    def explain_failure(self, request: httpx2.Request, error: Exception) -> str:
         """Return the error message for a request that got no response."""
         host, reason = request.url.netloc.decode("ascii", "replace"), in_one_line(str(error)[:200])
         if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
@@ -213,7 +213,7 @@ class _RemoteFile(io.RawIOBase):
                 self._response.close()
                 self._failures += 1
                 if self._failures >= self._client.timeouts.tries:
-                    raise ConnectionFailed(self._client.explain(self._response.request, error)) from error
+                    raise ConnectionFailed(self._client.explain_failure(self._response.request, error)) from error
                 self._client.pause(self._failures - 1)
                 self._request()
 

@@ -115,14 +115,14 @@ class HubSession:
     _open_sessions = 0
     _lock = threading.Lock()
 
-    def __init__(self, where: str, repository: str, timeouts: Timeouts) -> None:
-        self._where, self._repository, self._timeouts = where, repository, timeouts
+    def __init__(self, address: str, repository: str, timeouts: Timeouts) -> None:
+        self._address, self._repository, self._timeouts = address, repository, timeouts
         self._hub = _import_library()
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
         if not (self._endpoint.startswith("https://") or _LOOPBACK.fullmatch(self._endpoint)):
             raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}. Set it to an address that begins with https://")
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-            raise ReleaseError(f"{where} cannot be reached because HF_HUB_OFFLINE is set. Unset it.")
+            raise ReleaseError(f"{address} cannot be reached because HF_HUB_OFFLINE is set. Unset it.")
         token = self._hub.get_token()
         self.has_token = token is not None
         if token is not None:
@@ -156,7 +156,7 @@ class HubSession:
                 token=self.api.token, library_name="nip-run", library_version=__version__
             )
             check = self._hub.utils.hf_raise_for_status
-            return self._client.open_file(url, f"{self._where}: {path}", check, headers)
+            return self._client.open_file(url, f"{self._address}: {path}", check, headers)
 
     def commit(
         self, files: Sequence[tuple[str, io.BufferedIOBase]], message: str, parent: str, **options: Any
@@ -214,7 +214,7 @@ class HubSession:
             raise ReleaseError(self._message(action, reason)) from error
 
     def _message(self, action: str, reason: str) -> str:
-        return f"{self._where}: cannot {action}: {current_redactor().redact_text(' '.join(reason.split()))}"
+        return f"{self._address}: cannot {action}: {current_redactor().redact_text(' '.join(reason.split()))}"
 
     def _explain_status(self, action: str, error: Any) -> ReleaseError:
         """Return an error for users, with the meaning of the HTTP status in `error` and what to do."""
@@ -281,13 +281,13 @@ class HubTransport:
         self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
         self._is_commit = _COMMIT.fullmatch(self._revision) is not None
         self._pull_request, self._max_files = pull_request, max_files
-        self._hub = HubSession(self.where, self._repository, timeouts or HUB_TIMEOUTS)
+        self._hub = HubSession(self.address, self._repository, timeouts or HUB_TIMEOUTS)
         self._commit: str | None = None
         self._checksums: dict[str, bytes] = {}
         """The contents of checksum files, by path."""
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         is_other_branch = self._revision != DEFAULT_BRANCH and not self._is_commit
         return f"hf:{self._repository}" + (f"@{self._revision}" if is_other_branch else "")
 
@@ -300,8 +300,8 @@ class HubTransport:
             files.append(file)
             if len(files) > self._max_files:
                 raise ReleaseError(
-                    f"{self.where} has more than {self._max_files:,} files, too many for a registry. Ask its owner to "
-                    "split it."
+                    f"{self.address} has more than {self._max_files:,} files, too many for a registry. Ask its owner "
+                    "to split it."
                 )
         if not folder:
             self._read_checksums(files)
@@ -343,7 +343,7 @@ class HubTransport:
             return io.BytesIO(self._checksums[path])
         commit = self._current_commit()
         if commit is None or not _is_inside(path):
-            raise NotFoundError(f"{self.where} has no file {path}")
+            raise NotFoundError(f"{self.address} has no file {path}")
         return self._hub.open_file(path, commit)
 
     def _current_commit(self) -> str | None:
@@ -362,7 +362,7 @@ class HubTransport:
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
         if self._is_commit:
             raise UsageError(
-                f"hf:{self._repository}@{self._revision} is a commit, which never changes. Publish to {self.where}."
+                f"hf:{self._repository}@{self._revision} is a commit, which never changes. Publish to {self.address}."
             )
         private = any(_is_private(content) for files in folders.values() for path, content in files if path == MANIFEST)
         summary = message.splitlines()[0][:200] if message.strip() else "Publish"
@@ -370,7 +370,7 @@ class HubTransport:
             head = self._newest_for_publishing(private=private)
             for folder in folders:
                 if any(True for _ in self._list(folder)):
-                    raise TakenError(f"{self.where} has {folder} already")
+                    raise TakenError(f"{self.address} has {folder} already")
             with self._hub.map_errors("publish"), ExitStack() as stack:
                 contents = [(f"{folder}/{path}", _open(content, stack)) for folder in folders
                             for path, content in folders[folder]]  # fmt: skip
@@ -379,7 +379,7 @@ class HubTransport:
                     return self._check_added(info, [path for path, _ in contents])
             time.sleep(random.uniform(0.05, 0.2) * min(attempt + 1, 10))
         raise ReleaseError(
-            f"cannot publish to {self.where}: other publishers changed the repository during each of {ATTEMPTS} "
+            f"cannot publish to {self.address}: other publishers changed the repository during each of {ATTEMPTS} "
             "attempts; run the same command again later"
         )
 
@@ -395,7 +395,7 @@ class HubTransport:
             head, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:
             raise ReleaseError(
-                f"{self.where} is public, and this release is private. Publish the release to a private repository, "
+                f"{self.address} is public, and this release is private. Publish the release to a private repository, "
                 "or without --private."
             )
         self._set_commit(head)
@@ -411,7 +411,7 @@ class HubTransport:
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
             raise ReleaseError(
-                f"{self.where}: the Hub returned {commit[:60]!r} instead of a commit. If the repository's page does "
+                f"{self.address}: the Hub returned {commit[:60]!r} instead of a commit. If the repository's page does "
                 "not show the release, run the same command again."
             )
         if self._pull_request:
@@ -422,8 +422,8 @@ class HubTransport:
         stored = {file.path for folder in folders for file in self._list(folder)}
         if missing := [path for path in paths if path not in stored]:
             raise ReleaseError(
-                f"{self.where}: the new commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. Remove "
-                "the release's folder from the repository, then run the same command again."
+                f"{self.address}: the new commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. "
+                "Remove the release's folder from the repository, then run the same command again."
             )
         return AddResult(commit)
 

@@ -42,7 +42,7 @@ class AddResult:
 
 @dataclass(frozen=True)
 class IndexedRelease:
-    """A release in the index that a server sends."""
+    """A release in a server's list of releases."""
 
     folder: str
     """KIND/OWNER/NAME/VERSION."""
@@ -62,7 +62,7 @@ class Transport(Protocol):
     """
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         """The registry's address for messages, locks and links, without secrets and without a commit."""
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
@@ -101,15 +101,15 @@ class BulkTransport(Protocol):
     The hashes in its answers are checked in the same way as checksum files.
     """
 
-    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
+    def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
         """Yield all releases whose path KIND/OWNER/NAME/VERSION/ starts with `prefix`, in any order.
 
         Raises:
             ReleaseError: the registry cannot be read.
         """
 
-    def expect(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, the first one first, to fetch the small files together.
+    def announce_files(self, paths: Sequence[str]) -> None:
+        """Announce files that will be opened soon, in this order, so that small files can be fetched together.
 
         Files that do not exist are allowed.
         """

@@ -1,6 +1,6 @@
 """List the releases of a registry with their hashes, for the class `Registry`.
 
-A listing reads only file names, checksum files and the reasons of yanked (withdrawn) releases, or a server's index.
+A listing reads only file names, checksum files and the reasons of yanked (withdrawn) releases, or a server's list.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import IO
 from runner.base.errors import ReleaseError
 from runner.documents.releases.manifest import CHECKSUM, read_checksum
 from runner.documents.releases.reference import Kind, Reference
-from runner.documents.releases.versions import Key, version_order
+from runner.documents.releases.versions import VersionKey, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 
@@ -26,7 +26,7 @@ class ReleaseEntry:
 
     reference: Reference
     sha256: str
-    """The hash of the manifest according to the release's checksum file. `Registry.read` checks the manifest."""
+    """The hash of the manifest according to the checksum file. `Registry.read_manifest` checks the manifest."""
     yanked: str | None = None
     """The reason why the release was yanked; None if it was not yanked."""
     signed: bool = False
@@ -34,7 +34,7 @@ class ReleaseEntry:
     """The level of verification that the registry states for a run, without proof; empty if it states none."""
     unreadable: str | None = None
     """The error message if the release could not be listed, for example because its checksum file is damaged. With such
-    a message, `sha256` is empty, and `Registry.read` raises an error with this message."""
+    a message, `sha256` is empty, and `Registry.read_manifest` raises an error with this message."""
 
 
 class Listing:
@@ -45,7 +45,7 @@ class Listing:
         self._listed: dict[str, dict[Reference, ReleaseEntry]] = {}
         """The cache: the releases below each path that was listed; the empty path stands for the complete registry."""
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache, so that the next request lists the releases again."""
         self._listed.clear()
 
@@ -60,16 +60,16 @@ class Listing:
     def _releases_below(self, prefix: str) -> list[ReleaseEntry]:
         listed = self._listed.get("", self._listed.get(prefix))
         if listed is None:
-            listed = self._listed[prefix] = self._read(prefix)
+            listed = self._listed[prefix] = self._list_entries(prefix)
         entries = [entry for entry in listed.values() if entry.reference.folder.startswith(prefix)]
         return sorted(entries, key=lambda entry: _sort_key(entry.reference))
 
-    def _read(self, prefix: str) -> dict[Reference, ReleaseEntry]:
+    def _list_entries(self, prefix: str) -> dict[Reference, ReleaseEntry]:
         """List the releases whose paths start with a prefix, and return them by reference."""
         if isinstance(self._transport, BulkTransport):
             return {
                 reference: self._indexed_entry(reference, item)
-                for item in self._transport.index(prefix)
+                for item in self._transport.list_releases(prefix)
                 if (reference := Reference.of_folder(item.folder)) is not None
             }
         references: list[Reference] = []
@@ -84,11 +84,11 @@ class Listing:
         return {reference: self._entry(reference, yanked_or_signed) for reference in references}
 
     def _indexed_entry(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:
-        """Return the entry of a release in a server's index."""
+        """Return the entry of a release in a server's list."""
         try:
             yanked = None if item.yanked is None else parse_yanked_file(item.yanked)
         except ReleaseError as error:
-            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
+            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.address}: {error}")
         return ReleaseEntry(reference, item.sha256, yanked, item.signed, item.tier)
 
     def _entry(self, reference: Reference, yanked_or_signed: set[tuple[str, str]]) -> ReleaseEntry:
@@ -99,7 +99,7 @@ class Listing:
             if (folder, YANKED) in yanked_or_signed:
                 yanked = parse_yanked_file(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
         except ReleaseError as error:
-            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
+            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.address}: {error}")
         return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE_FOLDER) in yanked_or_signed)
 
     def _read_small(self, path: str, max_bytes: int) -> bytes:
@@ -122,5 +122,5 @@ def read_small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
     return data
 
 
-def _sort_key(reference: Reference) -> tuple[str, str, str, Key]:
+def _sort_key(reference: Reference) -> tuple[str, str, str, VersionKey]:
     return reference.kind, reference.owner, reference.name, version_order(reference.version or "")

@@ -20,19 +20,19 @@ ADDRESS_FORMS = (
 )
 
 
-def default_where() -> str:
+def default_address() -> str:
     """Return the address in `NIP_RUN_REGISTRY`.
 
     Raises:
         UsageError: it is not set.
     """
-    where = os.environ.get(VARIABLE, "")
-    if not where:
+    address = os.environ.get(VARIABLE, "")
+    if not address:
         raise UsageError(f"no registry is given; name {ADDRESS_FORMS}; or set {VARIABLE}")
-    return where
+    return address
 
 
-def connect(where: str | None = None, *, pull_request: bool = False) -> Registry:
+def connect(address: str | None = None, *, pull_request: bool = False) -> Registry:
     """Open the registry at an address, by default the one in `NIP_RUN_REGISTRY`. The caller closes the registry.
 
     With `pull_request`, releases are published to a new branch or a pull request, not to the branch that others read.
@@ -41,29 +41,30 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
         UsageError: the address is not valid.
         ReleaseError: the registry cannot be read.
     """
-    return Registry(_open_transport(where or default_where(), pull_request=pull_request))
+    return Registry(_open_transport(address or default_address(), pull_request=pull_request))
 
 
-def connect_to_read(where: str | None = None) -> Registry:
+def connect_to_read(address: str | None = None) -> Registry:
     """Open a registry only to read, and check that a folder is a registry.
 
     Raises:
         UsageError, ReleaseError: as `connect` and `check_registry`.
     """
-    registry = connect(where)
-    if registry.where.startswith("file:"):
-        check_registry(Path(registry.where.removeprefix("file:")))
+    registry = connect(address)
+    if registry.address.startswith("file:"):
+        check_registry(Path(registry.address.removeprefix("file:")))
     return registry
 
 
-def _open_transport(where: str, *, pull_request: bool) -> Transport:
-    if "\0" in where or in_one_line(where) != where:
+def _open_transport(address: str, *, pull_request: bool) -> Transport:
+    if "\0" in address or in_one_line(address) != address:
         raise UsageError(
-            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters; remove them"
+            f"not the address of a registry: {in_one_line(shortened(address, 200))!r} has control characters; remove "
+            "them"
         )
-    scheme, colon, rest = where.partition(":")
+    scheme, colon, rest = address.partition(":")
     if not colon or "/" in scheme:  # a path without a scheme
-        scheme, rest = "file", where
+        scheme, rest = "file", address
     if scheme == "git":
         from runner.registry.transports.git.transport import GitTransport
 
@@ -77,19 +78,19 @@ def _open_transport(where: str, *, pull_request: bool) -> Transport:
 
         if pull_request:
             raise UsageError("a server has no pull requests; omit --pull-request")
-        return HttpTransport(where)
+        return HttpTransport(address)
     if pull_request:
         raise UsageError("a folder has no pull requests; omit --pull-request")
     if scheme != "file":
-        raise UsageError(f"not the address of a registry: {_without_secret(where)!r}; name {ADDRESS_FORMS}")
+        raise UsageError(f"not the address of a registry: {_without_secret(address)!r}; name {ADDRESS_FORMS}")
     names_host = rest.startswith("//") and not rest.startswith("///")  # file://HOST/DIR
-    if rest != where and (names_host or not rest):
-        raise UsageError(f"not the address of a registry: {where!r} names no folder; write file:DIR")
+    if rest != address and (names_host or not rest):
+        raise UsageError(f"not the address of a registry: {address!r} names no folder; write file:DIR")
     from runner.registry.transports.folder import FolderTransport
 
     return FolderTransport(rest)
 
 
-def _without_secret(where: str) -> str:
+def _without_secret(address: str) -> str:
     """Return an address for messages, without a user or token before an @."""
-    return re.sub(r"//[^/@]*@", "//...@", shortened(where, 200))
+    return re.sub(r"//[^/@]*@", "//...@", shortened(address, 200))

@@ -17,7 +17,7 @@ from typing import IO, Self
 from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.text import did_you_mean, in_one_line, shortened
 from runner.documents.releases.bundle import Bundle, checked_copy, unpack
-from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
+from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
@@ -25,37 +25,37 @@ from runner.registry.transports.interface import AddResult, BulkTransport, Trans
 from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, read_small_file
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 
-__all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
+__all__ = ("PublishResult", "Registry", "ReleaseEntry", "version_order")
 
-MAX_SIGNATURES = 16
+MAX_SIGNATURE_FILES = 16
 MAX_UNEXPECTED_FILES = 20
 """Maximum number of files that `find_problems` reports because they do not belong to the release."""
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishResult:
     """The result of publishing one release."""
 
     reference: Reference
     sha256: str
-    was_there: bool
+    already_existed: bool
     """Whether the registry already had the same release: from an earlier publish, even if that was interrupted, or from
     another publisher at the same time.
 
-    It is false for both of two publishers who push the same git commit (same content, same second)."""
+    If two publishers push the same git commit (same content, same second), it is false for both."""
 
 
 class Registry:
     """The releases at one address. The list of releases is read once, when it is first needed."""
 
-    def __init__(self, transport: Transport, limits: Limits = USUAL) -> None:
+    def __init__(self, transport: Transport, limits: Limits = DEFAULT_LIMITS) -> None:
         self._transport = transport
         self.limits = limits
         self._listing = Listing(transport)
 
     @property
-    def where(self) -> str:
-        return self._transport.where
+    def address(self) -> str:
+        return self._transport.address
 
     def __enter__(self) -> Self:
         return self
@@ -102,20 +102,20 @@ class Registry:
             if versions and not matches:
                 newest = versions[-1]
                 raise NotFoundError(
-                    f"all versions of {reference} in {self.where} were yanked; the newest, {newest.reference}, "
+                    f"all versions of {reference} in {self.address} were yanked; the newest, {newest.reference}, "
                     f"because: {newest.yanked}. To use the newest anyway, name its version"
                 )
         if matches:
             return matches[-1]
         raise NotFoundError(
-            f"{self.where} has no {shortened(str(reference), 200)}{self._suggest(reference)}; list its releases: "
-            f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
+            f"{self.address} has no {shortened(str(reference), 200)}{self._suggest(reference)}; list its releases: "
+            f"{shlex.join(['nip-run', 'search', '--from', self.address])}"
         )
 
     def _has_own_name(self, entry: ReleaseEntry) -> bool:
         """Return whether a release can be read, and is listed under the name that is in its manifest."""
         try:
-            self.read(entry)
+            self.read_manifest(entry)
         except (ReleaseError, NewerFormatError):
             return False
         return True
@@ -126,17 +126,15 @@ class Registry:
         try:
             yield
         except (ReleaseError, NewerFormatError) as error:
-            raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
+            raise type(error)(f"{entry.reference} in {self.address}: {error}") from error
 
     def _suggest(self, reference: Reference | Digest) -> str:
         """Return a hint with the nearest name."""
-        names = [
-            str(entry.reference if "@" in str(reference) else entry.reference.at("")).rstrip("@")
-            for entry in self.entries()
-        ]
+        has_version = "@" in str(reference)
+        names = [str(entry.reference if has_version else entry.reference.unversioned) for entry in self.entries()]
         return did_you_mean(str(reference), names) if names else "; nothing is published there"
 
-    def read(self, entry: ReleaseEntry) -> tuple[Release, bytes]:
+    def read_manifest(self, entry: ReleaseEntry) -> tuple[Release, bytes]:
         """Read the manifest of a release, and return it with its bytes.
 
         Raises:
@@ -152,17 +150,17 @@ class Registry:
             release = Release.from_bytes(data, self.limits)
         if release.reference != entry.reference:
             raise ReleaseError(
-                f"{entry.reference} in {self.where} is damaged: its {MANIFEST} is that of {release.reference}"
+                f"{entry.reference} in {self.address} is damaged: its {MANIFEST} is that of {release.reference}"
             )
         return release, data
 
-    def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that the caller will read soon, the first one first. The transport can fetch them together.
+    def announce_files(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
+        """Announce files that the caller will read soon, in this order, so that the transport can fetch them together.
 
-        Other methods still read each file; only fewer requests are sent.
+        The caller still reads each file with the other methods; this call only saves requests.
         """
         if isinstance(self._transport, BulkTransport):
-            self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in files])
+            self._transport.announce_files([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
         """Open a file of a release to read. The caller checks its hash, for example with `checked_copy`.
@@ -177,7 +175,7 @@ class Registry:
                 f"{path} is missing; the release is incomplete. If this registry is a copy, copy it again"
             ) from error
 
-    def content(self, entry: ReleaseEntry, release: Release, path: str, max_bytes: int) -> bytes:
+    def read_file(self, entry: ReleaseEntry, release: Release, path: str, max_bytes: int) -> bytes:
         """Read and check a small file of a release.
 
         Raises:
@@ -194,17 +192,17 @@ class Registry:
             checked_copy(source, file, pieces.append)
         return b"".join(pieces)
 
-    def unpack(self, entry: ReleaseEntry, target: Path, *, also: Mapping[str, bytes] | None = None) -> Release:
+    def unpack(self, entry: ReleaseEntry, target: Path, *, extra_files: Mapping[str, bytes] | None = None) -> Release:
         """Check a release and write it into a folder; see `runner.documents.releases.bundle.unpack`."""
-        release, manifest = self.read(entry)
+        release, manifest = self.read_manifest(entry)
         with self._name_release(entry):
-            unpack(release, manifest, lambda path: self.open(entry, path), target, also=also)
+            unpack(release, manifest, lambda path: self.open(entry, path), target, extra_files=extra_files)
         return release
 
     def find_problems(self, entry: ReleaseEntry) -> Iterator[str]:
         """Yield a message for each damaged file of a release, and for each other file in its folder."""
         try:
-            release, _ = self.read(entry)
+            release, _ = self.read_manifest(entry)
         except (ReleaseError, NewerFormatError) as error:
             yield str(error)
             return
@@ -213,12 +211,13 @@ class Registry:
                 with self.open(entry, file.path) as source:
                     checked_copy(source, file, lambda _: None)
             except ReleaseError as error:
-                yield f"{entry.reference} in {self.where}: {error}"
+                yield f"{entry.reference} in {self.address}: {error}"
         unexpected = list(islice(self._unexpected_files(entry, release), MAX_UNEXPECTED_FILES + 1))
         for path in unexpected[:MAX_UNEXPECTED_FILES]:
-            yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is not a file of the release"
+            shown_path = in_one_line(shortened(path, 300))
+            yield f"{entry.reference} in {self.address}: {shown_path} is not a file of the release"
         if len(unexpected) > MAX_UNEXPECTED_FILES:
-            yield f"{entry.reference} in {self.where}: more files, which are not listed, are not files of the release"
+            yield f"{entry.reference} in {self.address}: more files, which are not listed, are not files of the release"
 
     def _unexpected_files(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
         """Yield the files in a release's folder that do not belong to it."""
@@ -229,7 +228,7 @@ class Registry:
             if path not in expected and path.partition("/")[0] != SIGNATURE_FOLDER:
                 yield path
 
-    def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
+    def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[PublishResult], AddResult]:
         """Add releases one after the other. Releases that the registry already has with the same content do not change.
 
         Raises:
@@ -246,7 +245,7 @@ class Registry:
         while True:
             existing = self._existing(by_reference)
             for reference, bundle in by_reference.items():
-                _check_taken(bundle, existing.get(reference), self.where)
+                _check_taken(bundle, existing.get(reference), self.address)
             files = {name.folder: list(bundle.files()) for name, bundle in by_reference.items() if name not in existing}
             try:
                 result = self._transport.add(files, message) if files else AddResult()
@@ -259,16 +258,16 @@ class Registry:
                         f"{error}, but that folder is not a complete release: a copy is in progress or was "
                         "interrupted; copy it again, or remove the folder"
                     ) from error
-        self._listing.forget()
+        self._listing.clear()
         added_folders.update(files)
         return [
-            Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in added_folders)
+            PublishResult(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in added_folders)
             for bundle in bundles
         ], result
 
     def _existing(self, references: Collection[Reference]) -> dict[Reference, ReleaseEntry]:
         """List the registry again, and return the releases that have one of these references."""
-        self._listing.forget()
+        self._listing.clear()
         entries = (entry for reference in references for entry in self._listing.versions(reference))
         return {entry.reference: entry for entry in entries if entry.reference in references}
 
@@ -288,7 +287,7 @@ class Registry:
             raise TakenError(f"{reference} is yanked already: {entry.yanked}")
         folder = f"{entry.reference.folder}/{YANKED}"
         added = self._transport.add({folder: [(YANKED_FILE, file)]}, f"Yank {entry.reference}: {reason}")
-        self._listing.forget()
+        self._listing.clear()
         return added
 
     def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> AddResult:
@@ -300,21 +299,21 @@ class Registry:
         added = self._transport.add(
             {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": list(files)}, f"Sign {entry.reference}"
         )
-        self._listing.forget()
+        self._listing.clear()
         return added
 
-    def signature(self, entry: ReleaseEntry, max_bytes: int = 1 << 20) -> dict[str, bytes]:
+    def read_signature(self, entry: ReleaseEntry, max_bytes: int = 1 << 20) -> dict[str, bytes]:
         """Return the files of a release's signature, by name; empty if the release is not signed.
 
         Raises:
             ReleaseError: there are too many files, or one is larger than `max_bytes` bytes.
         """
         prefix = f"{entry.reference.folder}/{SIGNATURE_FOLDER}/"
-        paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURES + 1)]
-        if len(paths) > MAX_SIGNATURES:
+        paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURE_FILES + 1)]
+        if len(paths) > MAX_SIGNATURE_FILES:
             raise ReleaseError(
-                f"{entry.reference} in {self.where}: its signature has more than {MAX_SIGNATURES} files; tell its "
-                "publisher"
+                f"{entry.reference} in {self.address}: its signature has more than {MAX_SIGNATURE_FILES} files; tell "
+                "its publisher"
             )
         files = {}
         for path in paths:
@@ -323,7 +322,7 @@ class Registry:
         return files
 
 
-def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> None:
+def _check_taken(bundle: Bundle, published: ReleaseEntry | None, address: str) -> None:
     """Check that a published release with the same name and version has the same bytes."""
     if published is None:
         return
@@ -331,7 +330,7 @@ def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> 
         raise ReleaseError(published.unreadable)
     if published.sha256 != bundle.sha256:
         raise TakenError(
-            f"{bundle.release.reference} is published in {where} with other content (sha256:{published.sha256[:12]}), "
-            f"and a version never changes; publish yours (sha256:{bundle.sha256[:12]}) as another version with --as "
-            "OWNER/NAME@VERSION"
+            f"{bundle.release.reference} is published in {address} with other content "
+            f"(sha256:{published.sha256[:12]}), and a version never changes; publish yours "
+            f"(sha256:{bundle.sha256[:12]}) as another version with --as OWNER/NAME@VERSION"
         )

@@ -14,9 +14,11 @@ class Timeouts:
     """Limits for one server, in seconds and bytes."""
 
     connect: float = 10.0
+    """Maximum time to connect."""
     read: float = 60.0
     """Maximum time until the next bytes of an answer."""
     tries: int = 6
+    """Maximum number of attempts to send a request."""
     wait: float = 0.5
     """Time before the second attempt. It doubles with each attempt."""
     longest_wait: float = 30.0
@@ -24,7 +26,7 @@ class Timeouts:
     stall: float = 150.0
     """Maximum time without progress of an upload. It is long because a server may notice a broken connection only after
     a minute, and refuses a second upload of the file until then."""
-    check_again: float = 0.1
+    first_check_wait: float = 0.1
     """Time from the end of an upload until the first request for the result of the server's check. Before each further
     request, the client waits longer."""
     check_seconds: float = 3600.0

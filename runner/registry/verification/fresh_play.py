@@ -47,7 +47,7 @@ class FreshPlay:
     """`reproduced`, `drifted` or `undecided`."""
 
     @property
-    def compared(self) -> SystemComparison:
+    def pair(self) -> SystemComparison:
         """The comparison of the new run with the published one."""
         return self.comparison.pairs[0]
 
@@ -65,17 +65,17 @@ def fresh_plan(fetched: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
     return plan_of(load_spec(run.spec, list(overrides)))
 
 
-def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
-    """Check that overrides do not change the games.
+def _check_overrides(overrides: Sequence[str], allowed_keys: Sequence[str]) -> None:
+    """Check that overrides do not change the games: each key must match one of the patterns in `allowed_keys`.
 
     Raises:
         UsageError: an override changes the games; the message names its key.
     """
     keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
-    refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in mutable)]
+    refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in allowed_keys)]
     if refused:
-        hint = did_you_mean(refused[0], [pattern.replace("*", "GROUP") for pattern in mutable])
-        allowed = comma_join(pattern for pattern in mutable if pattern != SWEEP)
+        hint = did_you_mean(refused[0], [pattern.replace("*", "GROUP") for pattern in allowed_keys])
+        allowed = comma_join(pattern for pattern in allowed_keys if pattern != SWEEP)
         raise UsageError(
             f"--set {comma_join(refused)} would change the games, so the result could not be compared{hint}. You can "
             f"set: {allowed}"
@@ -152,22 +152,22 @@ def describe_outcome(
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
     difference_text = format_difference(pair.difference, measure, difference)
     low, high = pair.ci_low, pair.ci_high
-    ends = [format_difference(end, measure, difference, unit=False) for end in (low, high) if end is not None]
-    if ends:
-        difference_text += f" [{', '.join(ends)}]"
+    limits = [format_difference(end, measure, difference, unit=False) for end in (low, high) if end is not None]
+    if limits:
+        difference_text += f" [{', '.join(limits)}]"
     if pair.p is None:
         return "undecided", f"undecided: {pair.verdict}"
     if pair.p <= ALPHA:
         flips = len(pair.flips)
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
         return "drifted", f"drifted by {difference_text}, {flipped}"
-    limit = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
-    limit_text = format_difference(limit, measure, difference)
+    max_difference = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
+    margin_text = format_difference(max_difference, measure, difference)
     if pair.detectable is None or low is None or high is None:
         reason = "too few datapoints to detect a difference"
         return "undecided", f"undecided: {difference_text}; {reason}"
-    if max(-low, high) > limit:
+    if max(-low, high) > max_difference:
         upper = f"{'+' if high > 0 else ''}{format_difference(high, measure, difference)}"
-        interval = f"the difference is between {ends[0]} and {upper}"
-        return "undecided", f"undecided: {interval}; the result is reproduced if the difference is within {limit_text}"
-    return "reproduced", f"reproduced within {limit_text}: {difference_text}"
+        interval = f"the difference is between {limits[0]} and {upper}"
+        return "undecided", f"undecided: {interval}; the result is reproduced if the difference is within {margin_text}"
+    return "reproduced", f"reproduced within {margin_text}: {difference_text}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.base.storage.strict_json import is_same
-from runner.registry.lineage.links import list_public_groups
+from runner.registry.lineage.links import collect_public_group_facts
 from runner.results.folder import RunFolder
 from runner.spec.model_sources import ModelSource
 
@@ -33,7 +33,8 @@ def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[
         yield f"{run} is of kind training, but its spec has no trainer"
     elif facts.get("kind") != kind:
         yield f"{run} is of kind {kind}, but its release says {facts.get('kind')!r}"
-    if not is_same(_checkable_facts(facts.get("trained")), _checkable_facts(list_public_groups(folder, source))):
+    groups = collect_public_group_facts(folder, source)
+    if not is_same(_checkable_facts(facts.get("trained")), _checkable_facts(groups)):
         yield f"{run}: the models in its release's facts are not those in its {folder.spec.name} and its stage log"
 
 

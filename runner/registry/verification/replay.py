@@ -47,11 +47,11 @@ class ReplayResult:
     fetched: FetchedRelease
     run_id: str
     """The id of the replay in the results folder."""
-    different: tuple[str, ...]
+    errors: tuple[str, ...]
     """Descriptions of published results that do not follow from the journal."""
-    otherwise: tuple[str, ...] = ()
-    """Descriptions of differences because another version of nip-run computed the results."""
-    by_earlier: bool = False
+    version_notes: tuple[str, ...] = ()
+    """Descriptions of results that may differ only because another version of nip-run computed them."""
+    is_from_0_1: bool = False
     """Whether nip-run 0.1 played the run."""
 
     @property
@@ -60,14 +60,15 @@ class ReplayResult:
         return str(self.fetched.release.facts.get("version"))
 
     @property
-    def versions(self) -> str:
+    def versions_text(self) -> str:
         """A text with the version that recomputed the run and the version that recorded it."""
         assert self.fetched.run is not None
         return describe_versions(self.fetched.run.manifest())
 
     @property
-    def same_version(self) -> bool:
-        return self.recorded_version == __version__ and not self.by_earlier
+    def is_same_version(self) -> bool:
+        """Whether this version of nip-run played the run."""
+        return self.recorded_version == __version__ and not self.is_from_0_1
 
 
 def replay_run(fetched: FetchedRelease, results: Results, on_progress: OnProgress | None = None) -> ReplayResult:
@@ -80,26 +81,26 @@ def replay_run(fetched: FetchedRelease, results: Results, on_progress: OnProgres
     """
     run = check_reproducible(fetched)
     plan = played_plan(run)
-    with closing(Reconstructor(run, plan)) as journal:
-        check_claims(run, plan, len(journal))
+    with closing(Reconstructor(run, plan)) as reconstructor:
+        check_claims(run, plan, len(reconstructor))
     source = ReplayOf(run.path)
     name = results.name_for(add_suffix(run.run_id, "-reproduced"), again=True)
     selection = RunSelection(run_id=name, replay=source)
     replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, selection)
     options = RunOptions(replay=source, on_progress=on_progress, reproduces=build_link(fetched))
-    is_earlier = is_from_0_1(run.manifest())
+    is_old = is_from_0_1(run.manifest())
     try:
         result = run_plan(replay_plan, results, name, options)
     except RunError as error:  # an answer is missing, or belongs to another request
         if errors := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
-            return ReplayResult(fetched, name, (str(error), *errors), by_earlier=is_earlier)
+            return ReplayResult(fetched, name, (str(error), *errors), is_from_0_1=is_old)
         raise
-    errors, otherwise = _find_differences(run, result)
-    return ReplayResult(fetched, result.run_id, tuple(errors), tuple(otherwise), is_earlier)
+    errors, version_notes = _find_differences(run, result)
+    return ReplayResult(fetched, result.run_id, tuple(errors), tuple(version_notes), is_old)
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
-    """Return the differences between a run and its replay: first errors, then those because of another version."""
+    """Return the differences between a run and its replay: `errors` and `version_notes`, see `ReplayResult`."""
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
@@ -111,12 +112,12 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
             for name, published, recomputed in compare_counts(manifest, counts)
         ),
     ]
-    return errors, list(limit_differences(metrics.other_version, "numbers"))
+    return errors, list(limit_differences(metrics.version_notes, "numbers"))
 
 
-def _find_row_differences(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
+def _find_row_differences(run: RunFolder, result: FinishedRun, allow_missing: bool) -> Iterator[str]:
     try:
-        yield from find_published_differences(run, result.folder, other_version=other_version)
+        yield from find_published_differences(run, result.folder, allow_missing=allow_missing)
     except RunError as error:  # the published rows are damaged or missing
         yield str(error)
 
@@ -126,10 +127,10 @@ def replay_json(result: ReplayResult) -> Mapping[str, Any]:
     return {
         "release": str(result.fetched.release.reference),
         "run_id": result.run_id,
-        "follows": not result.different,
-        "different": list(result.different),
-        "otherwise": list(result.otherwise),
+        "follows": not result.errors,
+        "different": list(result.errors),
+        "otherwise": list(result.version_notes),
         "version": result.recorded_version,
         "nip_run": __version__,
-        "same_version": result.same_version,
+        "same_version": result.is_same_version,
     }

@@ -9,7 +9,7 @@ from runner.base.errors import ReleaseError, UsageError
 from runner.base.text import comma_join
 from runner.documents.fetched_files import fetched_registry
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
-from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_fetched, open_fetched
+from runner.registry.fetched_release import PUBLISHED, FetchedRelease, fetch_release, is_fetched, open_fetched
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_changed_files
 from runner.results.folder import RunFolder
@@ -25,7 +25,7 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
 
     Raises:
         ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.
-        NotFoundError, UsageError: as `get`.
+        NotFoundError, UsageError: as `fetch_release`.
     """
     reference = entry.reference
     folder = results.path / PUBLISHED / reference.owner / reference.name / str(reference.version)
@@ -34,14 +34,14 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
             fetched = open_fetched(folder)
             if fetched.sha256 != entry.sha256:
                 raise ReleaseError(f"{folder} has another release with the name {reference}")
-            _check_data(fetched)
+            _check_data_files(fetched)
             return fetched
         if folder.is_dir() and any(folder.iterdir()):
             raise ReleaseError(f"{folder} was not written by `nip-run get`")
     except ReleaseError as error:
         remove_command = f"rm -r {shlex.quote(str(folder))}"
         raise ReleaseError(f"{error}\nremove the folder and repeat the command: {remove_command}") from error
-    return get(registry, reference, folder)
+    return fetch_release(registry, reference, folder)
 
 
 def check_intact(fetched: FetchedRelease) -> None:
@@ -51,20 +51,20 @@ def check_intact(fetched: FetchedRelease) -> None:
         ReleaseError: files were changed; the message names them and says how to fetch the release again.
     """
     try:
-        _check_data(fetched)
+        _check_data_files(fetched)
     except ReleaseError as error:
-        raise ReleaseError(f"{error}\n{_fetch_again(fetched)}") from error
+        raise ReleaseError(f"{error}\n{_refetch_command(fetched)}") from error
 
 
-def _check_data(fetched: FetchedRelease) -> None:
+def _check_data_files(fetched: FetchedRelease) -> None:
     if changed := find_changed_files(fetched, lambda path: path.startswith(f"{DATA}/")):
         raise ReleaseError("\n".join(changed.values()))
 
 
-def _fetch_again(fetched: FetchedRelease) -> str:
-    """Return the command that fetches a damaged release again."""
-    where = fetched_registry(fetched.folder)
-    option = f" --from {shlex.quote(where)}" if where else ""
+def _refetch_command(fetched: FetchedRelease) -> str:
+    """Return advice with the command that fetches a damaged release again."""
+    address = fetched_registry(fetched.folder)
+    option = f" --from {shlex.quote(address)}" if address else ""
     return f"get the release again into another folder: nip-run get {fetched.release.reference} NEW{option}"
 
 
@@ -96,7 +96,7 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
 
 
 def add_suffix(run_id: str, suffix: str) -> str:
-    """Return a run id with a suffix, shortened if necessary so that a number can still be added."""
+    """Return a run id with a suffix. A long id is shortened, so that a number can still be added."""
     return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 

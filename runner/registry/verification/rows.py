@@ -10,9 +10,9 @@ from typing import Any
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.strict_json import is_same, parse_strict_json
 from runner.base.text import in_one_line, shortened
-from runner.base.token_classes import LATER_CLASSES
-from runner.registry.records import ROLLOUTS_FILE, read_published_rows
-from runner.registry.verification.row_matching import Key, Row, TooFar, match_rows
+from runner.base.token_classes import NEW_TOKEN_CLASSES
+from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
+from runner.registry.verification.row_matching import Key, OrdersTooDifferent, Row, match_rows
 from runner.results.folder import RunFolder
 from runner.results.table_columns import COLUMNS
 
@@ -29,63 +29,64 @@ KEYS: Mapping[str, Sequence[str]] = {
 }
 """The columns that identify a row of each table."""
 
-_LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
+_NEW_COLUMNS = frozenset((*NEW_TOKEN_CLASSES, "service_tier", "usage_estimated"))
 """Columns of `completions` that earlier versions of nip-run did not write."""
 
 _RUN_ID_COLUMN = frozenset(("run_id",))
 
 
-def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """Yield a message for each row of a recorded table that differs from the recomputed row."""
-    published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
-    if published.is_file():
-        rows = partial(_published_rows, published, other_version)
-        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
+def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, allow_missing: bool = False) -> Iterator[str]:
+    """Yield a message for each row of a recorded table that differs from the recomputed row.
+
+    With `allow_missing`, `rollouts.jsonl` may lack columns, because another version of nip-run wrote it.
+    """
+    published_file, no_columns = recorded.path / ROLLOUTS_FILE, frozenset[str]()
+    if published_file.is_file():
+        read_rows = partial(_read_published_rows, published_file, allow_missing)
+        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", read_rows, recomputed, no_columns)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
-            ignored = _missing_later_columns(path) if name == "completions" else none_ignored
+            ignored = _find_missing_columns(path) if name == "completions" else no_columns
             yield from _compare_rows(path.name, name, partial(read_table_rows, recorded, name), recomputed, ignored)
-        elif not published.is_file():
+        elif not published_file.is_file():
             yield f"{path.name} is missing"
 
 
-def find_published_differences(
-    recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
-) -> Iterator[str]:
-    """Yield a message for each published rollout that differs from the rollout in a replay, except in its run id.
+def find_published_differences(recorded: RunFolder, replay: RunFolder, *, allow_missing: bool = False) -> Iterator[str]:
+    """Yield a message for each row of a `rollouts.jsonl` that differs from the row of a replay, except in the run id.
 
-    If another version of nip-run published the run (`other_version`), columns may be missing.
+    `allow_missing` has the same meaning as in `find_row_differences`.
     """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
     yield from _compare_rows(
-        ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _RUN_ID_COLUMN
+        ROLLOUTS_FILE, "rollouts", partial(_read_published_rows, path, allow_missing), replay, _RUN_ID_COLUMN
     )
 
 
 def _compare_rows(
-    file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
+    file: str, table: str, read_recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
     """Yield a message for each recorded row that is wrong. Rows are matched by their keys, not by position."""
     key = partial(_row_key, KEYS[table])
-    in_order = True
+    is_in_order = True
     try:
-        for match in match_rows(recorded(), read_table_rows(recomputed, table), key):
+        for match in match_rows(read_recorded(), read_table_rows(recomputed, table), key):
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
-            if match.moved and in_order:
-                in_order = False
+            if match.is_out_of_order and is_in_order:
+                is_in_order = False
                 yield f"{position}: the rows are in another order; this row is the first that is out of place"
             if match.recorded is None:
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
                 yield f"{position}: the row is recorded twice, or no game in the journal has it"
-            elif columns := _describe_differing_columns(match.recorded, match.recomputed, ignored):
-                yield f"{position}: {columns}"
-    except TooFar as error:
-        yield f"{file}: the rows after row {error.read:,} were not compared, because their order is too different"
+            elif differences := _describe_differing_columns(match.recorded, match.recomputed, ignored):
+                yield f"{position}: {differences}"
+    except OrdersTooDifferent as error:
+        yield f"{file}: the rows after row {error.row_count:,} were not compared, because their order is too different"
 
 
 def _row_key(columns: Sequence[str], row: Row) -> Key:
@@ -104,10 +105,10 @@ def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
     )
 
 
-def _missing_later_columns(path: Path) -> frozenset[str]:
-    """Return the columns that a table lacks because an earlier version of nip-run wrote it."""
+def _find_missing_columns(path: Path) -> frozenset[str]:
+    """Return the columns in `_NEW_COLUMNS` that a table lacks, because an earlier version of nip-run wrote it."""
     present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
-    return _LATER_COLUMNS - present
+    return _NEW_COLUMNS - present
 
 
 def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
@@ -135,13 +136,13 @@ def _format_value(row: Row, name: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
-def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
-    """Yield the rows of a `rollouts.jsonl`. If another version of nip-run wrote the file, missing columns are None."""
-    missing: Row | None = None
+def _read_published_rows(path: Path, allow_missing: bool) -> Iterator[Row]:
+    """Yield the rows of a `rollouts.jsonl`. With `allow_missing`, columns that are not in the first row are None."""
+    null_columns: Row | None = None
     for row in read_published_rows(path):
-        if missing is None:
-            missing = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
-        yield {**missing, **row}
+        if null_columns is None:
+            null_columns = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if allow_missing else {}
+        yield {**null_columns, **row}
 
 
 def read_table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
@@ -151,9 +152,9 @@ def read_table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
         RunError: the table cannot be read.
     """
     columns = COLUMNS[name]
-    missing = ", ".join(f'NULL::{column_type} AS "{column}"' for column, column_type in columns.items())
+    null_columns = ", ".join(f'NULL::{column_type} AS "{column}"' for column, column_type in columns.items())
     selected = ", ".join(f'"{column}"' for column in columns)
-    sql = f"SELECT {selected} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
+    sql = f"SELECT {selected} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {null_columns} WHERE false)"
     for values in read_tables(sql, {"rows": folder.table(name)}, {}):
         yield {
             column: _parse_json(value) if column_type == "JSON" else value

@@ -27,7 +27,7 @@ from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
-from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, open_fetched
+from runner.registry.fetched_release import PARAMETERS, PIN, FetchedRelease, check_lock, fetch_release, open_fetched
 from runner.registry.lineage.listed_facts import find_wrong_facts
 from runner.registry.metric_differences import (
     compare_counts,
@@ -37,9 +37,9 @@ from runner.registry.metric_differences import (
     is_from_other_version,
 )
 from runner.registry.recomputed_run import recompute_run
-from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.release_errors import describe_error
+from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.signing import check_release_signature
-from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
 from runner.registry.verification.rows import find_row_differences
@@ -54,12 +54,13 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
 from runner.training.stage_log import read_stages
 
-DERIVED = frozenset((SUMS, *(f"{name}.parquet" for name in COLUMNS)))
-"""Files that `get` computes and writes next to the files of a release."""
+DERIVED_FILES = frozenset((SUMS, *(f"{name}.parquet" for name in COLUMNS)))
+"""Files that `nip-run get` computes and writes next to the files of a release."""
 
-EDITABLE = frozenset((PARAMETERS, SPEC))
+EDITABLE_FILES = frozenset((PARAMETERS, SAVED_SPEC))
 """Files of a fetched run that users may edit to play it with other settings."""
 
 
@@ -75,13 +76,13 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
     except ReleaseError as error:
         problems.append(str(error))
     if not problems:
-        problems += find_wrong_facts(entry, registry.read(entry)[0])
+        problems += find_wrong_facts(entry, registry.read_manifest(entry)[0])
     yield from dict.fromkeys(problems)
     if entry.reference.kind != Kind.RUN or problems:
         return
     with TemporaryDirectory(prefix=".nip-run-") as temporary:
         try:
-            fetched = get(registry, entry.reference, Path(temporary) / "got", tables=False)
+            fetched = fetch_release(registry, entry.reference, Path(temporary) / "got", tables=False)
         except ReleaseError as error:
             yield str(error)
             return
@@ -106,17 +107,17 @@ def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
 def _without_folder(temporary: str, line: str) -> str:
     """Return a message without the path of the temporary folder, which no longer exists when the user reads it."""
     message = line.replace(f"{Path(temporary).resolve() / 'got'}/", "").replace(f"{temporary}/got/", "")
-    return type(line)(message)  # a `CheckNote` stays one
+    return type(line)(message)  # a `CheckNote` stays a `CheckNote`
 
 
 def find_folder_problems(folder: Path) -> Iterator[str]:
-    """Yield the problems of a folder that `get` wrote: each changed file, and problems in the records of a run."""
+    """Yield the problems of a fetched folder: each changed file, and problems in the records of a run."""
     try:
         fetched = open_fetched(folder)
     except ReleaseError as error:
         yield str(error)
         return
-    ignored = EDITABLE if fetched.release.kind == Kind.RUN else frozenset[str]()
+    ignored = EDITABLE_FILES if fetched.release.kind == Kind.RUN else frozenset[str]()
     problems = [
         *find_changed_files(fetched, lambda path: path not in ignored).values(),
         *_find_added_files(fetched),
@@ -134,7 +135,7 @@ def find_edited_files(folder: Path) -> list[str]:
         UsageError, ReleaseError: as `open_fetched`.
     """
     fetched = open_fetched(folder)
-    return sorted(find_changed_files(fetched, EDITABLE.__contains__)) if fetched.release.kind == Kind.RUN else []
+    return sorted(find_changed_files(fetched, EDITABLE_FILES.__contains__)) if fetched.release.kind == Kind.RUN else []
 
 
 def _find_lock_problems(fetched: FetchedRelease) -> Iterator[str]:
@@ -160,7 +161,7 @@ def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], boo
 
 def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
     """Yield a message for each file that was added to `data/`. In other folders, users may add files."""
-    expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED_FILES}
     expected |= {ROWS} if PIN in expected else set()
     for parent, _, names in os.walk(fetched.folder / DATA):
         for name in names:
@@ -228,8 +229,8 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # All versions that record `answers_from` also write the hashes of a finished run's files. A fetched release lacks
-    # this file, and only the run of a fetched release has `folder.name`.
+    # All versions that record `answers_from` also write a file with the hashes of a finished run's files. Fetched
+    # releases do not have this file; only their runs have a `folder.name`.
     must_have_sums = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if must_have_sums and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
@@ -308,9 +309,9 @@ def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str
     with recompute_run(folder) as recomputed_run:
         differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
         yield from limit_differences(differences.errors, "numbers")
-        if differences.other_version:
+        if differences.version_notes:
             yield from map(
-                VersionNote, (describe_versions(manifest), *limit_differences(differences.other_version, "numbers"))
+                VersionNote, (describe_versions(manifest), *limit_differences(differences.version_notes, "numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         if manifest.prices is None and manifest.cost_usd is not None:
@@ -320,5 +321,5 @@ def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str
             for name, recorded, value in compare_counts(manifest, {name: recomputed_run.counts[name] for name in names})
         )
         yield from limit_differences(
-            find_row_differences(folder, recomputed_run.folder, other_version=is_from_other_version(manifest)), "rows"
+            find_row_differences(folder, recomputed_run.folder, allow_missing=is_from_other_version(manifest)), "rows"
         )

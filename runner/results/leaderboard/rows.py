@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.duckdb_connections import duckdb_pattern
 from runner.base.storage.safe_files import read_bounded
-from runner.base.token_classes import LATER_CLASSES
+from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.documents.plain_values import MAX_DEPTH
 from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
@@ -133,7 +133,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         "replay_until_round": until_round,
         "fixed_verdicts": explain_fixed_verdicts(_lookup(spec, "protocol", "force_guess"), verifiers_of(manifest)),
         "journal": manifest.journal,
-        **{name: getattr(manifest, name) for name in LATER_CLASSES},
+        **{name: getattr(manifest, name) for name in NEW_TOKEN_CLASSES},
         "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
         "dataset_source_sha256": manifest.dataset_source_sha256,

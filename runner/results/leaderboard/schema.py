@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.base.token_classes import LATER_CLASSES
+from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.results.leaderboard.unranked import Unranked
 
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
@@ -18,7 +18,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
-    **dict.fromkeys(LATER_CLASSES, "BIGINT"), "earlier_task": "VARCHAR",
+    **dict.fromkeys(NEW_TOKEN_CLASSES, "BIGINT"), "earlier_task": "VARCHAR",
 }  # fmt: skip
 """The columns of `runs` added after 0.1.0, in their order in the table."""
 

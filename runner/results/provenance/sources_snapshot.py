@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from runner.base.storage.atomic_files import atomic_write
-from runner.documents.merged_data import FileRead
+from runner.documents.merged_data import ReadFile
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.paths import MAX_SEGMENT, path_problem
 from runner.results.folder import RunFolder
@@ -116,7 +116,7 @@ def written_files(written: SpecSources) -> dict[str, bytes]:
     return {**contents, OVERRIDES: lines.encode(), INDEX: orjson.dumps(index, option=orjson.OPT_INDENT_2)}
 
 
-def _describe_bases(file: FileRead, names: Mapping[Path, str]) -> list[dict[str, str]]:
+def _describe_bases(file: ReadFile, names: Mapping[Path, str]) -> list[dict[str, str]]:
     """Return the files that a file extends: the name in the spec, and the name of the saved or built-in file."""
     return [
         {"name": base, **({"file": names[resolved]} if (resolved := path.resolve()) in names else _builtin(path))}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runner.base.errors import CallError, TooManyUnusable
-from runner.base.token_classes import LATER_CLASSES
+from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.models.costs import CallCosts
 from runner.models.interface import Completion, Request
 from runner.models.usage_totals import UsageTotals
@@ -293,7 +293,7 @@ class Accounting:
             "transport_failed": self.transport_failed,
             "answers_from": dict(sorted(self._copied_answers.items())),
         }
-        for name in LATER_CLASSES:
+        for name in NEW_TOKEN_CLASSES:
             if count := getattr(self._written_totals, name):
                 counts[name] = count  # type: ignore[literal-required]
         return counts

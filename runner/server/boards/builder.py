@@ -32,7 +32,7 @@ from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
-from runner.registry.lineage.sessions import LineageSession
+from runner.registry.lineage.nodes import LineageNode
 from runner.registry.transports.listing import ReleaseEntry
 from runner.results.leaderboard.model import LeaderboardRow
 from runner.server.boards.board_file import write_board_file
@@ -222,15 +222,15 @@ def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterat
 def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
     """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    # The accuracy of a release without a session is not read, because the types of its facts have not been checked.
-    session = board_input.loaded.sessions.get(entry.sha256)
+    # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
+    node = board_input.loaded.nodes.get(entry.sha256)
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": board_input.registry.listed[reference].created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
         "licence": release.licence, "what": listed["kind"], "benchmark": listed["benchmark"],
         "protocol": listed["protocol"], "models": listed["models"], "pinned": release.facts.get("pinned"),
-        **{name: None if session is None else session.facts.get(name) for name in ("run_id", "accuracy")},
+        **{name: None if node is None else node.facts.get(name) for name in ("run_id", "accuracy")},
     }  # fmt: skip
 
 
@@ -244,21 +244,21 @@ def _find_links(board_input: BoardInput) -> Iterator[tuple[str, str, str, str | 
 
 def _write_families(index: sqlite3.Connection, board_input: BoardInput) -> None:
     """Write a training history for each family: a set of runs and models that are connected by training."""
-    public = [session for session in board_input.loaded.sessions.values() if not session.private]
+    public = [node for node in board_input.loaded.nodes.values() if not node.private]
     for number, family in enumerate(_families(public)):
         history = [row.to_json() for row in build_full_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _to_json(history)))
-        index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
+        index.executemany("INSERT INTO families VALUES(?,?)", [(node.key, number) for node in family])
 
 
-def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Yield the families of two or more sessions (runs, and models that runs trained), found with a union-find.
+def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
+    """Yield the families of two or more nodes (runs, and models that runs trained), found with a union-find.
 
-    Two sessions are in one family if one trained a model that the other uses, if one is the parent run of the other, or
-    if both are sessions of the same training run.
+    Two nodes are in one family if one trained a model that the other uses, if one is the parent run of the other, or
+    if both belong to the same training run.
     """
-    lineage = Lineage(sessions)
-    parent_key: dict[str, str] = {}  # the forest of the union-find: the key of each session to a key in the same family
+    lineage = Lineage(nodes)
+    parent_key: dict[str, str] = {}  # the forest of the union-find: the key of each node to a key in the same family
 
     def root(key: str) -> str:
         while parent_key.setdefault(key, key) != key:
@@ -267,20 +267,20 @@ def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSessio
         return key
 
     by_run: dict[tuple[str, str | None], str] = {}
-    for session in sessions:
-        first = by_run.setdefault((session.run_id, session.owner), session.key)
-        if session.trains:
-            parent_key[root(session.key)] = root(first)
-        origins = [lineage.origin_of(session, group) for group in session.groups if group.lineage]
+    for node in nodes:
+        first = by_run.setdefault((node.run_id, node.owner), node.key)
+        if node.trains:
+            parent_key[root(node.key)] = root(first)
+        origins = [lineage.origin_of(node, group) for group in node.groups if group.lineage]
         for maker in (maker for origin in origins if origin is not None for maker in origin.makers):
-            parent_key[root(session.key)] = root(maker.session.key)
-    for session in sessions:
-        if session.parent_run_id and (parent := by_run.get((session.parent_run_id, session.owner))):
-            parent_key[root(session.key)] = root(parent)
-    sets: dict[str, list[LineageSession]] = {}
-    for session in sessions:
-        if session.key in parent_key:
-            sets.setdefault(root(session.key), []).append(session)
+            parent_key[root(node.key)] = root(maker.node.key)
+    for node in nodes:
+        if node.parent_run_id and (parent := by_run.get((node.parent_run_id, node.owner))):
+            parent_key[root(node.key)] = root(parent)
+    sets: dict[str, list[LineageNode]] = {}
+    for node in nodes:
+        if node.key in parent_key:
+            sets.setdefault(root(node.key), []).append(node)
     yield from (family for family in sets.values() if len(family) > 1)
 
 

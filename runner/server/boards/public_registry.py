@@ -17,9 +17,8 @@ from runner.documents.releases.limits import Limits
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import version_order
-from runner.registry.board.cache import DATA, BoardCache, CachedRun
-from runner.registry.lineage.sessions import LineageSession
-from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.board.cache import ROLLOUTS, BoardCache, CachedRun
+from runner.registry.lineage.nodes import LineageNode
 from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
@@ -43,7 +42,7 @@ class PublicRegistry(Registry):
     """The public releases of a server at one revision of its database."""
 
     def __init__(self, database: Database, blobs: BlobStore, address: str, limits: Limits) -> None:
-        super().__init__(ServerTree(database, blobs, where=address), limits)
+        super().__init__(ServerTree(database, blobs, address=address), limits)
         self._database, self._blobs = database, blobs
         self._files: tuple[ReleaseEntry | None, dict[str, str]] = (None, {})
         """The release that `open` read last, and the hashes of its files by path."""
@@ -117,37 +116,37 @@ class MemoryBoardCache(BoardCache):
     _runs: dict[str, CachedRun] = field(default_factory=dict)
     _checked_training: set[str] = field(default_factory=set)
     """Hashes of the training runs that have been checked."""
-    _sessions: dict[tuple[str, str | None], LineageSession] = field(default_factory=dict)
-    """Lineage sessions, by the hash of the release and the reason if it is yanked."""
+    _nodes: dict[tuple[str, str | None], LineageNode] = field(default_factory=dict)
+    """Lineage nodes, by the hash of the release and the reason if it is yanked."""
     _datapoint_hashes: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
     """Lists of datapoints' hashes. Runs on the same datapoints share one list, to save memory."""
 
-    def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
+    def load_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """Return a release's manifest. To save memory, it lacks the files that boards do not need."""
         if entry.sha256 not in self._releases:
-            self._releases[entry.sha256] = self._trim(super().release(registry, entry))
+            self._releases[entry.sha256] = self._trim(super().load_release(registry, entry))
         return self._releases[entry.sha256]
 
     def full_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """Return the complete manifest of a release."""
-        return super().release(registry, entry)
+        return super().load_release(registry, entry)
 
-    def lineage_session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the facts about the training of a run or model, from memory if possible."""
+    def lineage_node(self, entry: ReleaseEntry, release: Release) -> LineageNode:
+        """Return the node of a run or model in the lineage graph, from memory if possible."""
         key = (entry.sha256, entry.yanked)
-        if key not in self._sessions:
-            self._sessions[key] = super().lineage_session(entry, release)
-        return self._sessions[key]
+        if key not in self._nodes:
+            self._nodes[key] = super().lineage_node(entry, release)
+        return self._nodes[key]
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
         """Return the files to prefetch for a run: none if the run is cached."""
         return [] if entry.sha256 in self._runs else super().files_to_read(entry, release)
 
-    def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
+    def load_run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """Return the data of a run that a board needs, cached."""
         del release
         if entry.sha256 not in self._runs:
-            self._runs[entry.sha256] = super().run(registry, entry, self.full_release(registry, entry))
+            self._runs[entry.sha256] = super().load_run(registry, entry, self.full_release(registry, entry))
         return self._runs[entry.sha256]
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
@@ -157,10 +156,10 @@ class MemoryBoardCache(BoardCache):
             super().check_training(registry, entry, self.full_release(registry, entry))
             self._checked_training.add(entry.sha256)
 
-    def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
+    def load_datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """Return the content hashes of a run's datapoints, from files that only the complete manifest lists."""
         del release
-        return super().datapoints(registry, entry, self.full_release(registry, entry))
+        return super().load_datapoints(registry, entry, self.full_release(registry, entry))
 
     def keep_only(self, public: set[str]) -> None:
         """Remove all releases from memory except the public ones, whose hashes are in `public`."""
@@ -168,12 +167,12 @@ class MemoryBoardCache(BoardCache):
             for sha256 in cached.keys() - public:
                 del cached[sha256]
         self._checked_training.intersection_update(public)
-        for key in [key for key in self._sessions if key[0] not in public]:
-            del self._sessions[key]
+        for key in [key for key in self._nodes if key[0] not in public]:
+            del self._nodes[key]
 
     def _trim(self, release: Release) -> Release:
         """Return a release without the files that boards do not need, and with a shared list of datapoints."""
-        needed = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
+        needed = [file for file in release.files if file.path == ROLLOUTS or file.path.startswith(_WEIGHTS)]
         facts = dict(release.facts)
         hashes = facts.get("datapoints_sha256")
         if isinstance(hashes, list):

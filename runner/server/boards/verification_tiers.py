@@ -20,10 +20,9 @@ from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.manifest import Release
 from runner.registry.board.board import LoadedBoard
-from runner.registry.board.cache import DATA, BoardCache
-from runner.registry.lineage.relations import replayed_run, reproduced_by
-from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import describe_error, is_temporary
+from runner.registry.board.cache import ROLLOUTS, BoardCache
+from runner.registry.lineage.relations import find_original_link, replayed_run
+from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.verification.fresh_play import describe_outcome
 from runner.results.comparison.comparison import compare_systems
@@ -86,11 +85,11 @@ class RunTier:
 def assign_tiers(
     database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, RunTier]:
-    """Return the tier of each public run that has a lineage session, by the hash of its release."""
+    """Return the tier of each public run with valid facts, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    # Facts of a release without a session have not been checked, so their types are unknown.
-    entries = [entry for entry in loaded.releases if entry.sha256 in loaded.sessions]
+    # Facts of a release that is not in `loaded.nodes` are not checked, so their types are unknown.
+    entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
     groups = _account_groups(database)
     reproductions = _find_reproductions(registry, cache, loaded, groups)
@@ -115,14 +114,14 @@ def _find_reproductions(
     registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]]
 ) -> dict[str, list[Reproduction]]:
     """Map the hash of each release to its reproductions that are not yanked; `groups` is from `_account_groups`."""
-    originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.sessions}
+    originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.nodes}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
     for entry in loaded.releases:
-        session = loaded.sessions.get(entry.sha256)
-        link = None if session is None else reproduced_by(session)
-        if session is None or link is None or link.sha256 not in originals or entry.yanked is not None:
+        node = loaded.nodes.get(entry.sha256)
+        link = None if node is None else find_original_link(node)
+        if node is None or link is None or link.sha256 not in originals or entry.yanked is not None:
             continue
-        if replayed_run(session) is not None or session.kind != "benchmark":
+        if replayed_run(node) is not None or node.kind != "benchmark":
             continue
         original = originals[link.sha256]
         if _is_related(registry, original, entry, groups):
@@ -178,7 +177,7 @@ def _is_related(
 
 def _is_copy(original: Release, reproduction: Release) -> bool:
     """Return whether two releases have the same rollouts, or the same run id and times."""
-    files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, reproduction)]
+    files = [release.file(ROLLOUTS) for release in (original, reproduction)]
     hashes = {None if file is None else file.sha256 for file in files}
     names = ("run_id", "started_at", "finished_at")
     return len(hashes) == 1 or all(original.facts.get(name) == reproduction.facts.get(name) for name in names)

@@ -18,7 +18,7 @@ from runner.base.storage.atomic_files import atomic_write, fsync_dir, read_json
 from runner.base.storage.safe_files import make_folders, open_to_read, remove_folder
 from runner.documents.releases.reference import Kind
 from runner.registry.board.board import load_board
-from runner.registry.skipped_releases import describe_error, lacks_memory
+from runner.registry.release_errors import describe_error, lacks_memory
 from runner.registry.transports.listing import ReleaseEntry
 from runner.server.boards.builder import BoardInput, write_folder
 from runner.server.boards.paths import BoardPaths
@@ -40,7 +40,7 @@ class BoardWorker:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), open_blob_store(settings)
         self._paths = BoardPaths(settings)
-        self._cache = MemoryBoardCache.at(self._paths.cache)
+        self._cache = MemoryBoardCache.in_folder(self._paths.cache)
         self._harmful: dict[str, str] = {}
         """Reason why each release that makes building a board fail is left out, by the release's hash."""
 
@@ -72,7 +72,7 @@ class BoardWorker:
             if entry.reference.kind in (Kind.RUN, Kind.MODEL):
                 continue
             try:
-                components[entry] = self._cache.release(subset, entry)
+                components[entry] = self._cache.load_release(subset, entry)
             except Exception as error:  # noqa: BLE001 - a bad release must not prevent the board
                 loaded.board.left_out.append((str(entry.reference), describe_error(error)))
         for entry in registry.entries():

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from runner.registry.fetched_release import get
+from runner.registry.fetched_release import fetch_release
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metric_computation import Metrics
@@ -48,7 +48,7 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
     if not labels:
         return {"refused": "the competition was withdrawn"}
     registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
-    folder = get(registry, reference_of(row), work_folder / "got").run
+    folder = fetch_release(registry, reference_of(row), work_folder / "got").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
     parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}

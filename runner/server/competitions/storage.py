@@ -23,7 +23,7 @@ from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.problems import Place
 from runner.base.text import comma_join, counted
-from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
+from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse_reference
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import competition_rows
@@ -84,7 +84,7 @@ def create_competition(
         TakenError: a competition of this name exists.
         UsageError: the request is invalid.
     """
-    reference = parse(request.dataset, Kind.DATASET)
+    reference = parse_reference(request.dataset, Kind.DATASET)
     if not isinstance(reference, Reference) or not reference.version:
         raise UsageError("a competition needs one release of a dataset: write `dataset` as OWNER/NAME@VERSION")
     if problem := identifier_problem(request.name):

@@ -16,9 +16,9 @@ from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, Us
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
-from runner.documents.releases.reference import Kind, Reference, parse
+from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.check_notes import CheckNote
-from runner.registry.skipped_releases import describe_error, lacks_memory
+from runner.registry.release_errors import describe_error, lacks_memory
 from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.listing import read_small_file
 from runner.registry.transports.registry import Registry
@@ -52,7 +52,7 @@ class UploadVerdict:
 class UploadTransport:
     """A `Transport` that reads the files of an upload, and all published files that the publisher may see."""
 
-    where = "the upload"
+    address = "the upload"
 
     def __init__(self, declaration: Declaration, uploads: Uploads, upload: str, published: ServerTree) -> None:
         self._uploads, self._upload, self._published = uploads, upload, published
@@ -140,7 +140,7 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
     Links to unknown releases are allowed: these may be in another registry, or be private releases of other owners.
     """
     for link in release.links:
-        target = None if link.release is None else parse(link.release)
+        target = None if link.release is None else parse_reference(link.release)
         if not isinstance(target, Reference) or target.version is None:
             continue
         try:
@@ -163,7 +163,7 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
 def _addition_problems(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
     """Yield problems with the yank or the signature of a release."""
     try:
-        registry.read(registry.find(folder.reference))
+        registry.read_manifest(registry.find(folder.reference))
     except (NotFoundError, ReleaseError) as error:
         yield str(error)
         return

@@ -22,7 +22,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import SIGNATURE_FOLDER
-from runner.registry.transports.registry import MAX_SIGNATURES
+from runner.registry.transports.registry import MAX_SIGNATURE_FILES
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
 MAX_SIGNATURE_BYTES = 1 << 20
@@ -159,8 +159,8 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
         yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"
     if folder.part == YANKED and names != {YANKED_FILE}:
         yield f"this folder must contain {YANKED_FILE} and nothing else"
-    if folder.part == SIGNATURE_FOLDER and not 1 <= len(files) <= MAX_SIGNATURES:
-        yield f"this folder must contain 1 to {MAX_SIGNATURES} files"
+    if folder.part == SIGNATURE_FOLDER and not 1 <= len(files) <= MAX_SIGNATURE_FILES:
+        yield f"this folder must contain 1 to {MAX_SIGNATURE_FILES} files"
 
 
 def _max_bytes(part: str, path: str, limits: Limits) -> int:

@@ -16,7 +16,7 @@ from tests.support.release_trees import REFERENCE, Tree, snapshot
 
 def got(folder: Path, target: Path) -> None:
     with connect(str(Tree(folder / "registry").write())) as registry:
-        registry.unpack(registry.find(REFERENCE), target, also={".nip-run-fetched": b"{}\n"})
+        registry.unpack(registry.find(REFERENCE), target, extra_files={".nip-run-fetched": b"{}\n"})
 
 
 def _full(target: Path) -> None:

@@ -24,4 +24,4 @@ def registry(folder: Path) -> Registry:
 
 
 def publish(folder: Path, *bundles: Bundle) -> list[bool]:
-    return [one.was_there for one in registry(folder).publish(bundles, "Publish")[0]]
+    return [one.already_existed for one in registry(folder).publish(bundles, "Publish")[0]]

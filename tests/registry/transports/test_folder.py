@@ -60,7 +60,7 @@ def test_of_several_releases_each_is_said_to_be_added_by_whom_it_was(tmp_path: P
     made = [bundle(name=name) for name in "abc"]
     there = Overtaken(tmp_path, bundle(name=quicker))
     published, _ = Registry(there).publish(made, "Publish")
-    assert {one.reference.name: one.was_there for one in published} == {name: name == quicker for name in "abc"}
+    assert {one.reference.name: one.already_existed for one in published} == {name: name == quicker for name in "abc"}
 
 
 def test_a_release_that_nobody_could_get_is_not_made() -> None:
@@ -114,8 +114,8 @@ def test_a_damaged_release_is_listed_and_the_others_are_read(tmp_path: Path, dam
     there = registry(tmp_path)
     other, broken = there.entries()
     assert (other.reference.name, broken.reference.name) == ("other", "tiny")
-    assert there.read(other)[0].reference == other.reference
-    for ask in (lambda: there.read(there.find(REFERENCE)), lambda: there.yank(REFERENCE, "why"),
+    assert there.read_manifest(other)[0].reference == other.reference
+    for ask in (lambda: there.read_manifest(there.find(REFERENCE)), lambda: there.yank(REFERENCE, "why"),
                 lambda: publish(tmp_path, bundle())):  # fmt: skip
         with pytest.raises(ReleaseError, match=r"run/acme/tiny@1 in file:.*release.sha256 is"):
             ask()
@@ -129,7 +129,7 @@ def test_a_copy_of_a_release_under_another_name_does_not_take_its_hash(tmp_path:
     there = registry(tmp_path)
     assert there.find(Digest(bundle().sha256)).reference == REFERENCE
     with pytest.raises(ReleaseError, match=r"its release\.json is that of run/acme/tiny@1"):
-        there.read(there.find(Reference(Kind.RUN, "acme", "zzz", "1")))
+        there.read_manifest(there.find(Reference(Kind.RUN, "acme", "zzz", "1")))
 
 
 def test_the_first_digits_of_two_hashes_are_no_release(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_signature_of_too_many_files_is_refused(tmp_path: Path) -> None:
     there = registry(tmp_path)
     there.add_signature(there.find(REFERENCE), [(f"s{number}", b"x") for number in range(17)])
     with pytest.raises(ReleaseError, match="more than 16 files"):
-        there.signature(there.find(REFERENCE))
+        there.read_signature(there.find(REFERENCE))
 
 
 # Where it is written

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
-from runner.documents.releases.reference import parse
+from runner.documents.releases.reference import parse_reference
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.locations import connect, connect_to_read
 from tests.registry.transports.in_folder import bundle, publish, registry
@@ -50,7 +50,9 @@ def test_a_place_has_one_name_however_it_is_written(
         if scheme == "git:file://" and not text.startswith("/"):
             continue
         with connect(scheme + text) as found:
-            assert found.where.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), text
+            assert found.address.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), (
+                text
+            )
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "on").symlink_to("loop/deeper")
     for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
@@ -110,5 +112,5 @@ def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Pat
     publish(tmp_path, bundle())
     registry(tmp_path).yank(REFERENCE, "it is wrong")
     with pytest.raises(NotFoundError, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):
-        registry(tmp_path).find(parse("run/acme/tiny"))
+        registry(tmp_path).find(parse_reference("run/acme/tiny"))
     assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

@@ -59,9 +59,9 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
             registry.publish([bundle("third")], "three")
     assert len(listed(f"git:{repository}")) == 2
     with connect(f"git:{repository}@{added.revision}") as registry:
-        assert registry.where == f"git:{repository}"  # pinned to nothing
+        assert registry.address == f"git:{repository}"  # pinned to nothing
     with connect(f"git:{repository}@v1") as registry:
-        assert registry.where == f"git:{repository}@v1"
+        assert registry.address == f"git:{repository}@v1"
 
 
 def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_is_read_does_not_change_while_it_is(repository: Path) -> None:
     with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as other:
         assert registry.entries() == []
         other.publish([bundle()], "one")
-        registry._listing.forget()
+        registry._listing.clear()
         assert registry.entries() == []
 
 
@@ -268,7 +268,7 @@ def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others
 
     with git.http(tmp_path / "served", ask) as address, connect(f"git:{address}/registry.git") as registry:
         entries = registry.entries()
-        assert [registry.read(entry)[0].size for entry in entries] == [600_000] * 3
+        assert [registry.read_manifest(entry)[0].size for entry in entries] == [600_000] * 3
         assert fetched() < 100_000
         before = len(asked)
         registry.unpack(entries[0], tmp_path / "got")

@@ -83,7 +83,7 @@ def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
     with git.http(served, asking(seen)) as address, connect(f"git:{address}/registry.git") as registry:
         registry.publish([bundle(contents={"a": os.urandom(300_000)})], "one")
         registry.unpack(registry.entries()[0], tmp_path / "got")
-        assert TOKEN not in registry.where
+        assert TOKEN not in registry.address
     assert any("git" in lines and address in lines for lines in seen)
     assert not [lines for lines in seen if TOKEN in lines]
     assert not (tmp_path / "trace").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
-from runner.documents.releases.reference import parse
+from runner.documents.releases.reference import parse_reference
 from runner.registry.transports.git.process import GitError, GitLimits, GitRepository
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.registry import Registry
@@ -55,7 +55,7 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
 
     def get() -> None:
         with registry_at(str(repository), row) as registry:
-            entry = registry.find(parse("prompts/acme/council@1"))
+            entry = registry.find(parse_reference("prompts/acme/council@1"))
             registry.unpack(entry, tmp_path / "got")
             list(registry.find_problems(entry))
 

@@ -41,7 +41,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
             try:
                 for one in publishers[number]:
                     published, _ = registry.publish([one], f"Publish {one.release.reference}")
-                    became[number] = published[0].was_there
+                    became[number] = published[0].already_existed
             except NipRunError as error:
                 became[number] = error
 

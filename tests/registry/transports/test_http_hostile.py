@@ -119,9 +119,9 @@ def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: 
     with listening((200, {}, answer)) as (where, _):
         session = RegistryApi(where, BRIEF)
         ahead = FilePrefetch(session)
-        ahead.expect(["run/acme/a", "run/acme/b"])
+        ahead.announce_files(["run/acme/a", "run/acme/b"])
         with pytest.raises(ReleaseError, match=r"unexpected answer to the request for files|not requested, or"):
-            ahead.take("run/acme/a")
+            ahead.pop_file("run/acme/a")
         session.close()
 
 
@@ -160,7 +160,7 @@ def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        brief = replace(BRIEF, stall=0.3, check_seconds=0.3, check_again=0.01, longest_wait=0.02)
+        brief = replace(BRIEF, stall=0.3, check_seconds=0.3, first_check_wait=0.01, longest_wait=0.02)
         transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", timeouts=brief)
         with pytest.raises(ReleaseError) as raised:
             transport.add({"run/acme/x/1": [("a", BLOB)]}, "")

@@ -36,10 +36,10 @@ def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_th
         (entry,) = reading.entries()
         release = reading.unpack(entry, tmp_path / "got")
         assert list(reading.find_problems(entry)) == []
-        assert reading.where == f"hf:{PLACE}"
+        assert reading.address == f"hf:{PLACE}"
     assert on_hub.sha256 == in_folder.sha256 == entry.sha256 == made.sha256
     assert len(added.revision or "") == 40
-    assert [one.was_there for one in again] == [True]
+    assert [one.already_existed for one in again] == [True]
     assert nothing.revision is None
     for file in release.files:
         assert (tmp_path / "got" / file.path).read_bytes() == made.contents[file.path]
@@ -60,7 +60,7 @@ def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopbac
         _, added = first.publish([bundle(version="1")], "1")
         assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
         first.publish([bundle(version="2")], "2")
-        later._listing.forget()
+        later._listing.clear()
         assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
     with registry("acme/moving") as now, registry(f"acme/moving@{added.revision}") as then:
         assert [one.reference.version for one in now.entries()] == ["1", "2"]
@@ -81,7 +81,11 @@ def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: 
         one.yank(entry.reference, "It was wrong")
     with registry("acme/fixed") as one:
         (entry,) = one.entries()
-        assert (entry.yanked, entry.signed, one.signature(entry)) == ("It was wrong", True, {"release.json.sig": b"s"})
+        assert (entry.yanked, entry.signed, one.read_signature(entry)) == (
+            "It was wrong",
+            True,
+            {"release.json.sig": b"s"},
+        )
 
 
 @pytest.mark.full
@@ -133,7 +137,7 @@ def test_a_commit_that_came_first_is_looked_at_and_then_the_release_follows_it(h
     hub.change(conflicts=2)
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("after-others")], "Publish")
-    assert not done.was_there
+    assert not done.already_existed
     with registry("acme/open") as one:
         assert done.reference in [entry.reference for entry in one.entries()]
 
@@ -187,7 +191,7 @@ def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: L
     hub.change(**CALM)
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("lost")], "Publish")
-        assert done.was_there
+        assert done.already_existed
 
 
 @pytest.mark.full

@@ -172,7 +172,7 @@ def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
         (entry,) = one.entries()
         hub.change(mode="elsewhere", elsewhere=storage.root)
         with pytest.raises(ReleaseError):
-            one.read(entry)
+            one.read_manifest(entry)
     hub.change(mode="pages_elsewhere", elsewhere=storage.root)
     with registry(published) as one, pytest.raises(ReleaseError):
         one.entries()

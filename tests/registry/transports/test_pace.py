@@ -15,8 +15,8 @@ import pytest
 
 from runner.base.errors import ReleaseError
 from runner.registry.transports.http.transport import MAX_SMALL_PAGES, HttpTransport
+from runner.registry.transports.time_budget import TimeBudget
 from runner.registry.transports.timeouts import Timeouts
-from runner.registry.transports.transfer_rate import TransferRate
 from tests.support.hub import QUICK, registry
 from tests.support.servers.client import Loopback
 
@@ -58,7 +58,7 @@ def dripping(start: bytes, piece: bytes) -> Iterator[str]:
 
 def listed(where: str) -> None:
     with closing_transport(where) as transport:
-        list(transport.index())
+        list(transport.list_releases())
 
 
 def opened(where: str) -> None:
@@ -97,7 +97,7 @@ def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch
             hub.entries()
 
 
-@pytest.mark.parametrize("how", ["index", "list_files"])
+@pytest.mark.parametrize("how", ["list_releases", "list_files"])
 def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
     """Each page is well formed, has one new entry, and names a page that follows."""
     asked = 0
@@ -151,7 +151,7 @@ class Clock:
 
 def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> None:
     clock = Clock()
-    pace = TransferRate(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
+    pace = TimeBudget(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
 
     def step(seconds: float, size: int) -> Callable[[float], int]:
         def take(_: float) -> int:
@@ -162,27 +162,27 @@ def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> 
 
     assert pace.seconds_left == 10.0
     pace.begin_request()
-    pace.wait(step(5.0, 300), None, int)
+    pace.run_step(step(5.0, 300), None, int)
     assert pace.seconds_left == 10.0 + 2.0 + 3.0 - 5.0
     clock.now += 1_000  # what happens between two requests does not count
     given: list[float] = []
-    pace.wait(given.append, 60.0)
-    pace.wait(given.append, 1.0)
+    pace.run_step(given.append, 60.0)
+    pace.run_step(given.append, 1.0)
     assert given == [10.0, 1.0]
-    pace.wait(step(10.0, 0), None, int)
+    pace.run_step(step(10.0, 0), None, int)
     with pytest.raises(RuntimeError, match=r"the server is too slow: 300 bytes in 15 seconds; try again later"):
-        pace.wait(given.append, 1.0)
+        pace.run_step(given.append, 1.0)
 
 
 def test_a_step_that_fails_when_the_time_is_over_is_too_slow_and_an_earlier_failure_is_itself() -> None:
     clock = Clock()
-    pace = TransferRate(Timeouts(answer_seconds=10.0), RuntimeError, clock)
+    pace = TimeBudget(Timeouts(answer_seconds=10.0), RuntimeError, clock)
 
     def fail(_: float) -> None:
         clock.now += 6.0
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        pace.wait(fail, 6.0)
+        pace.run_step(fail, 6.0)
     with pytest.raises(RuntimeError, match="too slow"):
-        pace.wait(fail, 6.0)
+        pace.run_step(fail, 6.0)

@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import NotFoundError, ReleaseError, TakenError
 from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
-from runner.documents.releases.reference import Kind, Reference, parse
+from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.transports.locations import connect
 from tests.support import registries
 from tests.support.registries import ALIKE, PLACES
@@ -44,14 +44,14 @@ def test_a_release_comes_back_byte_by_byte(where: str, tmp_path: Path) -> None:
     with connect(where) as registry:
         assert registry.entries() == []
         published, _ = registry.publish([made], "Publish the council")
-        assert [(one.sha256, one.was_there) for one in published] == [(made.sha256, False)]
+        assert [(one.sha256, one.already_existed) for one in published] == [(made.sha256, False)]
         assert [entry.sha256 for entry in registry.entries()] == [made.sha256]  # seen by who published it
     with connect(where) as registry:  # and by everybody else
-        entry = registry.find(parse("dataset/acme/council@1"))
-        release, manifest = registry.read(entry)
+        entry = registry.find(parse_reference("dataset/acme/council@1"))
+        release, manifest = registry.read_manifest(entry)
         assert (manifest, entry.sha256) == (made.manifest, made.sha256)
-        assert registry.find(parse(f"sha256:{made.sha256[:12]}")) == entry
-        assert registry.content(entry, release, "README.md", 100) == CONTENTS["README.md"]
+        assert registry.find(parse_reference(f"sha256:{made.sha256[:12]}")) == entry
+        assert registry.read_file(entry, release, "README.md", 100) == CONTENTS["README.md"]
         registry.unpack(entry, tmp_path / "got")
         assert list(registry.find_problems(entry)) == []
     got = {path.relative_to(tmp_path / "got").as_posix(): path.read_bytes() for path in _files(tmp_path / "got")}
@@ -66,7 +66,7 @@ def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -
     with connect(where) as registry:
         registry.publish([bundle()], "one")
         published, added = registry.publish([bundle()], "again")
-        assert [one.was_there for one in published] == [True]
+        assert [one.already_existed for one in published] == [True]
         assert added.revision is None
         with pytest.raises(TakenError, match="with other content"):
             registry.publish([bundle("new"), bundle(contents={"verifier.jinja": b"Other.\n"})], "other")
@@ -80,9 +80,9 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
     with connect(where) as registry:
         listed = [str(entry.reference) for entry in registry.entries()]
         assert listed == ["dataset/acme/b@1.2", "dataset/acme/b@1.10", "protocol/acme/a@1"]
-        assert registry.find(parse("dataset/acme/b@latest")).reference.version == "1.10"
+        assert registry.find(parse_reference("dataset/acme/b@latest")).reference.version == "1.10"
         with pytest.raises(NotFoundError, match=r"did you mean 'dataset/acme/b'"):
-            registry.find(parse("dataset/acme/bb"))
+            registry.find(parse_reference("dataset/acme/bb"))
 
 
 @pytest.mark.sample(1)
@@ -95,7 +95,7 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
             registry.yank(second, "again")
     with connect(where) as registry:
         assert [entry.yanked for entry in registry.entries()] == [None, "leaks the label"]
-        assert registry.find(parse("dataset/acme/council")).reference == first
+        assert registry.find(parse_reference("dataset/acme/council")).reference == first
         assert registry.find(second).yanked == "leaks the label"
         assert list(registry.find_problems(registry.find(second))) == []
 
@@ -104,14 +104,14 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
 def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
-        entry = registry.find(parse("dataset/acme/council"))
+        entry = registry.find(parse_reference("dataset/acme/council"))
         assert not entry.signed
-        assert registry.signature(entry) == {}
+        assert registry.read_signature(entry) == {}
         registry.add_signature(entry, [("release.json.sig", b"signed")])
     with connect(where) as registry:
-        entry = registry.find(parse("dataset/acme/council"))
+        entry = registry.find(parse_reference("dataset/acme/council"))
         assert entry.signed
-        assert registry.signature(entry) == {"release.json.sig": b"signed"}
+        assert registry.read_signature(entry) == {"release.json.sig": b"signed"}
         with pytest.raises(TakenError):
             registry.add_signature(entry, [("release.json.sig", b"other")])
 
@@ -122,13 +122,13 @@ def test_what_is_not_there_is_said(where: str) -> None:
         with pytest.raises(NotFoundError, match=r"no (?:such )?file"):
             registry._transport.open("dataset/acme/council/1/nothing.txt")
         with pytest.raises(ReleaseError):
-            registry.open(registry.find(parse("dataset/acme/council")), "verifier.jinja/deeper")
+            registry.open(registry.find(parse_reference("dataset/acme/council")), "verifier.jinja/deeper")
 
 
 @pytest.mark.sample(1)
 def test_the_place_leads_to_itself_again(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
-    with connect(registry.where) as again:
-        assert again.where == registry.where
+    with connect(registry.address) as again:
+        assert again.address == registry.address
         assert len(again.entries()) == 1

@@ -106,13 +106,13 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
     scheme, user, host, port = match["scheme"].lower(), match["user"], match["host"], match["port"] or ""
     start = f"{scheme}://" if scheme else ""
     path, revision = _split(match["path"] or "")
-    where = f"git:{start}{host}{port}{'' if scheme else ':'}{path}"
+    label = f"git:{start}{host}{port}{'' if scheme else ':'}{path}"
     if scheme not in ("", "https", "ssh", "file", *_UNENCRYPTED) or not re.fullmatch(r"(?::[0-9]{1,5})?", port):
         raise _invalid_address(start)
     if user is not None and (scheme not in ("", "ssh") or ":" in user):
         raise UsageError(
-            f"{where}: other processes and logs could show the user or password in this address. Remove them, and use "
-            "a credential helper of git, or ssh."
+            f"{label}: other processes and logs could show the user or password in this address. Remove them, and "
+            "use a credential helper of git, or ssh."
         )
     if scheme and ("?" in path or "#" in path):
         raise UsageError(f"git:{start}{host}: the address of a repository cannot have '?' or '#'; remove the query")
@@ -121,10 +121,10 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
         raise _invalid_address(start)
     if scheme in _UNENCRYPTED and not _LOOPBACK.fullmatch(host):
-        raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
+        raise UsageError(f"{label}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
     if any(part.startswith("-") for part in path.split("/")[:2]) or any(char.isspace() for char in path):
         raise UsageError(
-            f"{where}: the path of a repository cannot begin with '-' or have white space; rename the repository"
+            f"{label}: the path of a repository cannot begin with '-' or have white space; rename the repository"
         )
     url = f"{start}{'' if user is None else user + '@'}{host}{port}{'' if scheme else ':'}{path}"
     # https and ssh are both allowed, because the user's git configuration (`url.*.insteadOf`) may replace one by the

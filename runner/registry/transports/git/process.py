@@ -120,7 +120,7 @@ class GitRepository:
         make_folder(self.folder)
         self.run("init", "--quiet", "--bare", "--template=", ".", is_trusted=True)
 
-    def commit_of(self, ref: str) -> str:
+    def resolve_commit(self, ref: str) -> str:
         """Return the commit of a branch or tag. Raises GitError: it does not point to a commit."""
         return self.run("rev-parse", "--verify", f"{ref}^{{commit}}").decode().strip()
 

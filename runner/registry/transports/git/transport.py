@@ -103,7 +103,7 @@ class GitTransport:
         """The entries of the commit that were listed so far, by path."""
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         return str(self._location)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class GitTransport:
         folder = prefix.rpartition("/")[0]
         folders = [f"{folder}/"] if folder else [f"{kind}/" for kind in Kind]
         with self._map_errors():
-            for path, entry in self._list("-r", "-t", *folders):
+            for path, entry in self._list_entries("-r", "-t", *folders):
                 self._entries[path] = entry
                 if entry.is_file and path.startswith(prefix):
                     yield StoredFile(path, entry.size)
@@ -126,14 +126,14 @@ class GitTransport:
     def open(self, path: str) -> IO[bytes]:
         release = "/".join(path.split("/")[:4]) + "/"  # KIND/OWNER/NAME/VERSION/
         with self._map_errors():
-            entry = self._find(path, release)
+            entry = self._find_entry(path, release)
             if entry is None:
-                raise NotFoundError(f"{self.where} has no file {path}")
+                raise NotFoundError(f"{self.address} has no file {path}")
             if not entry.is_file:
-                raise ReleaseError(f"{self.where}: {path} is {entry}, not a file; tell the repository's owner")
+                raise ReleaseError(f"{self.address}: {path} is {entry}, not a file; tell the repository's owner")
             if entry.size is None:
                 self._fetch_files(release)
-                entry = self._find(path, release)
+                entry = self._find_entry(path, release)
             if entry is None or entry.size is None:
                 raise GitError(f"{path} is missing in the repository; tell its owner")
             if entry.size > _IN_MEMORY_BYTES:
@@ -141,19 +141,19 @@ class GitTransport:
             data = self._git.read_blob(entry.object_hash, entry.size)
         if data.startswith(_LFS_POINTER):
             raise ReleaseError(
-                f"{self.where}: {path} is stored in Git LFS, which is not supported. Ask its owner to move "
+                f"{self.address}: {path} is stored in Git LFS, which is not supported. Ask its owner to move "
                 "the file out of LFS (git lfs migrate export)."
             )
         return io.BytesIO(data)
 
-    def _find(self, path: str, release: str) -> TreeEntry | None:
+    def _find_entry(self, path: str, release: str) -> TreeEntry | None:
         """Return the entry at a path in the folder of a release; None if nothing is there."""
         if path not in self._entries:
             for _ in self.list_files(release):
                 pass
         return self._entries.get(path)
 
-    def _list(self, *arguments: str) -> Iterator[tuple[str, TreeEntry]]:
+    def _list_entries(self, *arguments: str) -> Iterator[tuple[str, TreeEntry]]:
         """Yield the path and entry of everything that `git ls-tree` with these arguments lists in the commit."""
         self._fetch_once()
         if self._commit is None or not arguments:
@@ -166,7 +166,7 @@ class GitTransport:
                 count, size = count + len(records), size + len(piece)
                 if count > self._limits.entries or size > self._limits.entries * _MEAN_ENTRY_BYTES:
                     raise ReleaseError(
-                        f"{self.where} has more than {self._limits.entries:,} files and folders, too many for a "
+                        f"{self.address} has more than {self._limits.entries:,} files and folders, too many for a "
                         "registry. Ask its owner to split it."
                     )
                 for record in records:
@@ -202,7 +202,7 @@ class GitTransport:
         try:
             yield
         except GitError as error:
-            raise ReleaseError(f"{self.where}: {error}") from error
+            raise ReleaseError(f"{self.address}: {error}") from error
 
     def _fetch_once(self) -> None:
         if not self._is_fetched:
@@ -236,7 +236,7 @@ class GitTransport:
                 return f"refs/tags/{revision}", None
             if refs:
                 raise ReleaseError(
-                    f"{self.where}: the repository has no branch or tag {revision}; name another @BRANCH"
+                    f"{self.address}: the repository has no branch or tag {revision}; name another @BRANCH"
                 )
             return None, revision
         branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
@@ -246,14 +246,14 @@ class GitTransport:
             if not branches:
                 return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
-                raise ReleaseError(f"{self.where}: the repository has no default branch. Name a branch: @BRANCH")
+                raise ReleaseError(f"{self.address}: the repository has no default branch. Name a branch: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
         if target is None:  # the remote HEAD is detached: a commit, not a branch
             return HEAD, None
         branch = target.removeprefix(_HEADS)
         if not target.startswith(_HEADS) or not is_branch_name(branch):
             raise ReleaseError(
-                f"{self.where}: nip-run does not accept the name of its default branch, {branch!r}. Name another "
+                f"{self.address}: nip-run does not accept the name of its default branch, {branch!r}. Name another "
                 "branch: @BRANCH"
             )
         return target, branch
@@ -289,7 +289,7 @@ class GitTransport:
             *self._remote_options(), "fetch", "--progress", "--no-tags", "--depth=1",
             f"--filter=blob:limit={_FETCHED_SIZE}", _REMOTE, f"+{ref}:{local_ref}",
         )  # fmt: skip
-        return self._git.commit_of(local_ref)
+        return self._git.resolve_commit(local_ref)
 
     # Publish
 
@@ -297,7 +297,7 @@ class GitTransport:
         with self._map_errors():
             self._check_free(folders)
             if self._branch is None:
-                raise UsageError(f"{self.where}: cannot publish to a commit or tag. Name a branch: @BRANCH")
+                raise UsageError(f"{self.address}: cannot publish to a commit or tag. Name a branch: @BRANCH")
             new = _NewFolders(self._git, folders, message)
             if self._pull_request and self._commit is not None:
                 return self._propose(new, self._branch)
@@ -305,19 +305,19 @@ class GitTransport:
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
         """Check that the folders do not exist yet, and that their parents are folders or do not exist."""
-        existing = dict(self._list("-t", *folders))
+        existing = dict(self._list_entries("-t", *folders))
         for folder in folders:
             if folder in existing:
-                raise TakenError(f"{self.where} has {folder} already")
+                raise TakenError(f"{self.address} has {folder} already")
         names = [folder.split("/") for folder in folders]
         parents = ["/".join(parts[:end]) for parts in names for end in range(1, len(parts))]
-        for path, entry in self._list(*{path for path in parents if path not in existing}):
-            raise ReleaseError(f"{self.where}: {path} is {entry}, not a folder; tell the repository's owner")
+        for path, entry in self._list_entries(*{path for path in parents if path not in existing}):
+            raise ReleaseError(f"{self.address}: {path} is {entry}, not a folder; tell the repository's owner")
 
     def _push_with_retries(self, new: _NewFolders, branch: str) -> AddResult:
         """Push a commit with the new folders; if another publisher was faster, try again on the new commit."""
         for attempt in range(self._limits.pushes):
-            commit = new.commit_on(self._commit)
+            commit = new.create_commit(self._commit)
             if self._push(commit, branch, self._commit):
                 self._set_commit(commit)
                 return AddResult(revision=commit)
@@ -325,7 +325,7 @@ class GitTransport:
             self._fetch_newest()
             self._check_free(new.trees)
         raise ReleaseError(
-            f"{self.where}: other publishers changed the branch {branch} during each of {self._limits.pushes} "
+            f"{self.address}: other publishers changed the branch {branch} during each of {self._limits.pushes} "
             "attempts. Nothing was added; try again later."
         )
 
@@ -341,7 +341,7 @@ class GitTransport:
             # The connection may have broken after the server had accepted the push.
             current = self._list_refs(ref)[0].get(ref)
             if current == base and not _CONFLICT.search(error.output):
-                raise ReleaseError(f"{self.where}: cannot push to {branch}: {error}") from error
+                raise ReleaseError(f"{self.address}: cannot push to {branch}: {error}") from error
             return current == commit
         return True
 
@@ -353,7 +353,7 @@ class GitTransport:
         trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
         label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
-        commit = new.commit_on(self._commit)
+        commit = new.create_commit(self._commit)
         if not self._push(commit, branch, None):
             proposed = self._fetch(f"{_HEADS}{branch}", _PROPOSED_REF)
             listing = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new.trees).decode("utf-8", "replace")
@@ -362,7 +362,7 @@ class GitTransport:
             else:
                 branch = f"{branch}-{secrets.token_hex(3)}"
                 if not self._push(commit, branch, None):
-                    raise ReleaseError(f"{self.where}: cannot create the branch {branch}; try again")
+                    raise ReleaseError(f"{self.address}: cannot create the branch {branch}; try again")
         note = f"the release is on branch {branch}; open a pull request from {branch} into {base}, and merge it"
         return AddResult(commit, note, str(replace(self._location, revision=branch)))
 
@@ -380,11 +380,11 @@ class _NewFolders:
         self.trees = dict(zip(folders, hashes, strict=True))
         """The hash of each folder's git tree."""
 
-    def commit_on(self, base: str | None) -> str:
+    def create_commit(self, base: str | None) -> str:
         """Return a new commit that adds the folders to the commit `base`; without `base`, a first commit."""
         changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
         self._git.fast_import([self._commit(_NEW_REF, [*([] if base is None else [f"from {base}"]), *changes])])
-        return self._git.commit_of(_NEW_REF)
+        return self._git.resolve_commit(_NEW_REF)
 
     def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         """Yield the commands for `git fast-import` that store the files."""

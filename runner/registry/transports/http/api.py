@@ -26,8 +26,8 @@ _TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
 """Matches the levels of verification (tiers) that a server may add to the level that a run itself states."""
 _MAX_NAME_CHARACTERS, _MAX_OWNERS = 100, 1_000
 _ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
-OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
-_STATES = (OPEN, CHECKING, PUBLISHED, TAKEN, "refused")
+OPEN, CHECKING, PUBLISHED, NAME_TAKEN = "open", "checking", "published", "taken"
+_STATES = (OPEN, CHECKING, PUBLISHED, NAME_TAKEN, "refused")
 """The states of an upload. `taken`: the server has another release with the same name and version."""
 
 
@@ -77,11 +77,11 @@ class RegistryApi:
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
         """Return the JSON of a successful answer. Raises: NotFoundError: status 404. ReleaseError: all other errors."""
-        return self._check_status(self.ask("GET", path, **options)).body
+        return self._check_status(self.request("GET", path, **options)).body
 
     def post(self, path: str, **options: Any) -> bytes:
         """Return the body of a successful answer. Raises: as `get_json`."""
-        return self._check_status(self.ask("POST", path, is_json=False, **options)).data
+        return self._check_status(self.request("POST", path, is_json=False, **options)).data
 
     def _check_status(self, response: ApiResponse) -> ApiResponse:
         if response.status == 404:
@@ -91,7 +91,7 @@ class RegistryApi:
             raise ReleaseError(f"{self.base}: {response.message}{hint}")
         return response
 
-    def ask(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
+    def request(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
         """Return the answer to a request, with any status. Raises: ReleaseError: the server cannot be reached."""
         try:
             return self._send(method, path, is_json=is_json, **options)
@@ -151,85 +151,85 @@ class UploadStatus:
     id: str
     state: str
     """One of `_STATES`."""
-    missing: Mapping[str, int]
+    received_bytes: Mapping[str, int]
     """The number of bytes that the server already has of each incomplete file, by the file's hash."""
     notes: Sequence[str]
     problems: Sequence[str]
 
     @classmethod
-    def from_response(cls, response: ApiResponse, sizes: Mapping[str, int], where: str) -> UploadStatus:
-        """Parse an answer of the server at `where`. `sizes` has the size of each file of the upload, by its hash.
+    def from_response(cls, response: ApiResponse, sizes: Mapping[str, int], address: str) -> UploadStatus:
+        """Parse an answer of the server at `address`. `sizes` has the size of each file of the upload, by its hash.
 
         Raises:
             ReleaseError: the answer is invalid.
         """
         upload, state = response.body.get("id"), response.body.get("state")
         if not isinstance(upload, str) or not _ID.fullmatch(upload) or state not in _STATES:
-            raise ReleaseError(f"unexpected answer to the upload request. Is {where} a nip-run registry?")
-        missing: dict[str, int] = {}
-        for item in read_list(response.body, "missing", where):
-            name, have = (item.get("sha256"), item.get("have")) if isinstance(item, dict) else (None, None)
-            if not isinstance(name, str) or name not in sizes or name in missing:
-                raise ReleaseError(f"{where} asks for a file that is not part of the upload; tell its operator")
-            if type(have) is not int or not 0 <= have <= sizes[name]:
+            raise ReleaseError(f"unexpected answer to the upload request. Is {address} a nip-run registry?")
+        received_bytes: dict[str, int] = {}
+        for item in read_list(response.body, "missing", address):
+            sha256, size = (item.get("sha256"), item.get("have")) if isinstance(item, dict) else (None, None)
+            if not isinstance(sha256, str) or sha256 not in sizes or sha256 in received_bytes:
+                raise ReleaseError(f"{address} asks for a file that is not part of the upload; tell its operator")
+            if type(size) is not int or not 0 <= size <= sizes[sha256]:
                 raise ReleaseError(
-                    f"{where} claims to have {shortened(repr(have))} of the {sizes[name]:,} bytes of a file; tell its "
-                    "operator"
+                    f"{address} claims to have {shortened(repr(size))} of the {sizes[sha256]:,} bytes of a file; tell "
+                    "its operator"
                 )
-            missing[name] = have
-        notes = read_list(response.body, "notes", where)[:_MAX_NOTES] if "notes" in response.body else []
+            received_bytes[sha256] = size
+        notes = read_list(response.body, "notes", address)[:_MAX_NOTES] if "notes" in response.body else []
         messages = [in_one_line(shortened(str(note), _MAX_NOTE_CHARACTERS)) for note in notes]
-        return cls(upload, state, missing, messages, response.problems)
+        return cls(upload, state, received_bytes, messages, response.problems)
 
 
-def parse_account(body: Mapping[str, Any], where: str) -> tuple[str, list[str]] | None:
+def parse_account(body: Mapping[str, Any], address: str) -> tuple[str, list[str]] | None:
     """Return the account of a token, and the owners that this account may publish as; None if the token is unknown.
 
     Raises:
-        ReleaseError: the answer of the server at `where` is invalid.
+        ReleaseError: the answer of the server at `address` is invalid.
     """
     account = body.get("account")
     if account is None:
         return None
-    owners = read_list(body, "owners", where)
+    owners = read_list(body, "owners", address)
     if not isinstance(account, str) or any(not isinstance(owner, str) for owner in owners):
-        raise ReleaseError(f"unexpected answer about the token. Is {where} a nip-run registry?")
+        raise ReleaseError(f"unexpected answer about the token. Is {address} a nip-run registry?")
     name, owner_names = shortened(account, _MAX_NAME_CHARACTERS), owners[:_MAX_OWNERS]
     return name, [shortened(owner, _MAX_NAME_CHARACTERS) for owner in owner_names]
 
 
-def _invalid_entry(kind: str, item: Any, where: str) -> ReleaseError:
+def _invalid_entry(kind: str, item: Any, address: str) -> ReleaseError:
     entry = in_one_line(shortened(repr(item), 200))
     return ReleaseError(
-        f"{where}: the server's list of {kind} has an invalid entry: {entry}. Check that the address is that of a "
+        f"{address}: the server's list of {kind} has an invalid entry: {entry}. Check that the address is that of a "
         "nip-run registry, or tell its operator"
     )
 
 
-def parse_file(item: Any, where: str) -> StoredFile:
+def parse_file(item: Any, address: str) -> StoredFile:
     """Parse a file in a server's list. Raises: ReleaseError: the entry is invalid."""
     if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
-        raise _invalid_entry("files", item, where)
+        raise _invalid_entry("files", item, address)
     return StoredFile(item["path"], item["size"])
 
 
-def parse_release(item: Any, where: str) -> IndexedRelease:
+def parse_release(item: Any, address: str) -> IndexedRelease:
     """Parse a release in a server's list. Raises: ReleaseError: the entry is invalid."""
     values = item if isinstance(item, dict) else {}
     folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
     if not isinstance(folder, str) or not isinstance(sha256, str) or not isinstance(yanked, str | None):
-        raise _invalid_entry("releases", item, where)
+        raise _invalid_entry("releases", item, address)
     if not _HASH.fullmatch(sha256):
-        raise _invalid_entry("releases", item, where)
+        raise _invalid_entry("releases", item, address)
     stated_tier = values.get("tier")
     tier = stated_tier if isinstance(stated_tier, str) and _TIER.fullmatch(stated_tier) else ""
     reason = None if yanked is None else yanked.encode("utf-8", "replace")
     return IndexedRelease(folder, sha256, reason, values.get("signed") is True, tier)
 
 
-def read_list(body: Mapping[str, Any], key: str, where: str) -> list[Any]:
+def read_list(body: Mapping[str, Any], key: str, address: str) -> list[Any]:
     """Return the list under a key of an answer. Raises: ReleaseError: there is no such list."""
     value = body.get(key)
     if not isinstance(value, list):
-        raise ReleaseError(f"the server's answer has no list {key!r}. Is {where} a nip-run registry?")
+        raise ReleaseError(f"the server's answer has no list {key!r}. Is {address} a nip-run registry?")
     return value

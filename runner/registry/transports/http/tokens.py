@@ -110,11 +110,11 @@ def store_token(base: str, token: str | None) -> bool:
         raise RunError(f"cannot write {path}: {error.strerror}; set XDG_CONFIG_HOME to another folder") from error
     with locked(path.with_name(".lock"), str(path), 10):
         tokens = _read_tokens()
-        was_there = tokens.pop(base, None) is not None
+        had_token = tokens.pop(base, None) is not None
         if token is not None:
             tokens[base] = token
         atomic_write(path, orjson.dumps(tokens, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n", mode=0o600)
-    return was_there
+    return had_token
 
 
 def _read_tokens() -> dict[str, str]:

@@ -15,9 +15,9 @@ from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageErr
 from runner.documents.releases.bundle import Content, open_content
 from runner.registry.transports.http.api import (
     CHECKING,
+    NAME_TAKEN,
     OPEN,
     PUBLISHED,
-    TAKEN,
     ApiResponse,
     RegistryApi,
     UploadStatus,
@@ -53,36 +53,36 @@ class HttpTransport:
         self._prefetch = FilePrefetch(self._api)
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         return self._base
 
     # Read
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
-        for item in self._pages("/tree", "files", prefix, MAX_FILES):
-            file = parse_file(item, self.where)
+        for item in self._list_entries("/tree", "files", prefix, MAX_FILES):
+            file = parse_file(item, self.address)
             if file.path <= after or not file.path.startswith(prefix):
                 raise ReleaseError(
-                    f"{self.where} lists {file.path[:200]!r}, which is out of order or does not start with {prefix!r}; "
-                    "tell its operator"
+                    f"{self.address} lists {file.path[:200]!r}, which is out of order or does not start with "
+                    f"{prefix!r}; tell its operator"
                 )
             after = file.path
             yield file
 
-    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
+    def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
         folders: set[str] = set()
-        for item in self._pages("/releases", "releases", prefix, MAX_RELEASES):
-            release = parse_release(item, self.where)
+        for item in self._list_entries("/releases", "releases", prefix, MAX_RELEASES):
+            release = parse_release(item, self.address)
             if release.folder in folders or not f"{release.folder}/".startswith(prefix):
                 raise ReleaseError(
-                    f"{self.where} lists the release {release.folder[:200]!r} twice, or not below {prefix!r}; tell its "
-                    "operator"
+                    f"{self.address} lists the release {release.folder[:200]!r} twice, or not below {prefix!r}; tell "
+                    "its operator"
                 )
             folders.add(release.folder)
             yield release
 
-    def _pages(self, path: str, key: str, prefix: str, limit: int) -> Iterator[Any]:
+    def _list_entries(self, path: str, key: str, prefix: str, limit: int) -> Iterator[Any]:
         """Yield the entries of a listing from all of its pages."""
         parameters: dict[str, Any] = {"prefix": prefix}
         count = pages = 0
@@ -92,9 +92,9 @@ class HttpTransport:
                 body = self._api.get_json(path, params=parameters)
             except NotFoundError as error:
                 raise ReleaseError(
-                    f"no nip-run registry answers at {self.where}. Check the address: https://HOST without a path."
+                    f"no nip-run registry answers at {self.address}. Check the address: https://HOST without a path."
                 ) from error
-            page = read_list(body, key, self.where)
+            page = read_list(body, key, self.address)
             yield from page
             count += len(page)
             next_page = body.get("next")
@@ -102,16 +102,16 @@ class HttpTransport:
                 return
             is_too_long = count > limit or pages > MAX_SMALL_PAGES + count // SMALL_PAGE
             if not page or is_too_long or not isinstance(next_page, str | int):
-                raise ReleaseError(f"{self.where} sends a list of {key} that does not end; tell its operator")
+                raise ReleaseError(f"{self.address} sends a list of {key} that does not end; tell its operator")
             parameters["after"] = next_page
 
-    def expect(self, paths: Sequence[str]) -> None:
-        self._prefetch.expect(paths)
+    def announce_files(self, paths: Sequence[str]) -> None:
+        self._prefetch.announce_files(paths)
 
     def open(self, path: str) -> IO[bytes]:
         if any(part in ("", ".", "..") for part in path.split("/")):
-            raise NotFoundError(f"{self.where} has no file {path}")
-        if (prefetched := self._prefetch.take(path)) is not None:
+            raise NotFoundError(f"{self.address} has no file {path}")
+        if (prefetched := self._prefetch.pop_file(path)) is not None:
             return io.BytesIO(prefetched)
         return self._api.open_file(path)
 
@@ -120,117 +120,118 @@ class HttpTransport:
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         contents: dict[str, Content] = {}
         declared: list[dict[str, Any]] = [
-            {"folder": folder, "files": [_declare(*file, contents) for file in files]}
+            {"folder": folder, "files": [_declare_file(*file, contents) for file in files]}
             for folder, files in folders.items()
         ]
         sizes = {file["sha256"]: file["size"] for entry in declared for file in entry["files"]}
-        upload = self._ask(sizes, "POST", "/uploads", json={"folders": declared})
+        upload = self._request_status(sizes, "POST", "/uploads", json={"folders": declared})
         if upload.state == OPEN:
-            for sha256, have in upload.missing.items():
-                self._send_file(sizes, upload.id, sha256, contents[sha256], have)
-            upload = self._ask(sizes, "POST", f"/uploads/{upload.id}/commit")
+            for sha256, offset in upload.received_bytes.items():
+                self._send_file(sizes, upload.id, sha256, contents[sha256], offset)
+            upload = self._request_status(sizes, "POST", f"/uploads/{upload.id}/commit")
         upload = self._wait_for_check(sizes, upload)
         if upload.state == PUBLISHED:
             return AddResult(note="; ".join(upload.notes) or None)
-        if upload.state == TAKEN:
-            raise TakenError(f"{self.where} has one of these releases already")
+        if upload.state == NAME_TAKEN:
+            raise TakenError(f"{self.address} has one of these releases already")
         reason = (
             "did not start to check the upload; run the same command again"
             if upload.state == OPEN
             else "refuses the upload; correct the release and publish again"
         )
-        raise ReleaseError(f"{self.where} {reason}").with_notes(upload.problems)
+        raise ReleaseError(f"{self.address} {reason}").with_notes(upload.problems)
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
         """Wait until the server has checked an upload, and return the upload's status."""
         timeouts, upload_id = self._api.timeouts, upload.id
-        wait, deadline = timeouts.check_again, time.monotonic() + timeouts.check_seconds
+        wait, deadline = timeouts.first_check_wait, time.monotonic() + timeouts.check_seconds
         while upload.state == CHECKING:
             if time.monotonic() > deadline:
                 raise ReleaseError(
-                    f"{self.where} received all files, but is still checking them. Run the same command again later "
+                    f"{self.address} received all files, but is still checking them. Run the same command again later "
                     "for the result."
                 )
             time.sleep(wait)
-            wait = min(wait * 1.5, 20 * timeouts.check_again)
-            upload = self._ask(sizes, "GET", f"/uploads/{upload_id}")
+            wait = min(wait * 1.5, 20 * timeouts.first_check_wait)
+            upload = self._request_status(sizes, "GET", f"/uploads/{upload_id}")
         return upload
 
-    def _send_file(self, sizes: Mapping[str, int], upload: str, sha256: str, content: Content, have: int) -> None:
-        """Send a file to the server, which has the first `have` bytes. Continue after a broken connection."""
+    def _send_file(self, sizes: Mapping[str, int], upload: str, sha256: str, content: Content, offset: int) -> None:
+        """Send a file to the server, which has the first `offset` bytes. Continue after a broken connection."""
         size = sizes[sha256]
-        progress = _Progress(self._api.timeouts, size, have)
+        timer = _UploadTimer(self._api.timeouts, size, offset)
         with open_content(content) as source:
             while True:
-                source.seek(have)
+                source.seek(offset)
                 data = source.read(REQUEST_BYTES)
-                response = self._api.send_piece(f"/uploads/{upload}/blobs/{sha256}", data, have)
+                response = self._api.send_piece(f"/uploads/{upload}/blobs/{sha256}", data, offset)
                 is_accepted = response is not None and response.status == 200
                 if response is not None and is_accepted:
-                    stored = response.body.get("have")
-                    if type(stored) is not int or stored < 0:
+                    received = response.body.get("have")
+                    if type(received) is not int or received < 0:
                         raise ReleaseError(
-                            f"{self.where}: unexpected answer to the upload of a file; check that the address is that "
-                            "of a nip-run registry, or tell its operator"
+                            f"{self.address}: unexpected answer to the upload of a file; check that the address is "
+                            "that of a nip-run registry, or tell its operator"
                         )
-                    if len(data) < REQUEST_BYTES and stored == have + len(data):
+                    if len(data) < REQUEST_BYTES and received == offset + len(data):
                         return
                 else:
                     self._check_refusal(response)
-                    stored = self._ask(sizes, "GET", f"/uploads/{upload}").missing.get(sha256)
-                    if stored is None:
+                    received = self._request_status(sizes, "GET", f"/uploads/{upload}").received_bytes.get(sha256)
+                    if received is None:
                         return  # the server has the complete file
-                if stored > size or not progress.has_time(stored):
+                if received > size or not timer.record_received(received):
                     raise ReleaseError(
-                        f"{self.where} does not accept the rest of the file sha256:{sha256}; run the same command again"
+                        f"{self.address} does not accept the rest of the file sha256:{sha256}; run the same command "
+                        "again"
                     )
                 if not is_accepted:
                     # The server may not have noticed the broken connection, or another client sends the same file.
-                    progress.pause(0.0 if response is None else response.wait)
-                have = stored
+                    timer.pause(0.0 if response is None else response.wait)
+                offset = received
 
     def _check_refusal(self, response: ApiResponse | None) -> None:
         """Raise an error if the server refused a piece of a file, and would refuse it again."""
         if response is not None and response.status == 422:
-            message = f"{self.where}: {response.message}; a file changed during the upload, publish again"
+            message = f"{self.address}: {response.message}; a file changed during the upload, publish again"
             raise ReleaseError(message).with_notes(response.problems)
         if response is not None and response.status not in (404, 409, *BUSY):
             self._check_status(response)
 
-    def _ask(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
+    def _request_status(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
         """Send a request about an upload, and return the upload's status."""
-        response = self._api.ask(method, path, **options)
+        response = self._api.request(method, path, **options)
         self._check_status(response)
-        return UploadStatus.from_response(response, sizes, self.where)
+        return UploadStatus.from_response(response, sizes, self.address)
 
     def _check_status(self, response: ApiResponse) -> None:
         """Raise TakenError, UsageError or ReleaseError if the server refused a request."""
         if response.status in (200, 201, 202):
             return
         if response.status == 409:
-            raise TakenError(f"{self.where}: {response.message}")
+            raise TakenError(f"{self.address}: {response.message}")
         if response.status in (401, 403):
-            raise UsageError(f"{self.where}: {response.message}{self._api.token_hint}")
-        raise ReleaseError(f"{self.where}: {response.message}").with_notes(response.problems)
+            raise UsageError(f"{self.address}: {response.message}{self._api.token_hint}")
+        raise ReleaseError(f"{self.address}: {response.message}").with_notes(response.problems)
 
     def close(self) -> None:
         self._api.close()
 
 
-class _Progress:
+class _UploadTimer:
     """The time limits for the upload of a file: the time without progress, and the time for the whole file."""
 
-    def __init__(self, timeouts: Timeouts, size: int, have: int) -> None:
-        self._timeouts, self._size, self._received = timeouts, size, have
+    def __init__(self, timeouts: Timeouts, size: int, received: int) -> None:
+        self._timeouts, self._size, self._received = timeouts, size, received
         self._wait = timeouts.wait
         self._deadline = time.monotonic() + timeouts.seconds_for(size)
         self._stall_deadline = time.monotonic() + timeouts.stall
 
-    def has_time(self, have: int) -> bool:
+    def record_received(self, received: int) -> bool:
         """Record that the server has this many bytes, and return whether there is time left to send more."""
         now = time.monotonic()
-        if have >= min(self._received + _PROGRESS_BYTES, self._size) > self._received:
-            self._received, self._wait, self._stall_deadline = have, self._timeouts.wait, now + self._timeouts.stall
+        if received >= min(self._received + _PROGRESS_BYTES, self._size) > self._received:
+            self._received, self._wait, self._stall_deadline = received, self._timeouts.wait, now + self._timeouts.stall
         return now <= min(self._stall_deadline, self._deadline)
 
     def pause(self, min_seconds: float) -> None:
@@ -239,7 +240,7 @@ class _Progress:
         self._wait = min(self._wait * 2, self._timeouts.longest_wait)
 
 
-def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
+def _declare_file(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
     """Return the entry for a file in the request for an upload, and add the file to `contents` by its hash."""
     try:
         with open_content(content) as source:

@@ -28,7 +28,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import NOTHING
-from runner.registry.skipped_releases import describe_error
+from runner.registry.release_errors import describe_error
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
@@ -292,14 +292,14 @@ def _build_content(
     from runner.pages.report.comparison import compare_pairs
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
-    from runner.registry.fetched_release import get
+    from runner.registry.fetched_release import fetch_release
     from runner.results.folder import RunFolder
     from runner.spec.origin import DATA
 
     folders = []
     for number, reference in enumerate(references, 1):
         name = reference.name if len(references) == 1 else f"{number}-{reference.name}"
-        get(registry, reference, Path(name))
+        fetch_release(registry, reference, Path(name))
         folders.append(RunFolder.from_release(Path(name) / DATA))
     if len({folder.run_id for folder in folders}) == len(folders):
         site = runs_site(folders, write_piece, has_commands=False)

@@ -19,10 +19,10 @@ _STEP_BYTES = 1 << 14
 """Number of bytes to send in one step. It is small, so that a slow receiver is noticed soon."""
 
 
-class TransferRate:
+class TimeBudget:
     """The time that one server may still take: a fixed time, and additional time for each request and each byte.
 
-    Only the time spent waiting for the server counts. All threads that use a client share its `TransferRate`.
+    Only the time spent waiting for the server counts. All threads that use a client share its `TimeBudget`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TransferRate:
         allowed = self._timeouts.seconds_for(self._bytes) + self._requests * self._timeouts.request_seconds
         return allowed - self._waited
 
-    def wait(self, step: Callable[[float], T], timeout: float | None, size: Callable[[T], int] = lambda _: 0) -> T:
+    def run_step(self, step: Callable[[float], T], timeout: float | None, size: Callable[[T], int] = lambda _: 0) -> T:
         """Call `step`, and count its time and bytes.
 
         `step` gets its timeout in seconds: the smaller of `timeout` and the time that is left. `size` gets the result
@@ -68,8 +68,8 @@ class TransferRate:
         return result
 
     def sleep(self, seconds: float) -> None:
-        """Sleep before another attempt; the sleep counts as time of the server. Raises the same errors as `wait`."""
-        self.wait(lambda left: time.sleep(min(seconds, left)), None)
+        """Sleep before another attempt. The sleep counts as time of the server. Raises as `run_step`."""
+        self.run_step(lambda left: time.sleep(min(seconds, left)), None)
 
     def _count(self, started: float, byte_count: int) -> None:
         with self._lock:
@@ -82,41 +82,41 @@ class TransferRate:
         )
 
 
-def limit_rate(client: Any, rate: TransferRate) -> None:
-    """Apply a rate to all connections of an `httpx2.Client`."""
-    client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], rate.begin_request]}
+def limit_time(client: Any, budget: TimeBudget) -> None:
+    """Apply a time budget to all connections of an `httpx2.Client`."""
+    client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], budget.begin_request]}
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - httpx2 has no public access
         if transport is not None:  # None stands for hosts that are reached without a proxy
             pool = transport._pool  # noqa: SLF001
-            pool._network_backend = _LimitedBackend(pool._network_backend, rate)  # noqa: SLF001
+            pool._network_backend = _LimitedBackend(pool._network_backend, budget)  # noqa: SLF001
 
 
 class _LimitedBackend:
-    """The HTTP client's network backend, with a minimum rate for its connections."""
+    """The HTTP client's network backend, which counts the time of its connections."""
 
-    def __init__(self, backend: Any, rate: TransferRate) -> None:
-        self._backend, self._rate = backend, rate
+    def __init__(self, backend: Any, budget: TimeBudget) -> None:
+        self._backend, self._budget = backend, budget
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _LimitedStream:
         connect = partial(self._backend.connect_tcp, host, port, **options)
-        return _LimitedStream(self._rate.wait(lambda left: connect(timeout=left), timeout), self._rate)
+        return _LimitedStream(self._budget.run_step(lambda left: connect(timeout=left), timeout), self._budget)
 
 
 class _LimitedStream:
-    """A connection with a minimum rate."""
+    """A connection whose time is counted."""
 
-    def __init__(self, stream: Any, rate: TransferRate) -> None:
-        self._stream, self._rate = stream, rate
+    def __init__(self, stream: Any, budget: TimeBudget) -> None:
+        self._stream, self._budget = stream, budget
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         read: Callable[[float], bytes] = partial(self._stream.read, max_bytes)
-        return self._rate.wait(read, timeout, len)
+        return self._budget.run_step(read, timeout, len)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         def write(piece: bytes, left: float) -> int:
@@ -124,10 +124,10 @@ class _LimitedStream:
             return len(piece)
 
         for start in range(0, len(buffer), _STEP_BYTES):
-            self._rate.wait(partial(write, buffer[start : start + _STEP_BYTES]), timeout, int)
+            self._budget.run_step(partial(write, buffer[start : start + _STEP_BYTES]), timeout, int)
 
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> _LimitedStream:
         start = partial(self._stream.start_tls, ssl_context, server_hostname)
-        return _LimitedStream(self._rate.wait(start, timeout), self._rate)
+        return _LimitedStream(self._budget.run_step(start, timeout), self._budget)

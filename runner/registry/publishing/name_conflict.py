@@ -24,7 +24,7 @@ def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
         yield CheckNote(ALREADY_PUBLISHED)
         return
     yield (
-        f"{registry.where} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
+        f"{registry.address} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
         f"from this release in {_describe_difference(registry, bundle, published)}. A version never changes, so give "
         "another version with --as OWNER/NAME@VERSION"
     )
@@ -33,7 +33,7 @@ def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
 def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
     """Describe the terms (license, visibility, description) that differ; if they are equal, the files that differ."""
     try:
-        published, _ = registry.read(entry)
+        published, _ = registry.read_manifest(entry)
     except (ReleaseError, NewerFormatError):
         return "its bytes"
     new = bundle.release

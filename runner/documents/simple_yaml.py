@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(?:e[-+][0-9]+)?")
 
 
-class _Doubtful(Exception):
+class _NeedsOmegaConf(Exception):
     """Raised if OmegaConf may read the document differently."""
 
 
@@ -35,20 +35,20 @@ def read_simple_document(node: yaml.Node) -> Any | None:
     """
     try:
         return _construct(node)
-    except _Doubtful:
+    except _NeedsOmegaConf:
         return None
 
 
 def _construct(node: yaml.Node) -> Any:
-    """Return the data of a node. Raises _Doubtful: OmegaConf may read the node differently."""
+    """Return the data of a node. Raises _NeedsOmegaConf: OmegaConf may read the node differently."""
     if isinstance(node, yaml.MappingNode):
         if not all(isinstance(key, yaml.ScalarNode) and _is_text(key) for key, _ in node.value):
-            raise _Doubtful
+            raise _NeedsOmegaConf
         return {key.value: _construct(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_construct(value) for value in node.value]
     if not isinstance(node, yaml.ScalarNode):
-        raise _Doubtful
+        raise _NeedsOmegaConf
     kind, text = node.tag.removeprefix(_TAG), node.value
     if _is_text(node):
         return text
@@ -58,7 +58,7 @@ def _construct(node: yaml.Node) -> Any:
         return float(text)
     if text in (constants := _CONSTANTS.get(kind, {})):
         return constants[text]
-    raise _Doubtful
+    raise _NeedsOmegaConf
 
 
 def _is_text(node: yaml.ScalarNode) -> bool:

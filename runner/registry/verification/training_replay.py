@@ -12,9 +12,9 @@ from typing import Any
 from runner.base.errors import Interrupted, NipRunError, ReleaseError
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.strict_json import is_same
-from runner.documents.releases.reference import Kind, Reference, parse
+from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.skipped_releases import describe_error
+from runner.registry.release_errors import describe_error
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.replay import ReplayResult, replay_run
 from runner.registry.verification.reproducible import check_intact, fetch_into_results
@@ -29,22 +29,22 @@ from runner.training.stages import GamesPlayed, ModelSwitch, Stages, TestPlayed
 
 
 @dataclass(frozen=True)
-class ChainResult:
+class TrainingReplayResult:
     """The result of replaying a published training run."""
 
     parts: tuple[ReplayResult, ...]
-    different: tuple[str, ...]
-    """Descriptions of mismatches between parts. Differences within a part are in the part's own result."""
+    errors: tuple[str, ...]
+    """Descriptions of parts that could not be replayed or do not match. Errors within a part are in its own result."""
 
     @property
-    def has_differences(self) -> bool:
-        return bool(self.different) or any(part.different for part in self.parts)
+    def has_errors(self) -> bool:
+        return bool(self.errors) or any(part.errors for part in self.parts)
 
 
-def replay_training(fetched: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
+def replay_training(fetched: FetchedRelease, registry: Registry, results: Results) -> TrainingReplayResult:
     """Replay all parts of a training run, and check the models that played them.
 
-    If a part is missing or cannot be replayed, this is one of the differences, and the other parts are replayed.
+    If a part is missing or cannot be replayed, this is one of the errors, and the other parts are still replayed.
 
     Raises:
         ReleaseError: a file of the training run was changed.
@@ -54,12 +54,12 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
     assert run is not None
     check_intact(fetched)
     stages = read_stages(run.path, run.manifest().identity)
-    different: list[str] = []
+    errors: list[str] = []
     parts: dict[str, ReplayResult] = {}
     for link in fetched.release.links:
         if link.role == "part" and link.release is not None:
             try:
-                reference = parse(link.release, Kind.RUN)
+                reference = parse_reference(link.release, Kind.RUN)
                 assert isinstance(reference, Reference)
                 entry = registry.find(reference)
                 if link.sha256 is not None and entry.sha256 != link.sha256:
@@ -72,12 +72,12 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
             except Interrupted:
                 raise
             except NipRunError as error:
-                different.append(f"part {link.release}: {error}")
+                errors.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
-                different.append(f"part {link.release}: {describe_error(error)}")
-    different += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
-    different += _find_test_differences(run, stages, parts)
-    return ChainResult(tuple(parts.values()), tuple(different))
+                errors.append(f"part {link.release}: {describe_error(error)}")
+    errors += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
+    errors += _find_test_differences(run, stages, parts)
+    return TrainingReplayResult(tuple(parts.values()), tuple(errors))
 
 
 def _run_of(part: ReplayResult) -> RunFolder:
@@ -89,12 +89,14 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
     """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
-    switched = {record.iteration: record.models for record in stages.find_all(ModelSwitch)}
-    played = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
-    tested = {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
-    for iteration in range(max((number for number, _ in (*played, *tested)), default=-1) + 1):
-        for kind, run_ids in (("benchmark", tested), ("training", played)):
-            name = run_ids.get((iteration, kind))
+    trained_models = {
+        record.iteration: record.models for record in stages.find_all(ModelSwitch)
+    }  # models after an iteration
+    part_ids = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
+    part_ids |= {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
+    for iteration in range(max((number for number, _ in part_ids), default=-1) + 1):
+        for kind in ("benchmark", "training"):  # the test of an iteration is played before its training games
+            name = part_ids.get((iteration, kind))
             if name is None:
                 continue
             if name != part_run_id(manifest.run_id, iteration, kind) and name not in parts:
@@ -108,7 +110,7 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
                             f"{name}: {row['agent']} was played by {row['model']}, but the iteration before made "
                             f"{models.get(row['model_group'])}"
                         )
-        models |= {group: str(state["model"]) for group, state in switched.get(iteration, {}).items()}
+        models |= {group: str(state["model"]) for group, state in trained_models.get(iteration, {}).items()}
     for row in manifest.agents:
         if row["model"] != models.get(row["model_group"]):
             last = models.get(row["model_group"])

@@ -1,6 +1,6 @@
 """Typed classes for the facts about models in the manifest of a run's release, and checks of the types of all facts.
 
-`sessions` uses these classes. Facts come from other users, so no type in them can be trusted.
+`nodes` uses these classes. Facts come from other users, so no type in them can be trusted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
     return value
 
 
-def _rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+def _read_rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     rows = read_typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
         raise WrongFact(f"{name} must be a list of objects")
@@ -46,7 +46,7 @@ class TrainingStep:
     release_sha256: str | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         texts = {name: read_typed(facts, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
         iteration = read_typed(facts, "iteration", int)
         if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
@@ -55,27 +55,27 @@ class TrainingStep:
 
 
 @dataclass(frozen=True)
-class MadeModel:
+class OutputModel:
     """A model that a training run made."""
 
     step: TrainingStep
     from_iteration: int | None
     """The iteration that made the model that this training started from; None for the run's start model."""
-    trained_on: tuple[int, ...]
-    """The iterations whose games were used for this training."""
+    game_iterations: tuple[int, ...]
+    """The iterations whose games the model was trained on."""
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
-        step, base = TrainingStep.of(facts), read_typed(facts, "from_iteration", int)
-        trained_on = read_typed(facts, "trained_on", list) or [step.iteration]
-        if any(type(item) is not int for item in trained_on) or (base is not None and base >= step.iteration):
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        step, base = TrainingStep.from_facts(facts), read_typed(facts, "from_iteration", int)
+        game_iterations = read_typed(facts, "trained_on", list) or [step.iteration]
+        if any(type(item) is not int for item in game_iterations) or (base is not None and base >= step.iteration):
             raise WrongFact("a model cannot be made from a later one")
-        return cls(step, base, tuple(trained_on))
+        return cls(step, base, tuple(game_iterations))
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount of data that a training used. Unknown numbers are None."""
+    """The games that a training used, and their tokens and cost. Unknown numbers are None."""
 
     datapoints: int | None = None
     rollouts: int | None = None
@@ -85,7 +85,7 @@ class Effort:
     cost_usd: float | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         numbers = {name: read_typed(facts, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
         if any(value is not None and not 0 <= value <= MAX_COUNT for value in numbers.values()):
             raise WrongFact(f"the effort of training must be between 0 and {MAX_COUNT:g}")
@@ -103,38 +103,38 @@ class Group:
     weights_sha256: str | None
     """The hash of the start model's weights."""
     lineage: tuple[TrainingStep, ...] = ()
-    """The past trainings of the start model."""
-    made_models: tuple[MadeModel, ...] = ()
+    """The declared trainings of the start model before this run, from the first to the last."""
+    output_models: tuple[OutputModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
     """The run id and the effort of each iteration's games, by iteration."""
     agents: tuple[str, ...] = ()
     base_model: str | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         games = {}
-        for row in _rows(facts, "games"):
+        for row in _read_rows(facts, "games"):
             iteration, run_id = read_typed(row, "iteration", int), read_typed(row, "run_id", str)
-            games[iteration] = (run_id or "", Effort.of(row))
-        models = tuple(sorted(map(MadeModel.of, _rows(facts, "made")), key=lambda model: model.step.iteration))
+            games[iteration] = (run_id or "", Effort.from_facts(row))
+        models = map(OutputModel.from_facts, _read_rows(facts, "made"))
         return cls(
             read_typed(facts, "group", str) or "",
             read_typed(facts, "provider", str) or "openai",
             read_typed(facts, "model", str),
             read_typed(facts, "weights_sha256", str),
-            tuple(map(TrainingStep.of, _rows(facts, "lineage"))),
-            models,
+            tuple(map(TrainingStep.from_facts, _read_rows(facts, "lineage"))),
+            tuple(sorted(models, key=lambda model: model.step.iteration)),
             games,
             tuple(map(str, read_typed(facts, "agents", list) or [])),
             read_typed(facts, "base_model", str),
         )
 
-    def model_of_iteration(self, iteration: int) -> MadeModel | None:
-        return next((model for model in self.made_models if model.step.iteration == iteration), None)
+    def model_of_iteration(self, iteration: int) -> OutputModel | None:
+        return next((model for model in self.output_models if model.step.iteration == iteration), None)
 
 
 def parse_groups(facts: Mapping[str, Any]) -> tuple[Group, ...]:
-    return tuple(map(Group.of, _rows(facts, "trained")))
+    return tuple(map(Group.from_facts, _read_rows(facts, "trained")))
 
 
 _TEXTS = (
@@ -157,7 +157,8 @@ def check_types(facts: Mapping[str, Any]) -> None:
         value = read_typed(facts, name, int, *([float] if name == "cost_usd" else []))
         if value is not None and not 0 <= value <= MAX_COUNT:
             raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
-    read_typed(facts, "pinned", bool), read_typed(facts, "point", dict), read_typed(facts, "cleaned", list)
+    for name, kind in (("pinned", bool), ("point", dict), ("cleaned", list)):
+        read_typed(facts, name, kind)
     _check_source(facts, "replay_of", (str,), (int, type(None)))
     _check_source(facts, "rejudge_of", (str,), (str,), (str,))
     for section in ("models", "shutdowns"):

@@ -18,7 +18,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
 from runner.game.protocols.schema import Parameters
 from runner.registry.recomputed_run import check_claims
-from runner.registry.records import ROLLOUTS_FILE, read_published_rows
+from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
 from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
 from runner.results.metric_computation import Metrics
@@ -45,7 +45,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class RolloutChecker:
-    """Checks the rollouts of a run, and computes its metrics. The rollouts must be in the order of the plan."""
+    """Checks the rows of a run's rollouts, and computes its metrics. The rows must be in the order of the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
         """Check that the run has a row for each game in its plan.
@@ -56,19 +56,19 @@ class RolloutChecker:
         """
         self._manifest = folder.manifest()
         self._jobs = plan.jobs()
-        self._planned, row_count = plan.block_count * len(plan.variants), _count_lines(folder.path / ROLLOUTS_FILE)
+        self._planned_games = plan.block_count * len(plan.variants)
+        row_count = _count_lines(folder.path / ROLLOUTS_FILE)
         if plan.spec.experiment.until is not None:
             check_claims(folder, plan, row_count)
-        elif row_count != self._planned or row_count != self._manifest.rollouts:
-            claimed = self._manifest.rollouts
+        elif row_count != self._planned_games or row_count != self._manifest.rollouts:
             raise ReleaseError(
-                f"the run has {row_count:,} rollouts, but its manifest says {claimed}, and its spec plays "
-                f"{self._planned:,}"
+                f"the run has {row_count:,} rollouts, but its manifest says {self._manifest.rollouts}, and its spec "
+                f"plays {self._planned_games:,}"
             )
         protocol = plan.spec.protocol
         self._metrics = Metrics(protocol, plan.seats)
         self._max_rounds = protocol.max_message_rounds
-        self._max_reward = _max_reward(protocol.parameters, self._max_rounds)
+        self._max_reward = _bound_reward(protocol.parameters, self._max_rounds)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else StoppingDecision(plan, rule, read_baseline(folder.path))
         self._row_count = 0
@@ -113,7 +113,7 @@ class RolloutChecker:
             raise ReleaseError(f"rollout {rollout_id}: a reward exceeds {self._max_reward:g}, the maximum of a game")
 
     def summary(self) -> dict[str, Any]:
-        """Return the metrics of all rows as JSON values.
+        """Return the metrics of all added rows as JSON values.
 
         Raises:
             ReleaseError: the manifest has another number of rows, or the run ended before its stopping rule was met.
@@ -122,7 +122,7 @@ class RolloutChecker:
             raise ReleaseError(
                 f"the run has {self._row_count:,} rollouts, but its manifest says {self._manifest.rollouts}"
             )
-        if self._decision is not None and self._row_count < self._planned and not self._decision.decided:
+        if self._decision is not None and self._row_count < self._planned_games and not self._decision.decided:
             raise ReleaseError(f"the run stopped after {self._row_count:,} rollouts, before its stopping rule was met")
         summary = self._metrics.summary()
         summary = summary if self._decision is None else self._decision.applied(summary)
@@ -137,7 +137,7 @@ _REWARD_PARAMETERS = (
 """The parameters of a protocol that determine the rewards."""
 
 
-def _max_reward(parameters: Parameters, rounds: int) -> float:
+def _bound_reward(parameters: Parameters, rounds: int) -> float:
     """Return an upper bound on the absolute value of an agent's reward in a game."""
     return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARD_PARAMETERS)
 
@@ -170,14 +170,15 @@ def _count_lines(path: Path) -> int:
         return sum(piece.count(b"\n") for piece in iter(partial(file.read, 1 << 20), b""))
 
 
-def _is_integer(bits: int) -> Callable[[Any], bool]:
+def _fits_integer(bits: int) -> Callable[[Any], bool]:
+    """Return a function that checks for None or an integer with a sign and this number of other bits."""
     return lambda value: value is None or (type(value) is int and -(1 << bits) <= value < 1 << bits)
 
 
 _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "TINYINT": _is_integer(7),
-    "INTEGER": _is_integer(31),
-    "BIGINT": _is_integer(63),
+    "TINYINT": _fits_integer(7),
+    "INTEGER": _fits_integer(31),
+    "BIGINT": _fits_integer(63),
     "BOOLEAN": lambda value: value is None or type(value) is bool,
     "VARCHAR": lambda value: value is None or type(value) is str,
     "DOUBLE": lambda value: value is None or _is_number(value),
@@ -200,11 +201,11 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
     lines = [] if is_same(published.get("outcomes"), recomputed["outcomes"]) else ["the outcomes"]
     if len(published_metrics) < len(published["metrics"]):
         lines.append("metrics.json lists some metrics twice")
-    for key in recomputed_metrics.keys() | published_metrics.keys():
-        if _needs_calls(key[1]):
+    for agent, metric in recomputed_metrics.keys() | published_metrics.keys():
+        if _needs_calls(metric):
             continue
-        expected, actual = recomputed_metrics.get(key), published_metrics.get(key)
-        name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
+        expected, actual = recomputed_metrics.get((agent, metric)), published_metrics.get((agent, metric))
+        name = metric if agent is None else f"{agent}.{metric}"
         if expected is None or actual is None:
             lines.append(f"{name} is {'not published' if actual is None else 'published, but cannot be recomputed'}")
         elif differing_fields := [
@@ -216,7 +217,7 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
 
 
 def _needs_calls(name: str) -> bool:
-    """Return whether a metric is computed from rounds and calls, which are not in the row of a rollout."""
+    """Return whether a metric is computed from rounds or calls, which the row of a rollout does not have."""
     return name in METRICS and METRICS[name].needs_calls
 
 

@@ -1,6 +1,6 @@
-"""The class `LineageSession`: a run or model, with the facts that the other modules of `lineage` need.
+"""The class `LineageNode`: a published or local run, or a published model, with the facts about its training.
 
-A session is read from the manifest of a release in a registry, or from a run in the results folder.
+A node is read from the manifest of a release in a registry, or from a run in the results folder.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
-from runner.registry.lineage.links import build_manifest_links, list_public_groups
-from runner.registry.lineage.session_facts import Group, WrongFact, check_types, parse_groups, read_typed
+from runner.registry.lineage.links import build_manifest_links, collect_public_group_facts
+from runner.registry.lineage.typed_facts import Group, WrongFact, check_types, parse_groups, read_typed
 from runner.registry.sent_releases import sent_hashes
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
@@ -29,19 +29,19 @@ DatapointLookup = Callable[[], frozenset[str] | None]
 
 
 @dataclass(frozen=True, eq=False)
-class LineageSession:
-    """A release of a run or model, or a local run."""
+class LineageNode:
+    """A node in the lineage graph: a release of a run, a release of a model, or a local run (in the results folder)."""
 
     key: str
-    """The reference of its release, or its run id in the results folder."""
+    """The reference of the release, or the id of the local run."""
     kind: str
     """`training`, `benchmark`, or `model`."""
     run_id: str
     identity: str
     owner: str | None
-    """The owner of the release; None for a run of the results folder."""
+    """The owner of the release; None for a local run."""
     facts: Mapping[str, Any]
-    """The facts in the manifest of a release, or the same facts about a local run."""
+    """The facts in the release's manifest, or the same facts about a local run."""
     groups: tuple[Group, ...]
     links: tuple[ReleaseLink, ...] = ()
     sha256: str | None = None
@@ -51,11 +51,11 @@ class LineageSession:
     """The reason why the release was yanked."""
     look_up_datapoints: DatapointLookup = field(default=lambda: None)
     published_weights: str | None = None
-    """The hash of the weights whose files are in a model release; None if it has no weights."""
-    where: str | None = None
-    """The registry that its release is in."""
+    """The hash of the weights in a model release; None if the release does not have the weights."""
+    address: str | None = None
+    """The address of the registry that has the release."""
     sent_hashes: frozenset[str] = frozenset()
-    """The hashes of the releases that were published from a local run on this machine."""
+    """The hashes of the releases that were published from the local run; empty for a release."""
     looks_like: str | None = None
     """The id of a local run with the same facts as this release, if no record says that the run was published."""
 
@@ -79,11 +79,12 @@ class LineageSession:
 
     @property
     def trains(self) -> bool:
-        return any(group.made_models for group in self.groups)
+        """Whether the run made models."""
+        return any(group.output_models for group in self.groups)
 
 
-def session_from_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
-    """Return the session of a published run or model. Only its manifest is read.
+def node_from_release(entry: ReleaseEntry, release: Release, address: str | None = None) -> LineageNode:
+    """Return the node of a published run or model. Only its manifest is read.
 
     Raises:
         ReleaseError: the facts in the manifest are invalid.
@@ -97,7 +98,7 @@ def session_from_release(entry: ReleaseEntry, release: Release, where: str | Non
     except WrongFact as error:
         raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error
     datapoints = None if hashes is None else frozenset(map(str, hashes))
-    return LineageSession(
+    return LineageNode(
         key=str(entry.reference),
         kind="model" if release.kind == Kind.MODEL else kind or "benchmark",
         run_id=run_id or release.name,
@@ -110,18 +111,19 @@ def session_from_release(entry: ReleaseEntry, release: Release, where: str | Non
         private=release.visibility == "private",
         yanked=entry.yanked,
         look_up_datapoints=lambda: datapoints,
-        published_weights=_weights_in(release) if release.kind == Kind.MODEL else None,
-        where=where,
+        published_weights=_find_weights_hash(release) if release.kind == Kind.MODEL else None,
+        address=address,
     )
 
 
 _WEIGHTS = "weights/"
 
 
-def _weights_in(release: Release) -> str | None:
+def _find_weights_hash(release: Release) -> str | None:
     """Return the declared hash of the weights in a model release; None if its weight files have another hash.
 
-    The hash is computed as in `weights_at`: if the model was a file and not a folder, without the name of the file.
+    The hash is computed as in `weights_at`. If the release has one file, the original model may have been this file, or
+    a folder with it. The hash of a file does not depend on its name, so both hashes are computed.
     """
     files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
     declared = release.identity.get("weights")
@@ -143,14 +145,14 @@ _RUN_FACTS = (
 )  # fmt: skip
 
 
-def session_from_folder(folder: RunFolder) -> LineageSession:
-    """Return the session of a run in a results folder.
+def node_from_folder(folder: RunFolder) -> LineageNode:
+    """Return the node of a run in a results folder.
 
     Raises:
         RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
-    trained = list_public_groups(folder)
+    trained = collect_public_group_facts(folder)
     facts = {
         **{name: getattr(manifest, name) for name in _RUN_FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
@@ -161,7 +163,7 @@ def session_from_folder(folder: RunFolder) -> LineageSession:
         groups = parse_groups({"trained": trained})
     except WrongFact as error:
         raise ReleaseError(f"{folder.path}: {error}") from error
-    return LineageSession(
+    return LineageNode(
         key=folder.run_id,
         kind=manifest.kind,
         run_id=folder.run_id,
