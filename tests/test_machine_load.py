@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/models/test_connect.py": (1, NEVER_OVER),
     "tests/game/protocols/test_confidence.py": (1, CPU_TIME),
     "tests/registry/test_fetched.py": (1, ANY_MOMENT),
-    "tests/rollouts/test_stop.py": (2, NEVER_OVER),
     "tests/runs/test_faults.py": (1, PLAYED),
     "tests/runs/workers/test_ray.py": (1, POLLS),
     "tests/runs/workers/test_ray_nodes.py": (1, POLLS),
