@@ -45,12 +45,12 @@ _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
 """Matches line ends between JSON tokens. (In JSON strings, line ends are always escaped.)"""
 
 
-def body_of(content: bytes, data: Any) -> Body:
+def body_of(content: bytes, data: Any, *, has_usage: bool) -> Body:
     """Return an answer as a `Body` in one line. `data` is the parsed content."""
     line = content.strip()
     if b"\n" in line or b"\r" in line:
         line = _LINE_ENDS.sub(b"", line)
-    return Body(line, is_deep(line, data), has_model=model_of(data) is not None)
+    return Body(line, is_deep(line, data), has_model=model_of(data) is not None, has_usage=has_usage)
 
 
 def is_deep(content: bytes, data: Any) -> bool:
@@ -160,17 +160,12 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if prompt is None:
         return None
+    prompt_parts, answer_parts = (part if isinstance(part := raw.get(name), dict) else {} for name in _DETAILS)
     return Usage(
-        prompt,
-        answer or 0,
-        min(_detail(raw, "prompt", "cached_tokens"), prompt),
-        answer is None,
-        _detail(raw, "prompt", "cache_write_tokens"),
-        _detail(raw, "completion", "reasoning_tokens"),
-        _detail(raw, "prompt", "audio_tokens"),
-        _detail(raw, "completion", "audio_tokens"),
-        _tier(data.get("service_tier")),
-    )
+        prompt, answer or 0, min(_part(prompt_parts, "cached_tokens"), prompt), answer is None,
+        _part(prompt_parts, "cache_write_tokens"), _part(answer_parts, "reasoning_tokens"),
+        _part(prompt_parts, "audio_tokens"), _part(answer_parts, "audio_tokens"), _tier(data.get("service_tier")),
+    )  # fmt: skip
 
 
 def _messages_answer_usage(raw: Mapping[str, Any]) -> Usage | None:
@@ -211,31 +206,27 @@ The names are those of OpenAI, Anthropic, DeepSeek and proxies.
 """
 
 
-def reported_usage(data: Mapping[str, Any]) -> Usage | None:
+def reported_usage(data: Mapping[str, Any], stored: Usage | None = None) -> Usage | None:
     """Return the usage in a new answer of any server; None if it has no count of prompt tokens.
 
-    Servers use different names for counts. `total_tokens` shows which parts a server counts separately.
+    Servers use different names for counts. `total_tokens` shows which parts a server counts separately. `stored` is the
+    result of `usage_of`, if the caller has it.
     """
-    usage, raw = usage_of(data), data.get("usage")
+    usage, raw = stored or usage_of(data), data.get("usage")
     if usage is None or not isinstance(raw, dict) or is_messages_answer(data):
         return usage
     parts = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
     cached, cache_written, reasoning = (
-        max(_count(part.get(name)) or 0 for part in parts for name in names) for names in _PART_NAMES
+        max((_part(part, name) for part in parts for name in names if name in part), default=0) for names in _PART_NAMES
     )
     prompt, answer = usage.prompt_tokens, usage.completion_tokens
     rest = (_count(raw.get("total_tokens")) or 0) - prompt - answer
     if cached + cache_written and rest in (cached + cache_written, cached + cache_written + reasoning):
         prompt, rest = prompt + cached + cache_written, rest - cached - cache_written
-    return replace(
-        usage,
-        prompt_tokens=prompt,
-        completion_tokens=answer + max(rest, 0),
-        cached_tokens=cached,
-        estimated=usage.estimated and rest <= 0,
-        cache_write_tokens=cache_written,
-        reasoning_tokens=reasoning,
-    )
+    return Usage(
+        prompt, answer + max(rest, 0), cached, usage.estimated and rest <= 0, cache_written, reasoning,
+        usage.audio_input_tokens, usage.audio_output_tokens, usage.service_tier,
+    )  # fmt: skip
 
 
 def usage_as_sent(completion: Completion) -> Usage | None:
@@ -244,9 +235,8 @@ def usage_as_sent(completion: Completion) -> Usage | None:
     return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
 
-def _detail(usage: Mapping[str, Any], side: str, name: str) -> int:
-    details = usage.get(f"{side}_tokens_details")
-    return (_count(details.get(name)) if isinstance(details, dict) else None) or 0
+def _part(counts: Mapping[str, Any], name: str) -> int:
+    return (_count(counts[name]) if name in counts else None) or 0
 
 
 def _count(value: object) -> int | None:

@@ -6,7 +6,6 @@ The budget, the records of a run and the estimates of `check` use it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import orjson
 
@@ -43,6 +42,12 @@ class CallCosts:
         basis = basis or PriceBasis()
         self.prices = {name: basis.price_of(settings) for name, settings in groups.items()}
         self._budgeted = {name: budget_price(group, doubted=name in doubted) for name, group in groups.items()}
+        self._answer_limits = {name: answer_limit(settings) or 0 for name, settings in groups.items()}
+        # Tools and schemas are billed as part of the prompt.
+        bodies = {name: settings.extra_body for name, settings in groups.items()}
+        self._extra = {name: len(orjson.dumps(dict(body))) if body else 0 for name, body in bodies.items()}
+        self.recorded_usd = 0.0
+        """The amount that a budget counts for the calls that this process has passed to the journal."""
 
     @property
     def is_priced(self) -> bool:
@@ -55,10 +60,9 @@ class CallCosts:
         if not settings.traits.metered:
             return UsageTotals()
         # In every tokenizer, a token has at least one byte.
-        prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
-        if settings.extra_body:
-            prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
-        answers = (answer_limit(settings) or 0) * requested_answers(request, settings)
+        names = sum([byte_length(message["name"]) for message in request.messages if "name" in message])
+        prompt = request.prompt_bytes + names + MESSAGE_OVERHEAD * len(request.messages) + self._extra[request.group]
+        answers = self._answer_limits[request.group] * requested_answers(request, settings)
         usd = price.max_cost(prompt, answers) if price is not None else 0.0
         return UsageTotals(usd, prompt + answers, 1)
 
@@ -79,21 +83,26 @@ class CallCosts:
         if not self.groups[request.group].traits.metered:
             return cost
         usage = at_least_typical(request, completion)
-        usd = 0.0 if price is None else price.cost_of(usage)
-        cost = replace(cost, usd=max(cost.usd, usd), tokens=usage.prompt_tokens + usage.completion_tokens)
+        if price is not None:
+            cost.usd = max(cost.usd, price.cost_of(usage))
+        cost.tokens = usage.prompt_tokens + usage.completion_tokens
         if usage.estimated:
             worst_case = self.worst_case(request)
-            cost = replace(cost, usd=max(cost.usd, worst_case.usd), tokens=max(cost.tokens, worst_case.tokens))
+            cost.usd, cost.tokens = max(cost.usd, worst_case.usd), max(cost.tokens, worst_case.tokens)
         return cost
 
-    def extra_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
-        """Return the amount that a budget counts for an answered call if it differs from the call's cost.
+    def record_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
+        """Return the amount that a budget counts for an answered call, and add it to `recorded_usd`.
 
-        Return None if the amount equals the cost and the usage is not estimated.
+        Return None if the amount equals the call's cost and the usage is not estimated, or if another run paid for it.
         """
+        if completion.from_cache:
+            return None
         charge, cost = self.charge(request, completion), self.actual_cost(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
-        return charge if completion.usage.estimated or is_more else None
+        extra = charge if completion.usage.estimated or is_more else None
+        self.recorded_usd += (extra or cost).usd
+        return extra
 
 
 _UNCLEAR = (408, 409)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from runner.base.value_class import value_class
 
 if TYPE_CHECKING:
     from runner.game.prompts.chat import ChatMessage
@@ -36,7 +39,7 @@ def session_id_of(sample: SampleKey) -> str:
     return hashlib.blake2b(identity, digest_size=16, person=b"nip-run session").hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class ResponseHint:
     """The format of the expected answer, for `dummy`. Other models get it from the prompt."""
 
@@ -51,7 +54,7 @@ class ResponseHint:
     """The text before the confidence, if a verdict must state one."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True)
 class Request:
     """A call to a model group: the messages, and the sample that needs the answer."""
 
@@ -65,8 +68,13 @@ class Request:
     n: int = 1
     """Number of answers to request; more than 1 if one call is for several samples."""
 
+    @cached_property
+    def prompt_bytes(self) -> int:
+        """The length of all messages in UTF-8."""
+        return sum([byte_length(message["content"]) for message in self.messages])
 
-@dataclass(frozen=True, slots=True)
+
+@value_class(frozen=True, slots=True)
 class Choice:
     """One answer of a completion."""
 
@@ -77,7 +85,7 @@ class Choice:
     """The model's reasoning, if the server returns it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Usage:
     """The tokens of a call, as the server counted them. All other counts are parts of the prompt or of the answer."""
 
@@ -95,7 +103,7 @@ class Usage:
     """The processing tier that the server reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Body:
     """A server's complete answer as JSON in one line. `Completion.altered` lists all changes to it."""
 
@@ -112,7 +120,7 @@ class Body:
     """Whether the usage in the answer is complete and correct, so that the record needs no usage of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Completion:
     """The result of a call: the choices, the model's name, the usage, and the server's complete answer."""
 

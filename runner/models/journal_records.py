@@ -21,6 +21,7 @@ from runner.base.errors import CallError, ContextExceededError, MalformedError, 
 from runner.base.hashing import canonical
 from runner.base.storage.format_versions import KEY, LOG_FORMAT
 from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, SHARD, read_journal
+from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import choices_of, model_of, split_choices, usage_of
 from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
@@ -146,7 +147,7 @@ class RequestRecord(NamedTuple):
         return self.messages == other.messages and other.parameters.startswith(self.parameters)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class CallRecord:
     """The record of an answer. `charged` is the amount that a budget counts, if it differs from the answer's cost."""
 

@@ -58,18 +58,22 @@ def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Ch
     answer = _count_at_least(usage.completion_tokens, usage.reasoning_tokens)
     answer = _count_at_least(answer, usage.audio_output_tokens)
     is_estimated = usage.estimated
-    if not (prompt and _is_possible(prompt, _prompt_texts(request))):
+    prompt_texts = (message["content"] for message in request.messages)
+    if not (prompt and _is_possible(prompt, request.prompt_bytes, prompt_texts)):
         prompt, is_estimated = max(prompt, estimated_prompt_tokens(request.messages)), True
     texts = _answer_texts(choices)
-    if usage.estimated or not _is_possible(answer, texts):
+    if usage.estimated or not _is_possible(answer, sum(map(byte_length, texts)), texts):
         answer, is_estimated = max(answer, sum(map(estimated_tokens, texts))), True
+    if (prompt, answer, is_estimated) == (usage.prompt_tokens, usage.completion_tokens, usage.estimated):
+        return usage
     return replace(usage, prompt_tokens=prompt, completion_tokens=answer, estimated=is_estimated)
 
 
 def at_least_typical(request: Request, completion: Completion) -> Usage:
     """Return an answer's usage, with each count raised to the typical number of tokens for its text."""
-    prompt, answer = _typical_tokens(_prompt_texts(request)), _typical_tokens(_answer_texts(completion.choices))
-    usage = completion.usage
+    usage, texts = completion.usage, _answer_texts(completion.choices)
+    prompt = _typical_tokens(request.prompt_bytes, [message["content"] for message in request.messages])
+    answer = _typical_tokens(sum(map(byte_length, texts)), texts)
     if prompt <= usage.prompt_tokens and answer <= usage.completion_tokens:
         return usage
     return replace(
@@ -83,19 +87,15 @@ def _count_at_least(count: int, *parts: int) -> int:
     return count + sum(parts) if max(parts) > count else count
 
 
-def _typical_tokens(texts: Sequence[str]) -> int:
-    extra = sum(byte_length(text) - len(text.encode("ascii", "ignore")) for text in texts if not text.isascii())
-    return (sum(map(byte_length, texts)) + extra) // TYPICAL_BYTES_PER_TOKEN
+def _typical_tokens(size: int, texts: Sequence[str]) -> int:
+    extra = sum([byte_length(text) - len(text.encode("ascii", "ignore")) for text in texts if not text.isascii()])
+    return (size + extra) // TYPICAL_BYTES_PER_TOKEN
 
 
-def _is_possible(tokens: int, texts: Sequence[str]) -> bool:
-    """Return whether some tokenizer could split these texts into this number of tokens."""
+def _is_possible(tokens: int, size: int, texts: Iterable[str]) -> bool:
+    """Return whether some tokenizer could split these texts of `size` bytes into this number of tokens."""
     max_bytes = max(tokens * MAX_BYTES_PER_TOKEN, LONGEST_TOKEN if tokens else 0)
-    return sum(map(byte_length, texts)) <= max_bytes or sum(map(dense_bytes, texts)) <= max_bytes
-
-
-def _prompt_texts(request: Request) -> list[str]:
-    return [message["content"] for message in request.messages]
+    return size <= max_bytes or sum(map(dense_bytes, texts)) <= max_bytes
 
 
 def _answer_texts(choices: Iterable[Choice]) -> list[str]:

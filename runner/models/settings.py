@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from runner.documents.dataclass_schema import option
@@ -65,7 +66,7 @@ class Price:
         "Price of audio tokens of the answer; null: the price `output`.", default=None, example=64.0, minimum=0
     )
 
-    @property
+    @cached_property
     def rates(self) -> dict[str, float]:
         """The price of each class of tokens: first four classes of the prompt, then three of the answer."""
         return {
@@ -108,7 +109,7 @@ class Price:
 
 def requested_answers(request: Request, settings: ModelSettings) -> int:
     """Return the number of answers that a call requests."""
-    n = settings.sampling().get("n")
+    n = (settings.extra_body or {}).get("n", settings.n)
     return max(request.n, n if isinstance(n, int) else 1)
 
 
@@ -454,6 +455,10 @@ class ModelSettings:
 
     def sampling(self) -> dict[str, Any]:
         """Return the parameters of the request other than the model and the messages."""
+        return {**self._parameters}
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, Any]:
         names = (
             "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
             "logprobs", "top_logprobs",

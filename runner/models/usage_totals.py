@@ -41,8 +41,10 @@ class UsageTotals:
     def add_tokens(self, counts: tuple[int, ...]) -> None:
         """Add tokens in place: one count for each of `TOKEN_CLASSES`."""
         self.tokens += counts[0] + counts[1]
-        for name, count in zip(TOKEN_CLASSES, counts, strict=True):
-            if count:
+        self.prompt_tokens += counts[0]
+        self.completion_tokens += counts[1]
+        if any(rest := counts[2:]):
+            for name, count in zip(TOKEN_CLASSES[2:], rest, strict=True):
                 setattr(self, name, getattr(self, name) + count)
 
     @property

@@ -40,6 +40,7 @@ class Metrics:
         load_scipy()
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], ClusterSums] = {}
+        self._positions: dict[str, int] = {}
         self.outcomes: Counter[Outcome] = Counter()
         self._judged = JudgedGames(protocol, seats)
 
@@ -57,7 +58,7 @@ class Metrics:
         for agent, metric, values in game.added:
             tally = tallies.get((agent, metric))
             if tally is None:
-                tally = tallies[agent, metric] = ClusterSums()
+                tally = tallies[agent, metric] = ClusterSums(self._positions)
             tally.add(cluster, values)
 
     def estimates(self) -> list[Estimate]:

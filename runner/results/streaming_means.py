@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -13,10 +14,13 @@ from runner.statistics.intervals import clustered_error
 class ClusterSums:
     """Sums by cluster: enough for the mean, its clustered error and the population standard deviation."""
 
-    clusters: dict[str, list[float]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    """The position of each cluster in `_sums`. The metrics of a run share it, to save memory."""
     values: set[float] = field(default_factory=set)
     """The distinct values. If there are more than two, it has at least three of them."""
     n: int = 0
+    _sums: array[float] = field(default_factory=lambda: array("d"))
+    """The number of values, their sum and their sum of squares by position; zeros for a cluster without values."""
     _mean: tuple[int, float] | None = None
     """The number of values and their mean, cached since a sum over many clusters is slow."""
 
@@ -25,25 +29,30 @@ class ClusterSums:
         self.n += len(values)
         if len(self.values) < 3:
             self.values.update(values)
-        row = self.clusters.get(cluster)
-        if row is None:
-            row = self.clusters[cluster] = [0.0, 0.0, 0.0]
+        sums, start = self._sums, 3 * self.positions.setdefault(cluster, len(self.positions))
+        if len(sums) <= start:
+            sums.extend([0.0] * (start + 3 - len(sums)))
         for value in values:
-            row[0] += 1
-            row[1] += value
-            row[2] += value * value
+            sums[start] += 1
+            sums[start + 1] += value
+            sums[start + 2] += value * value
+
+    @property
+    def clusters(self) -> list[tuple[float, float, float]]:
+        """The number of values, their sum and their sum of squares of each cluster with values."""
+        return [row for row in zip(self._sums[::3], self._sums[1::3], self._sums[2::3], strict=True) if row[0]]
 
     @property
     def by_cluster(self) -> list[float]:
         """The mean of each cluster."""
-        return [row[1] / row[0] for row in self.clusters.values()]
+        return [row[1] / row[0] for row in self.clusters]
 
     @property
     def mean(self) -> float | None:
         if self._mean is None or self._mean[0] != self.n:
             if not self.n:
                 return None
-            self._mean = self.n, math.fsum(row[1] for row in self.clusters.values()) / self.n
+            self._mean = self.n, math.fsum(self._sums[1::3]) / self.n
         return self._mean[1]
 
     @property
@@ -52,10 +61,10 @@ class ClusterSums:
         mean = self.mean
         if mean is None:
             return None
-        square = math.fsum(row[2] for row in self.clusters.values()) / self.n
+        square = math.fsum(self._sums[2::3]) / self.n
         return math.sqrt(max(square - mean * mean, 0.0))
 
     @property
     def stderr(self) -> float | None:
         """The clustered standard error of the mean; None for a single cluster."""
-        return clustered_error([(count, total) for count, total, _ in self.clusters.values()], self.mean, self.n)
+        return clustered_error([(count, total) for count, total, _ in self.clusters], self.mean, self.n)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from runner.base.token_classes import TOKEN_CLASSES
+from runner.base.value_class import value_class
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
@@ -38,7 +39,7 @@ class Outcome(StrEnum):
 _PLAYED_OUT = (Outcome.DECIDED, Outcome.NO_DECISION)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Call:
     """One model call of a rollout: its answer, or the error if there was none."""
 
@@ -122,7 +123,7 @@ class RoundVerdict:
         return {"round": self.round, "decision": int(self.decision), **present}
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Rollout:
     """The record of one finished game: its messages, decision, model calls and outcome.
 

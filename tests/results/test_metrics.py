@@ -15,6 +15,7 @@ from runner.game.protocols.rounds import Message, Round
 from runner.results.estimates import Estimate
 from runner.results.game_measurements import episode_length
 from runner.results.metric_computation import Metrics
+from runner.results.streaming_means import ClusterSums
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
@@ -322,3 +323,16 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says(
         assert high is not None
         covered += low <= mean <= high
     assert 0.91 <= covered / 300 <= 0.985
+
+
+def test_a_metric_that_some_clusters_lack_does_not_depend_on_the_positions_that_it_shares() -> None:
+    common = ClusterSums()
+    for cluster in "abcd":
+        common.add(cluster, (1.0,))
+    rare, alone = ClusterSums(common.positions), ClusterSums()
+    for tally in (rare, alone):
+        tally.add("c", (1.0, 0.0))
+        tally.add("b", (0.5,))
+    assert len(rare.clusters) == 2
+    assert (rare.n, rare.mean, rare.deviation, rare.stderr) == (alone.n, alone.mean, alone.deviation, alone.stderr)
+    assert sorted(rare.by_cluster) == sorted(alone.by_cluster) == [0.5, 0.5]

@@ -15,10 +15,12 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.spending import max_spending
 from runner.runs.finished.selection import OWN_RUN
+from runner.runs.session import session
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_spec
 from tests.support.servers.batch_client import providing
+from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 PRICE = Price(input=2.0, output=6.0, cached_input=1.0)
@@ -57,6 +59,20 @@ def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, sh
     for figure in (manifest.cost_usd, progress.cost_usd, journal.usd, budget.spent.usd):
         assert figure == pytest.approx(usd, abs=1e-9)
     assert manifest.cost_usd_at_most == manifest.cost_usd
+
+
+def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "max_spending", None)
+    model = {"max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
+    with serving(seed=3, faults={"server_error": 0.3}) as server:
+        spec = load_spec(spec_file(tmp_path, server.base_url, size=4, models={"m": model}))
+        result = run_spec(spec, Results(tmp_path / "results"), RunOptions(), OWN_RUN)
+    manifest = result.manifest
+    assert manifest.failed_calls
+    assert manifest.cost_usd is not None
+    assert manifest.cost_usd_at_most == round(max_spending(Plan(spec), result.folder).usd, 9) > manifest.cost_usd
 
 
 def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from runner.base.errors import SpecError
@@ -105,32 +106,36 @@ class PromptSet:
     def __reduce__(self) -> tuple[Any, ...]:
         return PromptSet, (dict(self.sources),)
 
-    def render(self, name: str, variables: Mapping[str, Any]) -> str:
-        """Render a template with these variables.
+    def render(self, name: str, variables: Mapping[str, Any], columns: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Render a template with these variables, and with a datapoint's columns except for the label.
 
         Raises:
             RunError: rendering fails, or the text grows too long.
         """
-        key = self._key(name, variables)
+        key = self._key(name, variables, columns)
         text = None if key is None else self.rendered.get(key)
         if text is None:
             template = self._compiled.get(name)
             if template is None:
                 template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
-            text = template.render(variables)
+            text = template.render(prompt_variables(columns, variables))
             if key is not None:
                 self.rendered.put(key, text)
                 if self.rendered.on_new_text is not None:
                     self.rendered.on_new_text(key, text)
         return text
 
-    def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    def _key(self, name: str, variables: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the cache key of a text, or None if equal values may render differently, such as 1 and True."""
-        values = [variables.get(variable) for variable in self._sorted_variables[name]]
-        for value in values:
-            if value.__class__ is not str and value.__class__ is not int:
+        key: list[Any] = [name]
+        for variable in self._sorted_variables[name]:
+            value = variables[variable] if variable in variables else columns.get(variable)
+            if value.__class__ is list and all(item.__class__ is str for item in value):
+                value = tuple(value)
+            elif value.__class__ is not str and value.__class__ is not int:
                 return None
-        return (name, *values)
+            key.append(value)
+        return tuple(key)
 
     def place(self, name: str, line: int) -> Place:
         """Return the place of a line in a template's file, for a message."""
@@ -299,10 +304,10 @@ def _line_place(file: Place, line: int, column: int, source: str) -> Place:
 
 def prompt_variables(columns: Mapping[str, Any], runner_variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return all variables of an agent's templates: the runner's, and the datapoint's columns without the label."""
-    variables = {**columns, **runner_variables}
+    variables = dict(columns)
     for name in FORBIDDEN:
         variables.pop(name, None)
-    return variables
+    return {**variables, **runner_variables}
 
 
 def own_variables(

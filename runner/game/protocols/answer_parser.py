@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.base.errors import AgentNotActiveInChannelError, InvalidDecisionError, NotAllActiveChannelsInResponseError
+from runner.base.value_class import value_class
 from runner.documents.dataclass_schema import option
 from runner.game.protocols.confidence import lenient_pattern, lenient_prefix, stated_confidence
 from runner.game.protocols.protocol import Decision, Protocol
@@ -35,7 +36,7 @@ class DecisionFormat:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class ParsedAnswer:
     """A parsed answer: the message for each channel, or a decision and no messages."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rewards import Payoff, effective_decision, payoff
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Message:
     """One message in one channel."""
 
@@ -21,7 +22,7 @@ class Message:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Reply:
     """An agent's reply in a round. A decision has no `messages` (None).
 
@@ -41,7 +42,7 @@ class Reply:
     """The decision of each answer, if several answers were requested for the verdict."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Round:
     """A played round: the raw texts of its speakers, the messages, the decision and the rewards; see `Reply`."""
 
@@ -62,7 +63,7 @@ class Round:
         return self.asked is None or agent in self.asked
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class PendingTurn:
     """The agents that must speak now, each with its channels, and the earlier rounds."""
 

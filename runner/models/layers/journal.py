@@ -174,7 +174,7 @@ class JournaledCompleter:
         if len(parts) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
             self._events.returned_fewer_answers(request)
         first_sample, _ = parts[0]
-        charge = self._extra_charge(combined, completion)
+        charge = self._charge(combined, completion)
         records = (
             RepeatRecord(sample, first_sample.repeat, number)
             if number and part.body is not None
@@ -193,7 +193,7 @@ class JournaledCompleter:
     async def _call_one(self, request: Request, identity: RequestRecord) -> Completion:
         """Make one call for this sample."""
         completion = await self._answer(request)
-        record = CallRecord(request.sample, identity, completion, self._extra_charge(request, completion))
+        record = CallRecord(request.sample, identity, completion, self._charge(request, completion))
         await self._journal.append(record.to_json())
         self._events.recorded(request, completion)
         return completion
@@ -202,6 +202,3 @@ class JournaledCompleter:
         """Make one call, and return the answer in the form that this journal's format requires."""
         completion = with_own_choice(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)
-
-    def _extra_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
-        return None if completion.from_cache else self._charge(request, completion)

@@ -6,7 +6,6 @@ Single calls and batches use it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -54,9 +53,9 @@ def read_completion(
     choices = choices_of(data)
     if not choices:
         raise TransientError(f"{settings.server_label(group)} sent a completion without choices")
-    usage, body = checked_usage(reported_usage(data), request, choices), body_of(content, data)
-    if usage != usage_of(data):
-        body = replace(body, has_usage=False)
+    stored = usage_of(data)
+    usage = checked_usage(reported_usage(data, stored), request, choices)
+    body = body_of(content, data, has_usage=usage == stored)
     completion = Completion(choices, model_of(data) or settings.name, usage, latency_ms, altered=altered, body=body)
     return with_first_choices(completion, requested_answers(request, settings))
 

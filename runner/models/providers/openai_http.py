@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -23,6 +22,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from runner.base.redaction import Redactor, current_redactor
+from runner.base.value_class import value_class
 from runner.models.providers.body_limits import (
     BodyError,
     BodySlot,
@@ -141,7 +141,7 @@ _DECODED_HEADERS: Final = frozenset({"content-encoding", "content-length", "tran
 """Headers that do not fit a body that has been decompressed, or that nothing may keep."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Answer:
     """The answer to a request, without secrets."""
 

@@ -45,7 +45,7 @@ def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
     return f"special token {token}" if token else None
 
 
-_short_text_problem = lru_cache(maxsize=2048)(_text_problem)
+_short_text_problem = lru_cache(maxsize=256)(_text_problem)
 
 
 def is_utf8(text: str) -> bool:

@@ -21,10 +21,11 @@ from runner.base.errors import (
     RunError,
     UnknownFinishReasonError,
 )
+from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
 from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
-from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables, prompt_variables
+from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
@@ -47,7 +48,7 @@ class AgentRuntime:
     complete: Complete | None = None
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Observation:
     """The state of a game when an agent speaks: the rounds so far, the datapoint's columns, and the rollout's seed."""
 
@@ -81,24 +82,12 @@ class Agent:
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
         self._variables_by_round: dict[tuple[int, int], dict[str, Any]] = {}
-
-    @property
-    def is_verifier(self) -> bool:
-        return self.agent_spec.role == "verifier"
-
-    @property
-    def states_confidence(self) -> bool:
+        self.is_verifier = self.agent_spec.role == "verifier"
+        self.is_prover = self.agent_spec.role == "prover"
+        self.states_confidence = self.is_verifier and hyper_params.verdict.states
         """Whether the agent must state a confidence with its verdict."""
-        return self.is_verifier and self.hyper_params.verdict.states
-
-    @property
-    def is_prover(self) -> bool:
-        return self.agent_spec.role == "prover"
-
-    @property
-    def only_judges(self) -> bool:
+        self.only_judges = self.is_verifier and hyper_params.rejudge is not None
         """Whether the agent judges the debates of another run. If so, it asks no questions: each answer must decide."""
-        return self.is_verifier and self.hyper_params.rejudge is not None
 
     @property
     def model_name(self) -> str:
@@ -116,8 +105,8 @@ class Agent:
 
     # Prompt
 
-    def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
-        """Return the variables for the agent's templates. Variables that do not depend on the datapoint are cached."""
+    def _variables(self, prover_stance: int, round_: int) -> dict[str, Any]:
+        """Return the variables of the agent's templates that do not depend on the datapoint."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
             format_ = self.hyper_params.decision_format
@@ -133,7 +122,7 @@ class Agent:
             )
             if self.only_judges:
                 variables["questions_left"] = 0
-        return prompt_variables(columns, variables)
+        return variables
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
         """Return the chat messages for the agent's model at an observation, in the model group's chat format."""
@@ -171,13 +160,13 @@ class Agent:
         Raises:
             TemplateFailedError: a template fails with these variables.
         """
-        prompts = self.settings.prompts
-        variables = self._variables(observation.columns, observation.prover_stance, round_)
-        text = prompts.render(self.agent_name + suffix, variables)
+        prompts, columns = self.settings.prompts, observation.columns
+        variables = self._variables(observation.prover_stance, round_)
+        text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
         if not self.states_confidence or confidence_template not in prompts.sources:
             return text
-        return f"{text}\n\n{prompts.render(confidence_template, variables)}"
+        return f"{text}\n\n{prompts.render(confidence_template, variables, columns)}"
 
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler

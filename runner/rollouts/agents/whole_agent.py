@@ -98,7 +98,7 @@ class OpenAiWholeAgent(DirectAgent):
 
     @property
     def env_level_in_keys(self) -> tuple[str, ...]:
-        columns = sorted(self.settings.prompts.variables[self.agent_name] - set(self._variables({}, 1, 0)))
+        columns = sorted(self.settings.prompts.variables[self.agent_name] - set(self._variables(1, 0)))
         return (
             "round", "seed", "message_history", "message_agent_id", "raw_message_history", "prover_stance", *columns,
         )  # fmt: skip

@@ -44,6 +44,7 @@ class RecordedCallEvents(CallEvents):
         """Add a failed attempt to the calls of its game, and return the attempt's record for the journal."""
         # The cost of a call that may be billed is recorded even without a budget, because a budget may be set later.
         cost = cost_of_failure(self.costs.worst_case(request), error)
+        self.costs.recorded_usd += cost.usd
         charged = cost if self.is_budgeted or cost.tokens else None
         record = FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
         self.failed_calls.add(request.sample, call_from_failure(record, self.costs.groups[request.group].name))

@@ -33,6 +33,8 @@ class RolloutSinks:
         self._folder, self._tree_shape = folder, plan.tree_shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
+        # Without repeats, the components of the variance are unknown, and the scores would only need memory.
+        self._counts_scores = plan.tree_shape is None and plan.spec.experiment.rollouts.per_datapoint > 1
         stopping_note = None if plan.debates is None else plan.debates.stopping_note
         self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
         self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
@@ -67,7 +69,7 @@ class RolloutSinks:
         """Add the outputs of one rollout to the tables, metrics and examples."""
         self._table_parts.add(output.rows)
         self._metrics.count(output.measured)
-        if output.score is not None and self._tree_shape is None:
+        if output.score is not None and self._counts_scores:
             self._scores.add(*output.score)
         if self._fine_tune_files is not None:
             self._fine_tune_files.put(output.examples)

@@ -245,7 +245,7 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
         sharing=plan.sharing_groups,
         sent=partial(_sent_messages, costs),
         events=events,
-        charge=costs.extra_charge,
+        charge=costs.record_charge,
         repeats_lost_calls=repeats_lost_calls,
     ).complete
 

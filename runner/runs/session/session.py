@@ -17,6 +17,7 @@ from runner.base.errors import BudgetExhausted, CallError, FolderGoneError, RunE
 from runner.base.storage.log_lines import first_record
 from runner.base.text import counted
 from runner.models.layers.budget import Budget
+from runner.models.usage_totals import UsageTotals
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -87,10 +88,12 @@ class Session:
         if baseline is not None:
             self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.create_child()
-        costs = run_costs(plan)
-        self._accounting = Accounting(plan, costs, on_progress)
+        self._costs = run_costs(plan)
+        self._is_counted = False
+        """Whether `_costs` has counted all calls of the run."""
+        self._accounting = Accounting(plan, self._costs, on_progress)
         self._wiring = Wiring(
-            plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
+            plan, folder, self._costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
         self._log_context = copy_context()
         """The context whose log messages go to the run's log."""
@@ -178,6 +181,8 @@ class Session:
                 cores = min(workers, available_cores())
                 await self._play_all(scheduler, journal.check_not_moved, lambda: journal.records, cores)
             return
+        has_earlier_calls = self.folder.journal.is_file() or self.folder.in_flight.is_file()
+        self._is_counted = self._stopping_decision is None and not has_earlier_calls
         async with self._wiring.open_layers() as layers:
 
             def check_after_games() -> None:
@@ -302,7 +307,8 @@ class Session:
         store_problems(self.folder, accounting.problems.all_problems())
         self._note_problems()
         self.lost = accounting.describe_loss()
-        spent = max_spending(self.plan, self.folder)
+        is_counted = self._is_counted and not self.in_flight()
+        spent = UsageTotals(self._costs.recorded_usd) if is_counted else max_spending(self.plan, self.folder)
         counts = accounting.final_counts(spent)
         earlier = self._earlier_manifest
         if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.errors import TransientError
+from runner.base.value_class import value_class
 from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
 from runner.models.interface import Completion, Request, SampleKey, Usage
@@ -55,7 +56,7 @@ class _Call:
     """The cost of the answer. The budget counts it instead of the maximum cost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value_class(frozen=True, slots=True, kw_only=True)
 class _PermitRequest(Request):
     """A worker's call, as passed to the layers of the budget and the limits: with a maximum cost, without a prompt."""
 

@@ -9,7 +9,9 @@ import pytest
 from runner.game.prompts.templates import MAX_CACHED, PromptSet
 
 
-@pytest.mark.parametrize("values", [(1, True), (True, 1), (1, 1.0), ("1", 1), (None, "None"), ([1], [True])])
+@pytest.mark.parametrize(
+    "values", [(1, True), (True, 1), (1, 1.0), ("1", 1), (None, "None"), ([1], [True]), (["a"], "['a']")]
+)
 def test_values_that_are_equal_and_look_different_are_told_apart(values: tuple[Any, ...]) -> None:
     prompts = PromptSet({"verifier": "{{ x }}|{{ y }}"})
     texts = [prompts.render("verifier", {"x": value, "y": "same"}) for value in (*values, *values)]
@@ -21,6 +23,8 @@ def test_a_text_is_kept_and_only_what_the_template_uses_tells_it_apart() -> None
     first = prompts.render("verifier", {"x": "a", "unused": 1})
     assert prompts.render("verifier", {"x": "a", "unused": 2}) is first
     assert prompts.render("prover", {"x": "a"}) == "a!"
+    headers = prompts.render("verifier", {"x": ["a", "b"]})
+    assert prompts.render("verifier", {"x": ["a", "b"]}) is headers
 
 
 def test_the_oldest_texts_leave_the_cache_if_it_is_full() -> None:

@@ -156,8 +156,8 @@ def test_its_group_and_its_template_say_more_than_their_text(tmp_path: Path) -> 
     assert agent.shared_model_group.model_name == "next"
     template = pickle.loads(pickle.dumps(agent.system_prompt_template))
     chat = agent._build_chat_messages_prompt(**histories(), round_id=0, **POINT)
-    variables = agent._variables(POINT, 1, 0)
-    assert template.render(**variables) == chat[0]["content"]
+    variables = agent._variables(1, 0)
+    assert template.render(**{**POINT, **variables}) == chat[0]["content"]
     assert "{{" in str(template)
     with pytest.raises(RunError, match=r"template 'verifier' fails: .* is undefined"):
         template.render()
