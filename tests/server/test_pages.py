@@ -327,7 +327,7 @@ def run_copy(site: Site, name: str) -> Bundle:
 @pytest.mark.full
 def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a run is hidden, or the database is busy, just when its page is made."""
-    bundle = run_copy(site, "later")
+    bundle = run_copy(site, "delayed")
     reference = bundle.release.reference
     monkeypatch.setattr("runner.server.web.pages.run_cache.RETRY_SECONDS", 0.01)
     pages = RunPages(site.served.settings)
@@ -336,7 +336,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: p
         return await pages.get([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")
 
     before = asyncio.run(asked())
-    assert "no run/alice/later@1" in str(before.content.wrong)
+    assert "no run/alice/delayed@1" in str(before.content.wrong)
     assert not before.is_permanent
     put(site.server, [bundle])
     time.sleep(0.02)
