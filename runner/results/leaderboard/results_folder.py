@@ -177,7 +177,8 @@ class Results:
 
     def _modified_folders(self) -> Iterator[tuple[float, RunFolder]]:
         """Yield each run with the time when its manifest was last written."""
-        for folder in self._folders():
+        runs = self.path / RUNS
+        for folder in map(RunFolder, runs.iterdir()) if runs.is_dir() else ():
             with suppress(OSError):
                 yield folder.manifest_path.stat().st_mtime, folder
 
