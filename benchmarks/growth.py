@@ -218,7 +218,8 @@ def run_server(folder: Path, played: Path, count: int) -> None:
 
     settings = Settings(folder=folder)
     make_folders(settings.incoming)
-    server, paths, cpu = Service.open(settings), BoardPaths(settings), {}
+    server, paths = Service.open(settings), BoardPaths(settings)
+    cpu: dict[str, float] = {}
     bundles = [run_bundle(played / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES)]
 
     def publish(places: Iterable[int]) -> list[Copy]:

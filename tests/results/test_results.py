@@ -124,7 +124,12 @@ def test_few_manifests_are_read_to_find_or_name_a_run_among_many(
         shutil.rmtree(folder.path)
     read: list[str] = []
     load = RunFolder.manifest
-    monkeypatch.setattr(RunFolder, "manifest", lambda folder: (read.append(folder.run_id), load(folder))[1])
+
+    def load_and_note(folder: RunFolder) -> Manifest:
+        read.append(folder.run_id)
+        return load(folder)
+
+    monkeypatch.setattr(RunFolder, "manifest", load_and_note)
     assert results.find("last").run_id == "day-28"
     assert read == ["day-28", "day-27"]
     read.clear()
