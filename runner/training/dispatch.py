@@ -112,7 +112,7 @@ def _reads_results(spec: Spec, run_id: str, results: Results) -> bool:
 
     `from_run` does not count, because its model is read when the spec is loaded.
     """
-    until, path = spec.experiment.until, results.run(run_id).path.resolve()
+    until = spec.experiment.until
     paths = list(spec.replays.values())
     if spec.rejudged is not None:
         paths.append(spec.rejudged.path)
@@ -120,7 +120,8 @@ def _reads_results(spec: Spec, run_id: str, results: Results) -> bool:
         if until.compare == LAST or run_id.startswith(until.compare):
             return True
         paths.append(Path(until.compare))
-    return path in {path_read.resolve() for path_read in paths}
+    # Without paths, nothing is resolved, because this is called for each pair of runs.
+    return bool(paths) and results.run(run_id).path.resolve() in {path_read.resolve() for path_read in paths}
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:

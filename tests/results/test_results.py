@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,54 @@ def test_parts_of_a_training_run_come_in_the_order_of_iterations(results: Result
         put(results, replace(manifest, parent_run_id="learn", iteration=iteration), name, Status.RUNNING)
     assert names(results.parts_of("learn")) == ["learn-i0", "learn-i2", "learn-i10", "learn-t10"]
     assert results.parts_of("lear") == []
+
+
+def test_the_newest_run_is_the_last_that_started_whenever_its_manifest_was_written(
+    results: Results, manifest: Manifest
+) -> None:
+    started = {"a": 3, "b": 9, "c": 5, "part": 12}
+    for name, minute in started.items():
+        parent = "learn" if name == "part" else None
+        begun = replace(manifest, started_at=f"2030-01-01T00:{minute:02}:00Z", parent_run_id=parent, iteration=0)
+        put(results, begun, name, Status.DONE)
+    for name, written in {"a": 40, "b": 10, "c": 20, "part": 50}.items():  # "a" ran longest
+        modified = datetime(2030, 1, 1, 0, written, tzinfo=UTC).timestamp()
+        os.utime(results.run(name).manifest_path, (modified, modified))
+    assert results.find("last").run_id == "b"
+    results.run("b").manifest_path.write_text("{")
+    assert results.find("last").run_id == "c"
+
+
+def test_few_manifests_are_read_to_find_or_name_a_run_among_many(
+    results: Results, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(1, 29):
+        begun = replace(manifest, started_at=f"2020-02-{day:02}T00:00:00Z")
+        folder = put(results, begun, f"day-{day}", Status.DONE)
+        modified = datetime(2020, 2, day, tzinfo=UTC).timestamp()
+        os.utime(folder.manifest_path, (modified, modified))
+    for folder in map(results.run, ("tiny-a", "tiny-b", "open", "learn-i0")):
+        shutil.rmtree(folder.path)
+    read: list[str] = []
+    load = RunFolder.manifest
+
+    def load_and_note(folder: RunFolder) -> Manifest:
+        read.append(folder.run_id)
+        return load(folder)
+
+    monkeypatch.setattr(RunFolder, "manifest", load_and_note)
+    assert results.find("last").run_id == "day-28"
+    assert read == ["day-28", "day-27"]
+    read.clear()
+    assert results.find("day-13").run_id == "day-13"
+    assert results.name_for("new", again=True) == "new"
+    assert results.name_for("new") == "new"
+    assert read == []
+    assert results.name_for("day-3", again=True) == "day-3-2"
+    assert read == ["day-3"]
+    read.clear()
+    assert len(list(results.runs())) == 28
+    assert len(read) == 28
 
 
 # What a run is called

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import hashlib
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 
+from runner.base.storage.duckdb_connections import connect
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import Kind
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 from runner.results.leaderboard.results_folder import Results
+from runner.server.accounts.accounts import add_account, add_member
+from runner.server.accounts.administration import set_hidden
+from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.worker import BoardWorker, find_culprits
+from runner.server.boards.worker import BoardWorker, build_board, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
+from runner.server.store.schema import files, releases
 from tests.registry.planted import release_of
 from tests.support.runs import played
-from tests.support.served import put
+from tests.support.served import copy_of, put, run_bundle
 from tests.support.specs import ALONE, debate_with_hints
 
 
@@ -95,3 +106,81 @@ def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(hel
     assert task["ranked"] == 2
     (earlier_page,) = task["earlier_pages"]
     assert shown.task(earlier_page) == shown.task(task["page"]) == task
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Everything that a board says, whatever the bytes of its databases are."""
+    said: dict[str, Any] = {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.gz")}
+    with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+        for (table,) in index.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        ):
+            said[f"index {table}"] = sorted(index.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+    with connect() as connection:
+        connection.execute(f"ATTACH '{folder / 'board.duckdb'}' AS board (READ_ONLY)")
+        for table in ("about", "runs", "releases", "links"):
+            said[f"file {table}"] = connection.execute(f"FROM board.{table}").fetchall()
+    return said
+
+
+def yank(server: Service, reference: Reference, folder: Path) -> None:
+    data = format_yanked_file("a leak")
+    sha256 = hashlib.sha256(data).hexdigest()
+    (folder / "yanked").write_bytes(data)
+    server.blobs.put(sha256, folder / "yanked")
+    with server.database.writing() as connection:
+        query = select(releases.c.id).where(releases.c.owner == reference.owner, releases.c.name == reference.name)
+        path = f"{reference.folder}/{YANKED}/{YANKED_FILE}"
+        row = {"path": path, "release_id": connection.execute(query).scalar_one(), "part": YANKED}
+        connection.execute(insert(files), {**row, "sha256": sha256, "size": len(data)})
+        server.database.increment_revision(connection)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, tmp_path: Path, order: int) -> None:
+    first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))
+    other = run_bundle(tmp_path / "other", question="Another task: ")
+    worker, paths = BoardWorker(held.settings), BoardPaths(held.settings)
+    yanked = copy_of(first, owner="mallory", name="leaked")
+
+    def hide(*, hidden: bool) -> None:
+        with held.database.writing() as connection:
+            set_hidden(connection, Reference(Kind.RUN, "bob", "second", "1"), hidden=hidden)
+            held.database.increment_revision(connection)
+
+    def join() -> None:
+        with held.database.writing() as connection:
+            add_account(connection, "lab", 0.0, organisation=True)
+            add_member(connection, "lab", "bob")
+            held.database.increment_revision(connection)
+
+    uploads: list[Callable[[], None]] = [
+        lambda: put(held, [copy_of(first, owner="alice", name="first")]),
+        lambda: put(held, [copy_of(second, owner="bob", name="second")]),
+        lambda: put(held, [copy_of(other, owner="bob", name="other")]),
+        lambda: put(held, [yanked]),
+    ]
+    changes: list[Callable[[], None]] = [
+        lambda: yank(held, yanked.release.reference, tmp_path),
+        lambda: hide(hidden=True),
+        lambda: put(held, [copy_of(second, owner="alice", name="first", version="2"), named("rows")]),
+        join,
+        lambda: hide(hidden=False),
+    ]
+    inodes: dict[str, int] = {}
+    linked: list[set[str]] = []
+    for change in [*uploads[::order], *changes]:
+        change()
+        folder = paths.boards / build_board(worker, paths)
+        found = {path.name: path.stat().st_ino for path in folder.glob("*.gz")}
+        linked.append({name.partition(".")[0] for name, inode in found.items() if inodes.get(name) == inode})
+        inodes = found
+        aside = paths.root.rename(tmp_path / "aside")
+        anew = board(held, tmp_path / "anew")  # with an empty cache, and no earlier board
+        assert content(aside / folder.relative_to(paths.root)) == content(anew.folder)
+        shutil.rmtree(anew.folder)
+        shutil.rmtree(paths.root)
+        aside.rename(paths.root)
+    (page,) = (task["page"] for task in anew.tasks if task["rows"] == 1)
+    assert all(page in names for names in linked[4:7])  # nothing happened to this list

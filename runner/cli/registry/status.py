@@ -56,8 +56,7 @@ def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], li
     from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import find_obstacles
 
-    for folder in results.runs():
-        manifest = folder.manifest()
+    for folder, manifest in results.runs_with_manifests():
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
             continue  # a part of a training run, which is published with it
         findings = list(find_obstacles(folder, manifest))

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
-    manifests = [folder.manifest() for folder in results.runs()]
+    manifests = [manifest for _, manifest in results.runs_with_manifests()]
     for damage in results.damaged():
         note(damage)
     if not args.quiet:

@@ -127,7 +127,8 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
         entry = listed[sha256]
         with _omit_on_error(board, entry):
             published = _published_row(row, entry, runs[sha256], lineage, nodes)
-            board.rows.append(replace(published, marks=[*repeats.get(sha256, ()), *published.marks]))
+            published.marks = [*repeats.get(sha256, ()), *published.marks]
+            board.rows.append(published)
     board.cycles = lineage.find_cycles()
     return LoadedBoard(board, releases, nodes)
 
@@ -260,7 +261,9 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
         # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
         has_other_task = any(template.matches(row.reason) for template in OTHER_TASK)
         own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
-        separated.append(replace(row, list=list_numbers[key], **own_rank))
+        if own_rank or row.list != list_numbers[key]:  # a copy of each row would take long
+            row = replace(row, list=list_numbers[key], **own_rank)  # noqa: PLW2901
+        separated.append(row)
     return sorted(separated, key=lambda row: (str(row.benchmark), row.list))
 
 

@@ -24,8 +24,8 @@ def find_baseline(name: str, system: System, results: Results) -> System:
     """
     candidates = [
         (folder, manifest)
-        for folder in results.runs()
-        if (manifest := folder.manifest()).protocol == name and not manifest.is_training_run
+        for folder, manifest in results.runs_with_manifests()
+        if manifest.protocol == name and not manifest.is_training_run
     ]
     if not candidates:
         return _find_named_runs(name, system, results)
@@ -68,7 +68,7 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
     try:
         return load_system(name.split(","), results)
     except UsageError as error:
-        manifests = [folder.manifest() for folder in results.runs()]
+        manifests = [manifest for _, manifest in results.runs_with_manifests()]
         if any(manifest.run_id.startswith(prefix) for manifest in manifests for prefix in name.split(",")):
             raise
         shipped = [path.stem for path in package_data.PROTOCOLS.glob("*.yaml")]

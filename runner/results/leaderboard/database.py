@@ -130,7 +130,7 @@ class Leaderboard:
                     errors[folder.run_id] = str(error).partition("\n")[0]
             connection.execute(
                 "UPDATE runs SET published = p.place FROM (SELECT unnest(?) AS run_id, unnest(?) AS place) p "
-                "WHERE p.run_id = runs.run_id",
+                "WHERE p.run_id = runs.run_id AND runs.published IS DISTINCT FROM p.place",
                 [list(published), list(published.values())],
             )
             rank_rows(connection)

@@ -26,7 +26,7 @@ SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), r.y,
 FROM rollouts r
 JOIN runs u ON u.run_id = r.run_id
 LEFT JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
-WHERE r.outcome <> 'transport_failed' AND list_contains(?, r.run_id)
+WHERE r.outcome <> 'transport_failed' AND r.run_id IN (SELECT unnest(?::VARCHAR[]))
 ORDER BY ALL
 """
 

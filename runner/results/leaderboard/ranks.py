@@ -19,11 +19,12 @@ from runner.statistics.rank_sets import PAIR_LEVEL
 if TYPE_CHECKING:
     import duckdb
 
-AT_ONCE = 64
-"""The number of runs that one query compares with another run, which limits its memory."""
+AT_ONCE, VERDICTS_AT_ONCE = 64, 100_000
+"""The number of runs that one query compares with another run, which limits its memory; more if all their verdicts
+are at most `VERDICTS_AT_ONCE`, since each query reads the whole table of rollouts."""
 
 _RANKED_RUNS_SQL = """
-SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard
+SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256, n FROM leaderboard
 WHERE reason IS NULL ORDER BY benchmark, list, run_id
 """
 """SQL for the ranked runs of all lists. A single query saves time, since the view is expensive to plan."""
@@ -59,6 +60,8 @@ class RankedSystem:
     """Whether a stopping rule ended one of its runs, so that tests for a fixed number of games are invalid."""
     game: str | None = None
     """The hash of the common settings of its games. Two samples of one system have the same hash and are tied."""
+    verdicts: int | None = None
+    """The number of its verdicts; None if unknown."""
 
     def is_separate_from(self, other: RankedSystem) -> bool:
         """Return whether the intervals of the two systems do not overlap."""
@@ -98,8 +101,10 @@ def _p_values(
     run_query: RunQuery, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]
 ) -> Iterator[tuple[float, str]]:
     """Yield for each of the other systems the p-value of its pair with `hub`, and the name of the favored system."""
-    for start in range(0, len(others), AT_ONCE):
-        batch = others[start : start + AT_ONCE]
+    most_verdicts = max(systems[name].verdicts or VERDICTS_AT_ONCE for name in others)
+    size = max(AT_ONCE, VERDICTS_AT_ONCE // most_verdicts)
+    for start in range(0, len(others), size):
+        batch = others[start : start + size]
         runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
         names, ids = ([row[column] for row in runs] for column in (0, 1))
         rows = run_query(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -32,6 +34,9 @@ _MAX_LISTED = 8
 
 LAST = "last"
 """A name for the newest run."""
+
+_CLOCK_DIFFERENCE = timedelta(days=1)
+"""The largest difference between the clocks of two machines that write to a results folder."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +69,26 @@ class Results:
 
     def runs(self) -> Iterator[RunFolder]:
         """Yield all runs in the order of their names, except damaged ones (see `damaged`)."""
-        for folder in self._folders():
-            if folder.damage() is None:
-                yield folder
+        return (folder for folder, _ in self.runs_with_manifests())
+
+    def runs_with_manifests(self, start: str = "") -> Iterator[tuple[RunFolder, Manifest]]:
+        """Yield the runs whose ids begin with `start`, as `runs` does, each with its manifest, which is read once."""
+        for folder in self._folders(start):
+            with suppress(RunError):
+                yield folder, folder.manifest()
 
     def _runs_without_parts(self) -> Iterator[RunFolder]:
         """Yield all runs except single shards, whose rows are counted in the merged run."""
-        return (folder for folder in self.runs() if folder.manifest().shard is None)
+        return (folder for folder, manifest in self.runs_with_manifests() if manifest.shard is None)
 
     def damaged(self) -> list[str]:
         """Return a message about each damaged run, which `runs` leaves out."""
         return [damage for folder in self._folders() if (damage := folder.damage()) is not None]
 
-    def _folders(self) -> Iterator[RunFolder]:
+    def _folders(self, start: str = "") -> Iterator[RunFolder]:
         runs = self.path / RUNS
         for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-            folder = RunFolder(path)
-            if folder.manifest_path.is_file():
+            if path.name.startswith(start) and (folder := RunFolder(path)).manifest_path.is_file():
                 yield folder
 
     def sharded_runs(self, start: str = "") -> list[RunFolder]:
@@ -129,9 +137,9 @@ class Results:
             return exact
         if name == LAST:
             return self._newest_run()
-        matches = [folder for folder in self.runs() if folder.run_id.startswith(name)]
-        ids = {folder.run_id for folder in matches}
-        matches = [folder for folder in matches if not {*folder.manifest().source_run_ids} & ids]
+        manifests = dict(self.runs_with_manifests(name))
+        ids = {folder.run_id for folder in manifests}
+        matches = [folder for folder, manifest in manifests.items() if not {*manifest.source_run_ids} & ids]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -153,21 +161,33 @@ class Results:
         return self.find(name).path
 
     def _newest_run(self) -> RunFolder:
-        candidates = [
-            (manifest.started_at, folder.run_id, folder)
-            for folder in self.runs()
-            if (manifest := folder.manifest()).parent_run_id is None
-        ]
-        if not candidates:
+        newest: tuple[str, str, RunFolder] | None = None
+        for modified, folder in sorted(self._modified_folders(), key=itemgetter(0), reverse=True):
+            latest_start = datetime.fromtimestamp(modified, UTC) + _CLOCK_DIFFERENCE
+            if newest is not None and f"{latest_start:%Y-%m-%dT%H:%M:%SZ}" < newest[0]:
+                break  # the other manifests were last written before this run started
+            with suppress(RunError):
+                manifest = folder.manifest()
+                if manifest.parent_run_id is None:
+                    candidate = manifest.started_at, folder.run_id, folder
+                    newest = candidate if newest is None else max(newest, candidate, key=itemgetter(0, 1))
+        if newest is None:
             raise UsageError(f"no run in {self.path} yet; play one with `nip-run SPEC`, or set --results DIR")
-        return max(candidates, key=lambda row: row[:2])[-1]
+        return newest[-1]
+
+    def _modified_folders(self) -> Iterator[tuple[float, RunFolder]]:
+        """Yield each run with the time when its manifest was last written."""
+        runs = self.path / RUNS
+        for folder in map(RunFolder, runs.iterdir()) if runs.is_dir() else ():
+            with suppress(OSError):
+                yield folder.manifest_path.stat().st_mtime, folder
 
     def parts_of(self, run_id: str) -> list[RunFolder]:
         """Return the runs that are parts of a training run, sorted by iteration, training games before tests."""
         parts = [
             (manifest.iteration, folder.run_id, folder)
-            for folder in self.runs()
-            if (manifest := folder.manifest()).parent_run_id == run_id
+            for folder, manifest in self.runs_with_manifests()
+            if manifest.parent_run_id == run_id
         ]
         return [folder for _, _, folder in sorted(parts, key=lambda row: row[:2])]
 
@@ -180,12 +200,16 @@ class Results:
         """
         from runner.results.manifest import Status
 
-        existing = {folder.run_id: folder for folder in self.runs()}
+        def status_of(name: str) -> Status | None:
+            folder = self.run(name)
+            with suppress(RunError):
+                return folder.manifest().status if folder.manifest_path.is_file() else None
+            return None
 
         def is_free(name: str) -> bool:
-            return name not in reserved and (name not in existing or existing[name].manifest().status != Status.DONE)
+            return name not in reserved and status_of(name) != Status.DONE
 
-        if not (again or replay) or (run_id not in existing and run_id not in reserved):
+        if not (again or replay) or (status_of(run_id) is None and run_id not in reserved):
             return run_id
         base = f"{run_id}-replay" if replay else run_id
         number = 1 if replay else 2

@@ -300,21 +300,21 @@ SELECT r.run_id, r.status, r.task, r.group_by, r.cost_usd, r.stopped IS NOT NULL
 FROM runs r
 LEFT JOIN copies c ON c.run_id = r.run_id
 LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = '{RANKING_METRIC}'
-WHERE list_contains(?, r.run_id)
+WHERE r.run_id IN (SELECT unnest(?::VARCHAR[]))
 """
 
 _SUMS_SQL = """
 WITH played AS (
     SELECT r.*, coalesce(d."group", r.datapoint_id) AS cluster
     FROM rollouts r LEFT JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
-    WHERE r.outcome <> 'transport_failed' AND list_contains(?, r.run_id)
+    WHERE r.outcome <> 'transport_failed' AND r.run_id IN (SELECT unnest(?::VARCHAR[]))
 )
 SELECT run_id, cluster, count(DISTINCT datapoint_id){columns} FROM played GROUP BY run_id, cluster ORDER BY ALL
 """
 
 _VALUES_SQL = """
 SELECT run_id, concat_ws('.', agent, metric), value, ci_low, ci_high, n, clusters, reason
-FROM metrics WHERE list_contains(?, run_id)
+FROM metrics WHERE run_id IN (SELECT unnest(?::VARCHAR[]))
 """
 
 

@@ -91,13 +91,13 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
         return read_statistics(own_run, plan)
     models = _models_of_plan(plan)
     similar = [
-        folder
-        for folder in results.runs()
-        if _mismatch(manifest := folder.manifest(), plan) is None and _models_of_run(manifest) == models
+        (manifest.started_at, folder.run_id, folder)
+        for folder, manifest in results.runs_with_manifests()
+        if _mismatch(manifest, plan) is None and _models_of_run(manifest) == models
     ]
     if not similar:
         return None
-    return read_statistics(max(similar, key=lambda folder: (folder.manifest().started_at, folder.run_id)), plan)
+    return read_statistics(max(similar, key=lambda run: run[:2])[-1], plan)
 
 
 def _mismatch(manifest: Manifest, plan: Plan) -> str | None:

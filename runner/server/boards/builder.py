@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import math
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ from runner.results.leaderboard.model import LeaderboardRow
 from runner.server.boards.board_file import write_board_file
 from runner.server.boards.public_registry import PublicRegistry
 from runner.server.boards.verification_tiers import RunTier
+from runner.version import __version__
 
 INDEX, FILE = "index.sqlite", "board.duckdb"
 
@@ -88,8 +92,8 @@ def task_name(row: LeaderboardRow) -> str:
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
-def write_folder(board_input: BoardInput, folder: Path) -> None:
-    """Write a board folder.
+def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = None) -> None:
+    """Write a board folder. The files of a list that is the same on the board in `earlier` are links to that board's.
 
     Raises:
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
@@ -98,26 +102,71 @@ def write_folder(board_input: BoardInput, folder: Path) -> None:
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
-        rows = list(_write_tasks(index, board, board_input, folder))
+        files = _ListFiles(folder, earlier, _read_list_hashes(earlier))
+        rows = list(_write_tasks(index, board, board_input, files))
         tasks = {row["release"]: row["page"] for row in rows}
-        index.executemany(
-            f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(board_input, tasks))
-        )
+        release_rows = [_release_row(*pair, board_input) for pair in board_input.releases]
+        values = _release_values(board_input, tasks, release_rows)
+        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", values)
         links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
         _write_families(index, board_input)
         info = {"revision": board_input.registry.revision, "left_out": board_input.loaded.board.left_out,
-                "yanked": board_input.loaded.board.yanked, "older": board_input.loaded.board.older}  # fmt: skip
+                "yanked": board_input.loaded.board.yanked, "older": board_input.loaded.board.older,
+                "list_hashes": files.hashes}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
         index.close()
-    write_board_file(folder / FILE, rows, [_release_row(*pair, board_input) for pair in board_input.releases], links)
+    write_board_file(folder / FILE, rows, release_rows, links)
+
+
+@dataclass(frozen=True)
+class _ListFiles:
+    """Writes the files with the rows of lists. To compress them takes longer than to see that they have not changed."""
+
+    folder: Path
+    earlier: Path | None
+    earlier_hashes: Mapping[str, str]
+    hashes: dict[str, str] = field(default_factory=dict)
+    """The hash of each list's content, by the name of the list."""
+
+    def write(self, ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a list's rows in pieces, as one JSON file and as CSV; or link the files of the earlier board."""
+        name, content = ranking.name, {"task": _task_fields(ranking), "rows": rows}
+        self.hashes[name] = hashlib.sha256(orjson.dumps([__version__, content])).hexdigest()
+        pieces = range(math.ceil(len(rows) / PIECE_ROWS))
+        files = [*(f"{name}-rows-{number}.json.gz" for number in pieces), f"{name}.json.gz", f"{name}.csv.gz"]
+        if self.earlier_hashes.get(name) == self.hashes[name] and self._link(files):
+            return
+        contents = (*row_pieces(rows), compress_json(content), gzip.compress(as_csv(rows).encode(), 5, mtime=0))
+        for file, data in zip(files, contents, strict=True):
+            _write_file(self.folder / file, data)
+
+    def _link(self, files: Iterable[str]) -> bool:
+        """Link files of the earlier board; return False if the board was removed, or the disk has no links."""
+        assert self.earlier is not None
+        try:
+            for file in files:
+                os.link(self.earlier / file, self.folder / file)
+        except OSError:
+            return False
+        return True
+
+
+def _read_list_hashes(board: Path | None) -> Mapping[str, str]:
+    """Return the hash of each list of a board; nothing without a board, or for a board of an earlier version."""
+    if board is not None and (board / INDEX).is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(board / INDEX)) as index:
+            for (value,) in index.execute("SELECT value FROM info WHERE key = 'list_hashes'"):
+                hashes: dict[str, str] = orjson.loads(value)
+                return hashes
+    return {}
 
 
 def _write_tasks(
-    index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
+    index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, files: _ListFiles
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
     # Earlier versions of nip-run computed the ids of tasks differently. Old URLs must still lead to the current pages.
@@ -128,10 +177,7 @@ def _write_tasks(
     }
     for place, ranking in enumerate(board.lists):
         rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
-        for number, piece in enumerate(row_pieces(rows)):
-            _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
-        _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
-        _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
+        files.write(ranking, rows)
         earlier_pages = {earlier_names[row["release"]] for row in rows if row["release"] in earlier_names}
         summary = {**_task_summary(ranking, rows), "earlier_pages": sorted(earlier_pages)}
         index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _to_json(summary)))
@@ -203,10 +249,15 @@ def _csv_cell(value: Any) -> Any:
     return csv_text(value) if isinstance(value, str) else value
 
 
-def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
-    for place, (entry, release) in enumerate(board_input.releases):
-        reference, row = entry.reference, _release_row(entry, release, board_input)
+def _release_values(
+    board_input: BoardInput, tasks: Mapping[str, str], rows: Sequence[dict[str, Any]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table `releases`, for the `rows` of `_release_row`.
+
+    `tasks` has the name of each listed release's task.
+    """
+    for place, ((entry, release), row) in enumerate(zip(board_input.releases, rows, strict=True)):
+        reference = entry.reference
         tier = board_input.tiers.get(entry.sha256)
         if tier is not None:
             row |= {"tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,

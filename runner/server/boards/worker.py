@@ -79,7 +79,7 @@ class BoardWorker:
             if entry.sha256 in self._harmful:
                 loaded.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
         tiers = assign_tiers(self._database, subset, self._cache, loaded)
-        write_folder(BoardInput(subset, loaded, components, tiers), folder)
+        write_folder(BoardInput(subset, loaded, components, tiers), folder, self._newest_board())
 
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
@@ -114,10 +114,15 @@ class BoardWorker:
             self._harmful[entry.sha256] = f"the board cannot be built with this release: {describe_error(error)}"
 
     def _releases_of_newest_board(self) -> set[str]:
+        board = self._newest_board()
         with suppress(RunError, OSError, ValueError):
-            name = str(read_json(self._paths.current)["name"])
-            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).list_releases()}
+            return set() if board is None else {release for release, _ in BoardSnapshot(board).list_releases()}
         return set()
+
+    def _newest_board(self) -> Path | None:
+        with suppress(RunError, OSError, ValueError):
+            return self._paths.boards / str(read_json(self._paths.current)["name"])
+        return None
 
 
 def _is_caused_by_server(error: Exception) -> bool:
