@@ -74,7 +74,7 @@ def _targets_of(points: Sequence[SpecPoint], results: Results, allowed: Collecti
     for point in points:
         check_trust(point.plan, None, allowed)
         games = point.plan.games
-        budget = budgets.setdefault(point.path, Budget(games.limited_experiment.budget))
+        budget = budgets.setdefault(point.path, Budget(games.shard_experiment.budget))
         budget.add_spent(spending_of_plan(point.plan, results, choose_run_id(point.plan, results, OWN_RUN)))
         for group, settings in used_models(games).items():
             for server in settings_to_check(settings):

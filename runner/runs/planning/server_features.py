@@ -107,7 +107,7 @@ def settings_to_check(settings: ModelSettings) -> Iterator[ModelSettings]:
     if not settings.traits.remote:
         return
     limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.limit_key: DEFAULT_LIMIT}
-    for server in settings.each_server:
+    for server in settings.settings_of_servers:
         yield replace(server, batch=False, timeout=min(server.timeout, MAX_SECONDS), **limit)
 
 
