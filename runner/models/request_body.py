@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from runner.game.prompts.chat import ChatMessage
 from runner.models.provider_traits import ProviderName
-from runner.models.providers.anthropic_body import messages_body
-from runner.models.providers.openai_body import chat_completions_body
+from runner.models.providers.anthropic_body import messages_body, output_schema
+from runner.models.providers.openai_body import chat_completions_body, response_schema
 from runner.models.settings import ModelSettings
 
 BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], bytes]] = {
@@ -25,3 +26,17 @@ BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], b
 def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
     """Return the exact bytes that a model group sends, or would send, for these messages."""
     return BODIES[settings.provider](settings, messages)
+
+
+SCHEMA_PARAMETERS: Mapping[ProviderName, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "openai": response_schema,
+    "anthropic": output_schema,
+    "dummy": response_schema,
+    "replay": response_schema,
+}
+"""The function that returns, for each provider, the parameters that force an answer into a JSON schema."""
+
+
+def schema_parameters(settings: ModelSettings, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with which a model group's server must answer in JSON that follows a schema."""
+    return SCHEMA_PARAMETERS[settings.provider](schema)

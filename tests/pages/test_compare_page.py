@@ -158,3 +158,12 @@ def test_the_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path
     assert f"{low:.3f} to {high:.3f}" in pair
     (single,) = pieces(folders[1:])[0].sections
     assert "adjusted" not in single.html
+
+
+def test_the_overview_of_several_runs_begins_with_the_sentence_of_compare(runs: list[RunFolder]) -> None:
+    site = runs_site(runs[:2], lambda *_: None)
+    verdict = compare_systems([[one.path] for one in runs[:2]], Results.of(runs[0])).pairs[0].verdict
+    overview = site.sections[0].html
+    assert overview.lstrip().lower().startswith(f'<p class="lead">{verdict}'.lower())
+    assert f'href="#/compare/{runs[0].run_id}/{runs[1].run_id}"' in overview
+    assert ("matrix", "Datapoints") in site.links

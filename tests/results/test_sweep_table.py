@@ -133,7 +133,7 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
 
 
 @pytest.mark.full
-def test_the_table_stands_at_the_end_of_a_sweep_and_is_shown_again(tmp_path: Path) -> None:
+def test_a_sweep_prints_its_table_alone_and_the_blocks_of_its_points_after_it_with_v(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3, sweep={"protocol.max_message_rounds": [4, 6]}, fine_tune=None)
     before = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
     assert before.stdout.count("not started") == 2
@@ -141,7 +141,11 @@ def test_the_table_stands_at_the_end_of_a_sweep_and_is_shown_again(tmp_path: Pat
     shown = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
     assert (before.returncode, played.returncode, shown.returncode) == (0, 0, 0)
     assert shown.stdout.startswith("rank  protocol.max_message_rounds  accuracy [95%]")
-    assert played.stdout.endswith(shown.stdout)
+    assert played.stdout == shown.stdout
+    assert "a block for each point: repeat the command with -v" in played.stderr
+    verbose = nip_run_here("spec.yaml", "-v", cwd=tmp_path).stdout
+    assert verbose.startswith(shown.stdout)
+    assert verbose.count("\noutcomes: ") == 2
     rows = json.loads(nip_run_here("sweep", "spec.yaml", "--metric", "recall", "--json", cwd=tmp_path).stdout)
     assert [row["point"]["protocol.max_message_rounds"] for row in rows] == [4, 6]
     assert all(set(row["metrics"]) == {"accuracy", "recall"} for row in rows)

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import create, open_to_read
@@ -132,9 +132,42 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
             f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
         )
-        return connection.view(name)
+        return with_install_commands(connection.view(name))
     except duckdb.Error as error:
         raise RunError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+
+
+_PACKAGES = {"pandas": ("df", "to_df", "fetchdf"), "polars": ("pl",), "pyarrow": ("arrow", "to_arrow_table")}
+"""The methods of relations that need a package which nip-run does not install."""
+
+
+def with_install_commands(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Return the relation, whose methods say from now on how to install a package that they lack."""
+    _replace_methods()
+    return relation
+
+
+@cache
+def _replace_methods() -> None:
+    """Wrap the methods of DuckDB's class, since DuckDB cannot create objects of a subclass."""
+    import duckdb
+
+    def wrap(name: str, package: str, method: Callable[..., T]) -> Callable[..., T]:
+        @wraps(method)
+        def call(*args: Any, **options: Any) -> T:
+            try:
+                return method(*args, **options)
+            except (ImportError, duckdb.InvalidInputException) as error:
+                if isinstance(error, ImportError) or "was not installed" in str(error):
+                    raise ImportError(f".{name}() needs {package}. Install it: pip install {package}") from error
+                raise
+
+        return call
+
+    for package, names in _PACKAGES.items():
+        for name in names:
+            method = getattr(duckdb.DuckDBPyRelation, name)
+            setattr(duckdb.DuckDBPyRelation, name, wrap(name, package, method))
 
 
 def process_spill() -> Path:

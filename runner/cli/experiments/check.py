@@ -4,6 +4,7 @@ Examples:
   nip-run check spec.yaml
   nip-run check spec.yaml --shard 3/8
   nip-run check specs/*.yaml rollouts.per_datapoint=3
+  nip-run check spec.yaml --live
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
-from runner.cli.arguments import add_shard, add_specs
+from runner.cli.arguments import add_shard, add_specs, add_trust
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import format_point
@@ -22,6 +23,7 @@ from runner.results.sweep_points import format_point
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.game.protocols.protocol import Protocol
+    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
     from runner.training.plan import AnyPlan
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
     add_shard(parser, "show shard K of N: its games, calls, and share of each limit")
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="also print the price of a request to the server of each model group, send it, and print what the server "
+        "supports",
+    )
+    add_trust(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -50,8 +59,10 @@ def execute(args: argparse.Namespace) -> int:
 
             load_baseline(point.plan.games, results, point.plan.run_id)
     if args.json:
-        print_json([_as_json(point) for point in points])
-        return ExitCode.DONE
+        documents = [_as_json(point) for point in points]
+        reports, code = _check_servers(args, points, results)
+        print_json([document | ({"live": reports} if args.live else {}) for document in documents])
+        return code
     costs = [_estimates(point.plan.all_games()) for point in points]  # renders every template, which may raise errors
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
@@ -66,7 +77,20 @@ def execute(args: argparse.Namespace) -> int:
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates_of_point], title=title)
-    return ExitCode.DONE
+    return _check_servers(args, points, results)[1]
+
+
+def _check_servers(
+    args: argparse.Namespace, points: Sequence[SpecPoint], results: Results
+) -> tuple[list[dict[str, Any]], ExitCode]:
+    """Return reports on the servers and an exit code, with `--live`; otherwise no reports."""
+    if not args.live:
+        return [], ExitCode.DONE
+    from runner.cli.experiments.live_check import check_servers
+    from runner.models.api_keys import all_allowed
+
+    allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
+    return check_servers(points, results, allowed, as_json=args.json)
 
 
 def _show_run(point: SpecPoint) -> None:

@@ -1,9 +1,10 @@
-"""Write a first spec, prompts and a small dataset.
+"""Write a first spec, prompts and a small dataset, or a spec and prompts for your own data.
 
 Examples:
   nip-run init
   nip-run init mine
   nip-run init --protocol debate mine
+  nip-run init --data claims.csv --protocol debate
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
-from runner.base.text import comma_join
+from runner.base.text import comma_join, counted
 from runner.cli.arguments import folder
 from runner.cli.terminal.output import print_json, say
+
+if TYPE_CHECKING:
+    from runner.spec.datasets.column_roles import ColumnRoles
 
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
@@ -47,33 +51,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol",
         choices=("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
-        help="copy this built-in protocol and its prompts for editing; default: short prompts for nip",
+        help="copy this built-in protocol and its prompts for editing, or use it with --data; default: short prompts "
+        "for nip",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="write a spec and prompts for the columns of this CSV, JSONL or Parquet file; names rows that need "
+        "attention",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     folder: Path = args.folder
+    roles = None if args.data is None else _roles_of(args.data)
+    if roles is not None:
+        files = _data_files(roles, args.data, folder, args.protocol or "nip")
+    else:
+        files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
     _write(folder, files)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
-    commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]
+    steps = _next_steps(None if args.data is None else args.protocol or "nip")
     if args.json:
-        print_json({"files": [str(folder / name) for name in files], "next": [*enter, *commands]})
+        facts = {} if roles is None else {"columns": roles.columns, "notices": roles.notices}
+        print_json({"files": [str(folder / name) for name in files], "next": [*enter, *steps], **facts})
         return ExitCode.DONE
     if args.quiet:
         return ExitCode.DONE
+    if roles is not None:
+        say(f"Columns of {args.data}: {comma_join(f'{name} is the {role}' for role, name in roles.columns.items())}")
+        for notice in roles.notices:
+            say(f"  {notice}")
     say("Written:")
     for name in files:
         say(f"  {folder / name}")
     say("Next:")
-    lines = [" && ".join([*enter, commands[0]]), *commands[1:]]
+    first, *later = steps
+    lines = [" && ".join([*enter, first]), *later]
     width = max(map(len, lines))
-    for line, comment in zip(lines, ("find errors", "play, without a model", "what went wrong"), strict=True):
+    for line, comment in zip(lines, steps.values(), strict=True):
         say(f"  {line:<{width}}  # {comment}")
-    say(f"In {folder / SPEC}, CHANGE marks the lines to change for your data and a real model.")
+    data = "" if roles is not None and "CHANGE" not in roles.labels.values() else "your data and "
+    say(f"In {folder / SPEC}, CHANGE marks the lines to change for {data}a real model.")
     return ExitCode.DONE
+
+
+def _next_steps(protocol: str | None) -> dict[str, str]:
+    """Return commands to try next, each with a comment; `protocol` is the protocol of a spec for the user's data."""
+    check = {f"nip-run check {SPEC}": "find errors"}
+    if protocol in (None, "solo_verifier"):
+        return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
+    return {
+        **check,
+        f"nip-run check {SPEC} --live": "test the servers, once the spec names a model",
+        f"nip-run {SPEC} 'protocol={{use: solo_verifier}}' --run-id alone": "the verifier decides alone",
+        f"nip-run {SPEC} --run-id {protocol}": f"play {protocol}",
+        f"nip-run compare {protocol} --baseline alone": "does it help the verifier?",
+    }
 
 
 def _starter_files() -> dict[str, bytes]:
@@ -110,6 +147,78 @@ def _protocol_files(name: str) -> dict[str, bytes]:
         **_schema("experiment.schema.json", editor_schema()),
         **_schema("protocol.schema.json", protocol_editor_schema()),
     }
+
+
+def _roles_of(path: Path) -> ColumnRoles:
+    """Return the roles of a data file's columns.
+
+    Raises:
+        SpecError, UsageError: the file cannot be read, or has no column with labels or with text to judge.
+    """
+    from runner.spec.datasets.column_roles import find_roles
+    from runner.spec.datasets.limits import TooLarge
+    from runner.spec.datasets.reader import Unreadable, check_not_ragged, read_table
+    from runner.spec.datasets.settings import DatasetLimits
+
+    check_not_ragged(path)
+    try:
+        table = read_table(path, DatasetLimits())
+    except (Unreadable, TooLarge) as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    roles = find_roles(table, path) if table.rows else None
+    if roles is None:
+        raise UsageError(
+            f"{path} needs a column with labels, such as true and false, and a column with texts to judge, such as "
+            f"claims; it has {counted(len(table.rows), 'row')} with the columns {comma_join(table.columns)}. Rename "
+            "the columns to `label` and `claim`, and repeat the command"
+        )
+    return roles
+
+
+def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> dict[str, bytes]:
+    """Return the files of a spec for a data file, by name."""
+    from runner.documents.yaml_writer import dump_inline
+    from runner.spec.datasets.column_roles import SHOWN
+    from runner.spec.schemas import editor_schema
+
+    starter, code = STARTER / "data", _prompts(root() / "prompts" / "code_validation" / protocol)
+    prompts = dict(code)
+    if not roles.is_code:
+        shown = [role for role in SHOWN if role in roles.columns]
+        is_answer = "solution" in shown and "claim" not in shown
+        words = {
+            "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in shown),
+            "SUBJECT": "the solution" if is_answer else "the claim",
+            "TRUE": "right" if is_answer else "true",
+            "FALSE": "wrong" if is_answer else "false",
+            **json.loads(_read(starter / "players.json"))[protocol],
+        }
+        pattern = re.compile("|".join(words))
+        for name in code:
+            source = re.sub(r"prover\d", "prover", name)
+            text = _read(starter / source).decode()
+            for _ in range(2):  # since the replacement of EXPERTS contains other words
+                text = pattern.sub(lambda match: words[match[0]], text)
+            prompts[name] = text.encode()
+    slug = re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data"
+    renamed = {role: name for role, name in roles.columns.items() if role not in ("group", name)}
+    group = roles.columns.get("group")
+    dataset = {
+        "path": os.path.relpath(data, folder),
+        "columns": renamed,
+        "labels": roles.labels,
+        "group_by": next((role for role, name in renamed.items() if name == group), group),
+        **roles.keys,
+    }
+    texts = {
+        "FILE": data.name,
+        "NAME": slug,
+        "DATASET": "\n".join(f"  {key}: {dump_inline(value)}" for key, value in dataset.items() if value),
+        "PROTOCOL": protocol,
+        "LIMIT": ", max_message_rounds: 5" if protocol in ODD_ROUNDS else "",
+    }
+    spec = re.sub("|".join(texts), lambda match: texts[match[0]], _read(starter / SPEC).decode())
+    return {SPEC: spec.encode(), **prompts, **_schema("experiment.schema.json", editor_schema())}
 
 
 def _prompts(folder: Path) -> dict[str, bytes]:

@@ -126,6 +126,8 @@ class _RunCommand:
         """Notes that were already printed during a run."""
         self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
         self._done: list[FinishedRun] = []
+        self._in_table: list[tuple[SpecPoint, FinishedRun]] = []
+        """The finished points that the table at the end contains."""
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
@@ -154,28 +156,43 @@ class _RunCommand:
                 _add_next_step(error, self.args)
                 error.seen_lines = frozenset(f"note: {line}" for line in self._printed)
                 raise
-        if len(self.points) > 1 and not self.args.json:
-            self._show_sweep()
+            finally:
+                if self._in_table:
+                    self._show_sweep()
         merges = ShardMerges(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
 
     def _show_sweep(self) -> None:
-        """Print the benchmarks among the points as one table."""
+        """Print the benchmarks among the points as one table, then their problems or, with -v, all about each point."""
         # Imported here: ranks need NumPy, which load_scipy_with_one_thread must load.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
+        from runner.cli.terminal.run_result import show_problems_and_notes
         from runner.results.leaderboard.sweep_table import sweep_rows
         from runner.results.metric_definitions import RANKING_METRIC
         from runner.rollouts.plan import Plan
 
         points = [point for point in self.points if isinstance(point.plan, Plan)]
-        if len(points) > 1:
-            say()
-            show_sweep(
-                sweep_rows(sweep_points_of(points, [self._run_id(point) for point in points]), self.results),
-                (RANKING_METRIC,),
-            )
+        rows = sweep_rows(sweep_points_of(points, [self._run_id(point) for point in points]), self.results)
+        show_sweep(rows, (RANKING_METRIC,))
+        if self.args.verbose:
+            for point, result in self._in_table:
+                say()
+                self._show_point(point, result)
+        elif not self.args.quiet:
+            for _, result in self._in_table:
+                show_problems_and_notes(result, self.results, self._printed)
+                self._printed.update(result.notes)
+            if any(result.was_finished for _, result in self._in_table):
+                note("some points were already played; to play them again, add --again")
+            note("a block for each point: repeat the command with -v")
+
+    def _show_point(self, point: SpecPoint, result: FinishedRun) -> None:
+        from runner.cli.terminal.run_result import show_result
+
+        args, printed = self.args, self._printed
+        show_result(result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=printed)
 
     def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, budgets: Budgets) -> PlannedRun:
         from runner.runs.session.run import RunOptions
@@ -194,19 +211,21 @@ class _RunCommand:
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""
-        from runner.cli.terminal.run_result import show_result
+        from runner.rollouts.plan import Plan
 
-        point, args = self.points[index], self.args
+        point = self.points[index]
         display.mark_finished(index)
         if isinstance(result, Waiting):
             self._waiting.append(_WaitingPoint(point, self._run_id(point), result))
             return
         self._done.append(self._with_note(point, result))
-        if not args.json:
-            with display.paused():
-                show_result(
-                    result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=self._printed
-                )
+        if self.args.json:
+            return
+        if sum(isinstance(other.plan, Plan) for other in self.points) > 1 and isinstance(point.plan, Plan):
+            self._in_table.append((point, result))
+            return
+        with display.paused():
+            self._show_point(point, result)
 
     def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
         """Return the result with the notes that were printed before the run, for JSON output."""

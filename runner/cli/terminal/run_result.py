@@ -73,21 +73,26 @@ def show_result(
         _show_summary(result)
     if quiet:
         return
-    parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
-    _show_problems(result, parts, results_words)
+    show_problems_and_notes(result, results, printed)
     if result.was_finished:
         source = result.manifest.rejudge_of
         if source is None:
             note(f"{path} was already played; to play it again, add --again")
         else:
             note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
-    _show_notes(result, parts, printed)
     if not result.manifest.is_training_run:
         if not verbose:
             note("all metrics: repeat the command with -v")
         note(f"transcripts: {show}{results_words}")
     if result.manifest.shard is None:
         note(f"leaderboard: nip-run leaderboard{results_words}   (file: {results.board.path})")
+
+
+def show_problems_and_notes(result: FinishedRun, results: Results, printed: Collection[str]) -> None:
+    """Print a run's problems, and the notes that are not in `printed`."""
+    parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
+    _show_problems(result, parts, "".join(f" {shlex.quote(argument)}" for argument in results_option(results.path)))
+    _show_notes(result, parts, printed)
 
 
 def _show_problems(result: FinishedRun, parts: Sequence[RunFolder], option_words: str) -> None:

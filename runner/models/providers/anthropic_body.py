@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -33,6 +33,11 @@ def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> b
     if any(turn["role"] == "assistant" for turn in turns):
         body.setdefault("cache_control", CACHED)
     return orjson.dumps({**body, "messages": turns})
+
+
+def output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters for an answer in JSON that follows a schema."""
+    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
 def _parameters(settings: ModelSettings) -> dict[str, Any]:

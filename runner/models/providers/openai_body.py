@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -18,3 +19,13 @@ def chat_completions_body(settings: ModelSettings, messages: Sequence[ChatMessag
     more = {} if n is None else {"n": n}
     chat = settings.sent_messages(messages)
     return orjson.dumps({"model": settings.model, **settings.sampling(), **more, "messages": chat})
+
+
+def response_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters for an answer in JSON that follows a schema."""
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "strict": True, "schema": schema},
+        }
+    }

@@ -67,9 +67,11 @@ class ComparisonView:
 class RunComparisons:
     """The comparisons on a site of runs."""
 
-    sections: Sequence[Section]
-    about: Sequence[Mapping[str, Any]]
-    entry: tuple[str, str] | None
+    sections: Sequence[Section] = ()
+    about: Sequence[Mapping[str, Any]] = ()
+    entry: tuple[str, str] | None = None
+    verdicts: Sequence[tuple[str, str]] = ()
+    """The route of each comparison, and its sentence."""
 
 
 def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunComparisons:
@@ -84,7 +86,8 @@ def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunCo
         content = {"pairs": pairs, "family": pages[0].family}
         sections = [Section("compare", render_template("compares.html", content)), *sections]
     about = [page.about for page in pages if page.about is not None]
-    return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None)
+    verdicts = [(page.section.route, _capitalized(page.verdict, (page.base, page.other))) for page in pages]
+    return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None, verdicts)
 
 
 def page_reader() -> SystemReader:

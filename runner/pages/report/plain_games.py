@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
-from runner.game.protocols.protocol import verdict_word
+from runner.game.protocols.protocol import stance_word, verdict_word
 from runner.pages.html import render_template
 from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
@@ -45,7 +45,7 @@ def game_section(
     row: Mapping[str, Any], game: Mapping[str, Any], texts: list[str], about: Mapping[str, Any], **where: str | None
 ) -> Markup:
     """Render a game: the datapoint, and the messages of each round; `where` has the URLs for the template."""
-    reader = _TextReader(texts, about)
+    reader = _TextReader(texts, about, game.get("stances", {}))
     facts = {
         "row": row, "error": game["error"],
         "columns": [(name, reader.text(text)) for name, text in game["columns"].items()],
@@ -60,8 +60,8 @@ def game_section(
 class _TextReader:
     """Reads texts of a game until `MAX_CHARACTERS` is reached."""
 
-    def __init__(self, texts: list[str], about: Mapping[str, Any]) -> None:
-        self._texts, self.left = texts, MAX_CHARACTERS
+    def __init__(self, texts: list[str], about: Mapping[str, Any], stances: Mapping[str, int]) -> None:
+        self._texts, self.left, self._stances = texts, MAX_CHARACTERS, stances
         self._agents = [agent["name"] for agent in about["agents"]]
         self._channels = len(about["channels"])
 
@@ -73,6 +73,7 @@ class _TextReader:
     def turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         decision = turn["decision"]
         return {
+            "stance": None if (stance := self._stances.get(turn["agent"])) is None else stance_word(stance),
             "agent": turn["agent"], "place": self._agents.index(turn["agent"]) % 6, "cut_off": turn["cut_off"],
             "decides": None if decision is None else verdict_word(decision),
             "messages": list(self._messages(turn)),

@@ -48,19 +48,21 @@ def runs_site(
         else:
             pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
     sections = [page.section for page in pages]
-    if len(pages) > 1 and not pages[0].manifest.is_training_run:
-        from runner.pages.report.runs_overview import overview
-
-        sections = [overview(pages), *sections]
     links = _navigation(pages)
     compares: Sequence[Mapping[str, Any]] = []
+    verdicts: Sequence[tuple[str, str]] = []
     if len(folders) > 1 and collect is None:
         from runner.pages.report.comparison import compare_runs  # not at the top, since it imports NumPy
 
         side_by_side = compare_runs(folders, store_piece)
         sections += side_by_side.sections
         links += [side_by_side.entry] if side_by_side.entry else []
-        compares = side_by_side.about
+        compares, verdicts = side_by_side.about, side_by_side.verdicts
+    if len(pages) > 1 and not pages[0].manifest.is_training_run:
+        from runner.pages.report.runs_overview import overview
+
+        sections = [overview(pages, verdicts), *sections]
+        links += [("matrix", "Datapoints")] if sum(page.about is not None for page in pages) > 1 else []
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": compares, "live": False, "notes": None}
     return Site(_title(_without_parts(folders)), links, sections, about)

@@ -22,6 +22,8 @@ from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
 
 ROUTE = "runs"
+MAX_VERDICTS = 3
+"""Maximum number of comparisons whose sentences begin the page."""
 
 
 class RunRow(NamedTuple):
@@ -52,10 +54,12 @@ class OverviewView:
     rows: Sequence[RunRow]
     forest: Markup | None
     sweep: SweepView | None
+    verdicts: Sequence[tuple[str, str]]
+    """The route and the sentence of the first comparisons of the runs."""
 
 
-def overview(pages: Sequence[RunPage]) -> Section:
-    """Return the first section of a site with several runs.
+def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ()) -> Section:
+    """Return the first section of a site with several runs; `verdicts` has the route and the sentence of comparisons.
 
     Raises:
         LeaderboardError: the runs belong to one sweep, and the board of their results folder is damaged.
@@ -63,7 +67,9 @@ def overview(pages: Sequence[RunPage]) -> Section:
     rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
     picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
-    return Section(ROUTE, render_template("runs.html", OverviewView(rows, picture, _sweep(pages))))
+    return Section(
+        ROUTE, render_template("runs.html", OverviewView(rows, picture, _sweep(pages), verdicts[:MAX_VERDICTS]))
+    )
 
 
 def _accuracy(page: RunPage) -> Mapping[str, Any] | None:

@@ -57,6 +57,12 @@ class GameView {
     return this.about.agents.find((agent) => agent.name === name);
   }
 
+  // Return the name of an agent with the name that the messages of the game use for it.
+  named(name) {
+    const known = this.agent(name)?.known_as;
+    return known && known.toLowerCase() !== name.toLowerCase() ? `${name} (${known})` : name;
+  }
+
   sees(channel) {
     return !this.as || this.agent(this.as).channels.includes(channel);
   }
@@ -86,8 +92,9 @@ class GameView {
     const last = turn.answers.findLast((answer) => !answer.unusable);
     const texts = messages.length ? messages.map((one) => game.read(one.text)) : [last ? game.read(last.text) : ""];
     const decided = turn.decision !== null && turn.decision !== undefined;
+    const stance = !this.as || this.as === turn.agent ? WORDS[game.stances?.[turn.agent]] : undefined;
     return el("article", { class: `turn agent-${place % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
-      el("h5", {}, turn.agent, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
+      el("h5", {}, this.named(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
         decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null),
       texts.map((text) => said(text)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);

@@ -19,7 +19,14 @@ from duckdb import DuckDBPyConnection
 
 from runner.base.errors import LeaderboardError, RunError
 from runner.base.storage.atomic_files import replacing
-from runner.base.storage.duckdb_connections import connect, database_at, duckdb_pattern, process_spill, run_query
+from runner.base.storage.duckdb_connections import (
+    connect,
+    database_at,
+    duckdb_pattern,
+    process_spill,
+    run_query,
+    with_install_commands,
+)
 from runner.base.storage.duckdb_values import LINES_BEFORE, cast_to_text, portable_columns
 from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
 from runner.base.storage.read_only_sql import Parameters, bindable, check_read_only, query_error
@@ -148,9 +155,10 @@ class BoardSources:
         connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
         self._create_views(connection, sql)
         try:
-            return connection.sql(check_read_only(connection, sql, parameters), params=bindable(parameters) or None)
+            relation = connection.sql(check_read_only(connection, sql, parameters), params=bindable(parameters) or None)
         except duckdb.Error as error:
             raise query_error(error) from error
+        return with_install_commands(relation)
 
     @contextmanager
     def _connect(self, sql: str, *files: str, is_own: bool = False) -> Iterator[DuckDBPyConnection]:

@@ -1,1 +1,1 @@
-"""Plans runs: sample sizes, forecasts of the duration, and specs that judge the debates of a run again."""
+"""Plans runs: sample sizes, forecasts of the duration, tests of servers, and specs that judge debates again."""

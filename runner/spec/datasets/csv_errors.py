@@ -10,12 +10,14 @@ import csv
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.base.storage.safe_files import open_to_read
 
 DELIMITERS = (",", ";", "\t", "|")
 MAX_FIELD = 1 << 27
+
+T = TypeVar("T")
 
 LineProblem = tuple[int, str]
 """A line number, and a message about the line."""
@@ -33,7 +35,7 @@ def ragged_line(path: Path) -> LineProblem | None:
         file.seek(0)
         return _first_ragged_row(csv.reader(file, delimiter=delimiter))
 
-    return _with_file(path, find)
+    return read_with(path, find)
 
 
 def skipped_line(path: Path, width: int) -> LineProblem | None:
@@ -52,7 +54,7 @@ def skipped_line(path: Path, width: int) -> LineProblem | None:
                 return None
         return line
 
-    return _with_file(path, find)
+    return read_with(path, find)
 
 
 def unclosed_quote(path: Path) -> LineProblem | None:
@@ -82,10 +84,11 @@ def unclosed_quote(path: Path) -> LineProblem | None:
             )
         return None
 
-    return _with_file(path, find)
+    return read_with(path, find)
 
 
-def _with_file(path: Path, find: Callable[[TextIOWrapper], LineProblem | None]) -> LineProblem | None:
+def read_with(path: Path, find: Callable[[TextIOWrapper], T | None]) -> T | None:
+    """Return the result of a function for an open file, without a byte order mark; None if Python cannot read it."""
     previous_limit = csv.field_size_limit(MAX_FIELD)
     try:
         with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="") as file:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final, Literal
 
 from runner.base.text import list_some
 
 LABEL_OF_WORD = {"true": 1, "yes": 1, "false": 0, "no": 0}
 LABEL_OF_DIGIT = {"1": 1, "0": 0, "1.0": 1, "0.0": 0}
+SKIP: Final = "skip"
+"""Stands for a label: rows with this label are not used."""
 _MAX_LISTED = 5
 
 
-def parse_label(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int | None:
-    """Return the label that a value means, 0 or 1; None if the value means neither.
+def parse_label(
+    value: Any, meanings: Mapping[str, int | Literal["skip"]], *, is_text: bool
+) -> int | Literal["skip"] | None:
+    """Return the label that a value means, 0, 1 or `skip`; None if the value means none of them.
 
     `meanings` has the label of each word that the spec defines, in lower case; these take precedence. `is_text` is true
     if the file's format stores numbers as text, as CSV does.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON and Parquet may store whole numbers as floats
-    text = str(value).strip().casefold() if isinstance(value, bool | int | str) else None
+    text = "" if value is None else str(value).strip().casefold() if isinstance(value, bool | int | str) else None
     if text is None:
         return None
     if text in meanings:
@@ -30,7 +34,7 @@ def parse_label(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> in
     return (LABEL_OF_WORD | LABEL_OF_DIGIT if is_text else LABEL_OF_WORD).get(text)
 
 
-def contradictory_words(labels: Mapping[str, int]) -> list[list[str]]:
+def contradictory_words(labels: Mapping[str, int | str]) -> list[list[str]]:
     """Return groups of the spec's words for labels that differ only in case, but have different labels."""
     by_word: dict[str, list[str]] = {}
     for spelling in labels:
@@ -50,13 +54,14 @@ def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:
             missing.append(row)
         else:
             by_value.setdefault(repr(value)[:40], []).append(row)
-    problems = [f"rows without a label: {list_some(missing)}; add labels or remove the rows"] if missing else []
+    advice = "add labels, or skip these rows with dataset.labels: {'': skip}"
+    problems = [f"rows without a label: {list_some(missing)}; {advice}"] if missing else []
     if by_value:
         first_values = list(by_value.items())[:_MAX_LISTED]
         values = "; ".join(f"{list_some(names, 1)} has {value}" for value, names in first_values)
         hidden = f"; and {len(by_value) - _MAX_LISTED} more values" if len(by_value) > _MAX_LISTED else ""
         problems.append(
             f"labels must be 0 or 1: {values}{hidden}; map other values with dataset.labels, for example "
-            "dataset.labels: {right: 1, wrong: 0}"
+            "dataset.labels: {right: 1, wrong: 0, unsure: skip}"
         )
     return problems

@@ -23,7 +23,7 @@ from runner.base.storage.safe_files import create
 from runner.base.text import comma_join, did_you_mean, list_some
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.explode import ROW_NUMBER, added_column_types, columns_after_exploding, explode_rows
-from runner.spec.datasets.labels import contradictory_words, label_problems, parse_label
+from runner.spec.datasets.labels import SKIP, contradictory_words, label_problems, parse_label
 from runner.spec.datasets.limits import Meter, TooLarge
 from runner.spec.datasets.reader import (
     HUB,
@@ -60,7 +60,7 @@ class Dataset:
     group_by: str | None = None
     """The column that names the groups; None if unset."""
     notes: tuple[str, ...] = ()
-    """Notes on parts of the file that are skipped, although no setting of the spec excludes them."""
+    """Notes on parts of the file that are skipped, although no setting of the spec names them."""
 
     @property
     def is_labelled(self) -> bool:
@@ -87,7 +87,9 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
         raise _error(where, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
-    labels = _convert_labels(rows, table, settings)
+    rows, labels = _convert_labels(rows, table, settings)
+    if settings.unique_by and not labels:
+        rows = _drop_duplicates(rows, table, settings, where, notes)
     problems = list(_row_problems(rows, columns, labels, where("dataset.path")))
     problems += _group_problems(rows, group_by, where("dataset.group_by"))
     if problems:
@@ -268,15 +270,17 @@ def _filter_rows(
     return set(result["kept"])
 
 
-def _convert_labels(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
-    """Replace each label by 0 or 1, and return a message for each kind of unclear label.
+def _convert_labels(
+    rows: list[dict[str, Any]], table: Table, settings: DatasetSettings
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Replace each label by 0 or 1. Return the rows without those to skip, and messages about unclear labels.
 
     If the label column is empty in every row, the dataset's owner hides the labels, so all become None.
     """
     if all(_is_empty(row["label"]) for row in table.rows):
         for row in rows:
             row["label"] = None
-        return []
+        return rows, []
     meanings = {text.strip().casefold(): label for text, label in settings.labels.items()}
     unclear = []
     for row in rows:
@@ -284,7 +288,34 @@ def _convert_labels(rows: list[dict[str, Any]], table: Table, settings: DatasetS
         if label is None:
             unclear.append((_describe_row(row, settings), row["label"]))
         row["label"] = label
-    return label_problems(unclear)
+    used = [row for row in rows if row["label"] != SKIP]
+    return used, label_problems(unclear) if used else ["dataset.labels skips all rows; map a word to 0 or 1"]
+
+
+def _drop_duplicates(
+    rows: list[dict[str, Any]], table: Table, settings: DatasetSettings, where: PlaceOf, notes: list[str]
+) -> list[dict[str, Any]]:
+    """Return the first row of each set of duplicates, without sets whose labels differ, which `notes` names."""
+    unknown = [name for name in settings.unique_by if name not in table.columns]
+    if unknown:
+        hint = did_you_mean(unknown[0], table.columns) or f"; choose some of {comma_join(table.columns)}"
+        raise _error(where, f"no column {unknown[0]!r}{hint}", "dataset.unique_by")
+    by_content: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        by_content.setdefault(tuple(normalize_text(row[name]) for name in settings.unique_by), []).append(row)
+    for copies in by_content.values():
+        if len({row["label"] for row in copies}) > 1:
+            names = list_some([_describe_row(row, settings) for row in copies])
+            notes.append(f"skipped by dataset.unique_by, because their labels differ: {names}")
+    unique = [copies[0] for copies in by_content.values() if len({row["label"] for row in copies}) == 1]
+    if not unique:
+        raise _error(where, "skips all rows, because the labels of all duplicates differ", "dataset.unique_by")
+    return unique
+
+
+def normalize_text(value: Any) -> str:
+    """Return a value as text without differences in case and spaces, which do not distinguish datapoints."""
+    return " ".join(str(value).split()).casefold()
 
 
 def _is_empty(cell: Any) -> bool:

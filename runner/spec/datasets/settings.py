@@ -89,11 +89,11 @@ class DatasetSettings:
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
-    labels: Mapping[str, Literal[0, 1]] = option(
+    labels: Mapping[str, Literal[0, 1, "skip"]] = option(
         "The label (0 or 1) that each word in the label column stands for. Not needed for 0 and 1, true and false, "
-        "yes and no.",
+        "yes and no. `skip`: do not use rows with this word; the word `''` stands for an empty cell.",
         factory=dict,
-        example={"correct": 1, "buggy": 0},
+        example={"correct": 1, "buggy": 0, "unsure": "skip"},
     )
     ids: Literal["column", "rows"] = option(
         "`column`: ids are in the column `id`. `rows`: the file has no ids, and nip-run numbers the rows `row-1`, "
@@ -122,6 +122,12 @@ class DatasetSettings:
         "`validation_share` do not divide. null: each datapoint is a group.",
         default=None,
         example="problem",
+    )
+    unique_by: tuple[str, ...] = option(
+        "Columns that define the content of a datapoint. Of the rows with equal values in all of them (apart from case "
+        "and spaces), use only the first, or none if their labels differ.",
+        default=(),
+        example=["claim"],
     )
     balance: Literal["none", "label"] = option(
         "`label`: use as many datapoints with label 1 as with label 0, the first of each, in pairs from one group if "

@@ -20,12 +20,14 @@ from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: labels must be 0 or 1: a (row 1) has ")
-    assert message.endswith("map other values with dataset.labels, for example dataset.labels: {right: 1, wrong: 0}")
+    assert message.endswith(
+        "map other values with dataset.labels, for example dataset.labels: {right: 1, wrong: 0, unsure: skip}"
+    )
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": None}, B))
-    assert message == "dataset.path: rows without a label: a (row 1); add labels or remove the rows"
+    assert message.startswith("dataset.path: rows without a label: a (row 1); add labels, or skip these rows")
 
 
 def test_true_and_false_are_labels(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class Options(Style, frame.Options):
     location: str = "/v1/elsewhere"
     malformed: str | None = None
     """Requests with this text in them are refused as malformed."""
+    refused: tuple[str, ...] = ()
+    """Requests with one of these parameters are refused."""
     alternates: bool = False
     """Like a strict chat template: after a system message a user's turn and an assistant's must alternate."""
     takes_system: bool = True
@@ -124,6 +126,9 @@ class Server(frame.Server):
         wait = _latency(options, digest) + (options.first_latency if self.requests == 1 else 0.0)
         if options.malformed is not None and options.malformed.encode() in request.body:
             return MALFORMED._replace(wait=wait)
+        for name in options.refused:
+            if name in request.json():
+                return _invalid(400, f"Unsupported parameter: '{name}'", "unsupported_parameter", param=name)
         if options.alternates or not options.takes_system:
             refused = _refusal_by_template(options, request.json()["messages"])
             if refused is not None:

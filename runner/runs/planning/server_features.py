@@ -1,0 +1,229 @@
+"""Finds out what the server of a model group supports, with a few short requests. `check --live` uses it.
+
+The first request asks for every feature at once. If the server refuses it, a request such as the games send follows,
+and then one request for each feature. All requests pass the layers that the games use, so that they have the same
+errors, retries and budget.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from runner.base.errors import BudgetExhausted, CallError, NipRunError, ProviderRefusal, RunError
+from runner.base.text import in_one_line
+from runner.game.prompts.chat import ChatMessage
+from runner.models.call_events import CallEvents
+from runner.models.client import connect
+from runner.models.costs import CallCosts, answer_limit
+from runner.models.interface import Completion, Request, SampleKey
+from runner.models.layers.budget import Budget
+from runner.models.logprobs import has_logprobs
+from runner.models.request_body import schema_parameters
+from runner.models.retry_policy import Retry
+from runner.models.settings import ModelSettings
+from runner.models.usage_totals import UsageTotals
+
+SYSTEM, IN_A_ROW, LOGPROBS, N, SCHEMA = (
+    "system message", "messages in a row", "log-probabilities", "n", "constrained output",
+)  # fmt: skip
+FEATURES = (SYSTEM, IN_A_ROW, LOGPROBS, N, SCHEMA)
+"""Features of a server: it uses a system message, takes two user messages without an answer between them, reports
+log-probabilities, returns several answers to one request, and can be forced to answer in JSON of a given schema."""
+
+_KEY_OF_FEATURE = {LOGPROBS: "logprobs", N: "n"}
+MAX_ATTEMPTS, MAX_SECONDS = 3, 60.0
+DEFAULT_LIMIT = 512
+"""The maximum number of tokens of an answer if the spec sets none."""
+_WORDS = ("harbor", "lantern")
+"""The words that the system message and the first user message contain, and that an answer to both repeats."""
+_TEXTS = (
+    f"The first code word is {_WORDS[0]}.", f"The second code word is {_WORDS[1]}.",
+    "Write both code words and nothing else.",
+)  # fmt: skip
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"first_word": {"type": "string"}, "second_word": {"type": "string"}},
+    "required": ["first_word", "second_word"],
+    "additionalProperties": False,
+}
+
+
+class Finding(NamedTuple):
+    """Whether a server supports a feature (None: unknown), and the reason if it is not known to."""
+
+    supported: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A request that tries some features. Its settings differ from the group's only in what these features need."""
+
+    settings: ModelSettings
+    messages: tuple[ChatMessage, ...]
+    n: int = 1
+
+    def request(self, group: str) -> Request:
+        return Request(group, self.messages, SampleKey("check", 0, 0, group, 0), n=self.n)
+
+
+@dataclass
+class ServerReport:
+    """The results of a check of one server of a model group."""
+
+    group: str
+    settings: ModelSettings
+    completion: Completion | None = None
+    """The first answer."""
+    features: dict[str, Finding] = field(default_factory=dict)
+    failed_attempts: list[str] = field(default_factory=list)
+    """The errors of attempts that were repeated."""
+    spent: UsageTotals = field(default_factory=UsageTotals)
+    error: NipRunError | None = None
+    """The error of a request such as the games send, or of every attempt to send it."""
+
+
+class _FailureList(CallEvents):
+    """Collects the errors of failed attempts."""
+
+    def __init__(self, errors: list[str]) -> None:
+        self._errors = errors
+
+    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+        del request, attempt
+        if wait >= 0:
+            self._errors.append(str(error))
+
+
+def settings_to_check(settings: ModelSettings) -> Iterator[ModelSettings]:
+    """Yield the settings for the check of each server of a group: without batches, and with a limit for answers.
+
+    A group that calls no server has none.
+    """
+    if not settings.traits.remote:
+        return
+    limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.limit_key: DEFAULT_LIMIT}
+    for server in settings.settings_of_servers:
+        yield replace(server, batch=False, timeout=min(server.timeout, MAX_SECONDS), **limit)
+
+
+def probes_of(settings: ModelSettings) -> list[Probe]:
+    """Return all requests that a check may send, in their order: a server that accepts the first gets no other."""
+    features = _requested_features(settings)
+    return [make_probe(settings, names) for names in (features, (), *((name,) for name in features))]
+
+
+def _requested_features(settings: ModelSettings) -> tuple[str, ...]:
+    return tuple(name for name in FEATURES if _KEY_OF_FEATURE.get(name) not in settings.traits.lacks)
+
+
+def make_probe(settings: ModelSettings, features: Collection[str]) -> Probe:
+    """Return a request that tries these features; without features, a request in the form that the games send."""
+    is_alternating = settings.resolved_chat_format == "alternating"
+    has_system = SYSTEM in features or not (is_alternating and settings.system_role == "user")
+    parts = [[text] for text in _TEXTS]
+    if is_alternating and IN_A_ROW not in features:
+        parts[1:] = [[*_TEXTS[1:]]]
+    if not has_system:
+        parts[:2] = [[*parts[0], *parts[1]]]
+    roles = ["system" if has_system and not index else "user" for index in range(len(parts))]
+    messages = (ChatMessage(role=role, content="\n".join(texts)) for role, texts in zip(roles, parts, strict=True))
+    changes: dict[str, Any] = {"system_role": "system"} if has_system and settings.system_role == "user" else {}
+    if LOGPROBS in features:
+        changes["logprobs"] = True
+    if SCHEMA in features:
+        changes["extra_body"] = {**(settings.extra_body or {}), **schema_parameters(settings, _SCHEMA)}
+    return Probe(replace(settings, **changes), tuple(messages), 2 if N in features else 1)
+
+
+def max_cost(group: str, probe: Probe, doubted: Collection[str] = ()) -> UsageTotals:
+    """Return the maximum cost of one attempt of a request."""
+    return CallCosts({group: probe.settings}, doubted).worst_case(probe.request(group))
+
+
+async def check_server(
+    group: str, settings: ModelSettings, retry: Retry, budget: Budget, doubted: Collection[str] = ()
+) -> ServerReport:
+    """Send the requests of a check to one server within the budget, and return what they show."""
+    report, before = ServerReport(group, settings), budget.spent
+    transient = replace(
+        retry.transient,
+        attempts=min(retry.transient.attempts, MAX_ATTEMPTS),
+        total_seconds=min(retry.transient.total_seconds, MAX_SECONDS),
+    )
+
+    async def send(probe: Probe) -> Completion:
+        connection = connect(
+            {group: probe.settings}, replace(retry, transient=transient), concurrency=1, budget=budget,
+            costs=CallCosts({group: probe.settings}, doubted), events=_FailureList(report.failed_attempts),
+        )  # fmt: skip
+        try:
+            return await connection.complete(probe.request(group))
+        finally:
+            await connection.close()
+
+    features = _requested_features(settings)
+    report.features = {name: Finding(False, "not in this provider's API") for name in FEATURES if name not in features}
+    every_feature, plain, *single = probes_of(settings)
+    try:
+        try:
+            report.completion = await send(every_feature)
+            report.features |= {name: _read_feature(name, report) for name in features}
+        except (ProviderRefusal, CallError) as error:
+            if not _may_be_about_features(error):
+                raise
+            report.completion = await send(plain)
+            for name, probe in zip(features, single, strict=True):
+                report.features[name] = await _try_feature(name, report, send(probe))
+    except NipRunError as error:
+        report.error = error
+    report.spent = budget.spent - before
+    return report
+
+
+def _may_be_about_features(error: ProviderRefusal | CallError) -> bool:
+    """Return whether a request without these features may succeed."""
+    if isinstance(error, ProviderRefusal):
+        return bool(error.changes) and not error.no_such_model  # a key or an account needs no change of the spec
+    return error.status is not None and error.status != 429
+
+
+async def _try_feature(name: str, report: ServerReport, sending: Any) -> Finding:
+    """Return whether the server supports a feature, from the answer to a request for this feature alone."""
+    try:
+        completion = await sending
+    except (BudgetExhausted, RunError) as error:
+        return Finding(None, in_one_line(str(error).partition("\n")[0]))
+    except (ProviderRefusal, CallError) as error:
+        return Finding(False, in_one_line(str(error).partition("\n")[0]))
+    return _read_feature(name, replace(report, completion=completion))
+
+
+def _read_feature(name: str, report: ServerReport) -> Finding:
+    completion = report.completion
+    assert completion is not None
+    if name == N:
+        has_several = len(completion.choices) > 1
+        return Finding(has_several, "" if has_several else "the server accepts it, but returns one answer")
+    text = next((choice.text for choice in completion.choices if choice.text), "")
+    if not text.strip():
+        return Finding(None, f"the answer has no text: {report.settings.limit_advice(report.group)}")
+    if name == LOGPROBS:
+        return Finding(True) if has_logprobs(completion) else Finding(False, "the server accepts it, but returns none")
+    if name == SCHEMA:
+        return Finding(True) if _follows_schema(text) else Finding(False, "the answer does not follow the schema")
+    if _WORDS[name == IN_A_ROW] in text.casefold():
+        return Finding(True)
+    return Finding(None, "the server accepts it, but the answer does not show that the model read it")
+
+
+def _follows_schema(text: str) -> bool:
+    with suppress(ValueError):
+        value = json.loads(text)
+        required = set(_SCHEMA["required"])
+        return isinstance(value, Mapping) and set(value) == required and all(isinstance(v, str) for v in value.values())
+    return False

@@ -1,0 +1,186 @@
+"""Find out what the columns of a data file contain, by their names and values. `init --data` writes a spec from it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from runner.base.storage.safe_files import open_to_read
+from runner.base.text import list_some
+from runner.spec.datasets.csv_errors import read_with
+from runner.spec.datasets.labels import LABEL_OF_DIGIT, LABEL_OF_WORD, SKIP
+from runner.spec.datasets.loader import normalize_text
+from runner.spec.datasets.reader import Table
+from runner.spec.datasets.typed_rows import CSV, JSON
+
+_NAMES: Final[Mapping[str, Collection[str]]] = {
+    "id": ("id", "uid", "key", "number", "nr", "no"),
+    "label": ("label", "verdict", "truth", "true", "correct", "gold", "target", "rating", "supported", "veracity"),
+    "group": ("group", "topic", "subject", "theme", "category", "cluster"),
+    "claim": ("claim", "statement", "assertion", "proposition", "sentence", "hypothesis", "headline"),
+    "question": ("question", "problem", "prompt", "query", "task"),
+    "solution": ("solution", "code", "program", "answer", "response", "completion"),
+    "context": ("context", "passage", "evidence", "document", "article"),
+}
+"""Words in the names of the columns for each role. Roles are assigned in this order."""
+SHOWN: Final = ("context", "question", "claim", "solution")
+"""The roles of columns that agents see."""
+_TRUE = "true yes t y 1 1.0 correct right supported supports valid real fact accept accepted"
+_FALSE = "false no f n 0 0.0 incorrect wrong refuted refutes unsupported invalid fake myth reject rejected buggy"
+_MEANINGS: Final = {**dict.fromkeys(_TRUE.split(), 1), **dict.fromkeys(_FALSE.split(), 0)}
+_CODE = re.compile(
+    r"^\s*(def \w+\(|class \w+|import \w+|from \w+ import|return\b|#include\b|function \w+|public )", re.MULTILINE
+)
+_MIN_CLAIM_LENGTH = 12
+"""Least average length, in characters, of the texts in a column of claims whose name is unknown."""
+
+
+@dataclass
+class ColumnRoles:
+    """The columns of a data file, by role, and what a spec needs to use its rows."""
+
+    columns: dict[str, str]
+    """The file's column for each role that one has."""
+    labels: dict[str, Any]
+    """The meaning of each word in the label column that nip-run does not know: 0, 1 or `skip`."""
+    is_code: bool
+    """Whether the datapoints are programs for a problem."""
+    notices: list[str] = field(default_factory=list)
+    """Messages about rows that need attention, each with the spec key that handles them."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """The other spec keys that handle these rows."""
+
+
+def find_roles(table: Table, path: Path) -> ColumnRoles | None:
+    """Return the roles of a table's columns; None if no column has labels or no column has text to judge."""
+    values = {name: [row[name] for row in table.rows] for name in table.columns}
+    columns: dict[str, str] = {}
+    for role in _NAMES:
+        free = [name for name in table.columns if name not in columns.values()]
+        best = max(free, key=lambda name: _score(role, name, values[name]), default=None)
+        if best is not None and _score(role, best, values[best]) > 0:
+            columns[role] = best
+    if not {"claim", "solution"} & columns.keys():
+        texts = [name for name in table.columns if name not in columns.values() or columns.get("question") == name]
+        longest = max(texts, key=lambda name: _mean_length(values[name]), default=None)
+        if longest is not None and _mean_length(values[longest]) >= _MIN_CLAIM_LENGTH:
+            columns = {role: name for role, name in columns.items() if name != longest} | {"claim": longest}
+    if "label" not in columns or not {"claim", "solution"} & columns.keys():
+        return None
+    if "question" in columns and "group" not in columns and _repeats(values[columns["question"]]):
+        columns["group"] = columns["question"]
+    solutions = values.get(columns.get("solution", ""), [])
+    is_code = "question" in columns and sum(bool(_CODE.search(str(text))) for text in solutions) * 2 > len(solutions)
+    if "solution" in columns and "question" not in columns and "claim" not in columns:
+        columns["claim"] = columns.pop("solution")
+    roles = ColumnRoles(columns, _label_meanings(values[columns["label"]], is_text=table.labels_are_text), is_code)
+    _check_rows(roles, values, _RowNames(path, len(table.rows)))
+    return roles
+
+
+def _score(role: str, name: str, values: Sequence[Any]) -> float:
+    """Return how well a column fits a role; 0 if it does not fit. The last word of a name counts most."""
+    words = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).casefold())
+    name_score = 2.0 if words and words[-1] in _NAMES[role] else 1.0 if {*words} & {*_NAMES[role]} else 0.0
+    texts = [normalize_text(value) for value in values if not _is_empty(value)]
+    if role == "label":
+        share = sum(text in _MEANINGS for text in texts) / len(texts) if texts else 0.5
+        return share + name_score if share > 0.5 or (name_score > 1 and len(set(texts)) < 6) else 0.0
+    if role == "group":
+        return name_score if _repeats(values) and len(texts) == len(values) else 0.0
+    if role == "id":
+        return name_score if name_score > 1 and len(set(texts)) * 2 > len(values) else 0.0
+    return name_score if texts else 0.0
+
+
+def _repeats(values: Sequence[Any]) -> bool:
+    return 1 < len(set(map(normalize_text, values))) <= 0.8 * len(values)
+
+
+def _mean_length(values: Sequence[Any]) -> float:
+    return sum(len(value) for value in values if isinstance(value, str)) / len(values)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _label_meanings(values: Sequence[Any], *, is_text: bool) -> dict[str, Any]:
+    """Return the meaning of each label that nip-run cannot read: 0, 1, `skip`, or `CHANGE` for the user to decide."""
+    if all(map(_is_empty, values)):
+        return {}
+    readable = LABEL_OF_WORD | (LABEL_OF_DIGIT if is_text else {})
+    texts = dict.fromkeys(_label_text(value) for value in values if isinstance(value, str | None))
+    is_clear = {0, 1} <= {_MEANINGS.get(_label_text(value)) for value in values}
+    unclear = SKIP if is_clear else "CHANGE"
+    return {text: _MEANINGS.get(text, unclear if text else SKIP) for text in texts if text not in readable}
+
+
+def _label_text(value: Any) -> str:
+    return "" if _is_empty(value) else normalize_text(value)
+
+
+def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: _RowNames) -> None:
+    """Add notices and keys for rows without a label or text, with an unknown label, and for duplicates."""
+    columns, labels = roles.columns, values[roles.columns["label"]]
+    for text in [text for text, meaning in roles.labels.items() if meaning == SKIP]:
+        rows = [i for i, value in enumerate(labels) if _label_text(value) == text]
+        problem = f"the label {text!r}" if text else "no label"
+        roles.notices.append(f"{names.list(rows)}: {problem}; skipped by dataset.labels: {{{text or repr('')}: skip}}")
+    judged = [role for role in SHOWN if role in columns and role != "context"]
+    empty = [i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)]
+    if empty:
+        roles.keys["filter"] = " AND ".join(f"{role} <> ''" for role in judged)
+        roles.notices.append(f"{names.list(empty)}: no {' or no '.join(judged)}; skipped by dataset.filter")
+    contents: dict[tuple[str, ...], list[int]] = {}
+    for i in set(range(len(labels))) - set(empty):
+        contents.setdefault(tuple(normalize_text(values[columns[role]][i]) for role in judged), []).append(i)
+    repeated = [rows for rows in contents.values() if len(rows) > 1]
+    if repeated:
+        roles.keys["unique_by"] = judged
+        lines = "; ".join(f"{names.list(rows)}: the same {' and '.join(judged)}" for rows in repeated[:5])
+        more = f"; and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        roles.notices.append(f"{lines}{more}; dataset.unique_by uses the first of them, or none if their labels differ")
+    ids = [normalize_text(value) for value in values[columns["id"]]] if "id" in columns else [""]
+    counts = Counter(ids)
+    bad_ids = [i for i, id_ in enumerate(ids) if not id_ or counts[id_] > 1]
+    if bad_ids:
+        column = columns.pop("id", None)
+        roles.keys["ids"] = "rows"
+        if column is not None:
+            roles.notices.append(f"{names.list(bad_ids)}: column {column!r} is empty or not unique; dataset.ids: rows")
+
+
+class _RowNames:
+    """Names rows by their lines in a text file, or by their numbers if the lines are not known."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        lines = list(_record_lines(path))
+        self._lines = lines if len(lines) == count else None
+
+    def list(self, rows: Sequence[int]) -> str:
+        """Return words for rows, which are counted from 0, such as `lines 7, 9`."""
+        numbers = [row + 1 if self._lines is None else self._lines[row] for row in rows]
+        noun = "row" if self._lines is None else "line"
+        return f"{noun}{'' if len(numbers) == 1 else 's'} {list_some(numbers, 10)}"
+
+
+def _record_lines(path: Path) -> Iterator[int]:
+    """Yield the number of the line where each row of a text file begins."""
+    if path.suffix.lower() in CSV:
+        yield from (read_with(path, lambda file: _csv_lines(csv.reader(file))) or [])[1:]
+    elif path.suffix.lower() in JSON:
+        with open_to_read(path) as file:
+            yield from (number for number, line in enumerate(file, 1) if line.strip())
+
+
+def _csv_lines(reader: Any) -> list[int]:
+    """Return the first line of each row that is not empty, the header included."""
+    ends = [(0, True), *((reader.line_num, bool(row)) for row in reader)]
+    return [before + 1 for (before, _), (_, is_filled) in pairwise(ends) if is_filled]

@@ -1,0 +1,75 @@
+"""The matrix of datapoints by runs, and the names and stances of players beside their messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Opens
+from tests.support.reports import report
+from tests.support.runs import played
+from tests.support.specs import debate_with_hints
+
+ROWS = "section.page:not([hidden]) tbody tr"
+
+
+@pytest.fixture
+def debates(tmp_path: Path) -> tuple[Path, list[dict[str, bool]]]:
+    """The page of two runs of debates, and whether each datapoint is judged right in each run."""
+    path = debate_with_hints(tmp_path)
+    right = []
+    for seed in (1, 2):
+        rules = {"use": "debate", "min_message_rounds": 3, "max_message_rounds": 5}
+        spec = json.loads(path.read_text())
+        path.write_text(json.dumps({**spec, "seed": seed, "name": f"debate-{seed}", "protocol": rules}))
+        run = played(path, tmp_path / "results")
+        rows = run.rollouts().select("datapoint_id, correct").fetchall()
+        right.append({datapoint: bool(correct) for datapoint, correct in rows})
+    page = tmp_path / "report.html"
+    page.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
+    return page, right
+
+
+def matrix(page: Any) -> dict[str, list[bool]]:
+    page.locator(ROWS).first.wait_for()
+    cells = [row.locator("th, td").all_inner_texts() for row in page.locator(ROWS).all()]
+    return {datapoint: [cell == "right" for cell in rest] for datapoint, _, *rest in cells}
+
+
+def test_the_matrix_has_each_verdict_and_its_filters_are_links(
+    debates: tuple[Path, list[dict[str, bool]]], watched: Opens
+) -> None:
+    path, right = debates
+    page = watched(viewport={"width": 360, "height": 700}).open(path)
+    page.get_by_role("link", name="Datapoints", exact=True).click()
+    assert matrix(page) == {datapoint: [one[datapoint] for one in right] for datapoint in right[0]}
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.get_by_role("link", name="Runs differ").click()
+    differing = {datapoint for datapoint in right[0] if right[0][datapoint] != right[1][datapoint]}
+    page.wait_for_function(f"document.querySelectorAll('{ROWS}').length === {len(differing)}")
+    assert differing
+    assert set(matrix(page)) == differing
+    assert "only=differ" in page.url
+
+
+def test_each_player_has_its_names_and_its_stance_beside_its_messages(
+    debates: tuple[Path, list[dict[str, bool]]], watched: Opens
+) -> None:
+    path, _ = debates
+    page = watched().open(path)
+    page.get_by_role("link", name="Datapoints", exact=True).click()
+    page.locator(f"{ROWS} td a").first.click()
+    page.locator("article.turn h5").first.wait_for()
+    heads = {re.sub(r"\s+", " ", text) for text in page.locator("article.turn h5").all_inner_texts()}
+    provers = sorted(head for head in heads if head.startswith("prover"))
+    assert provers
+    assert all(re.match(r"prover\d \(Expert_\d\) ?argues for (accept|reject)", head) for head in provers)
+    assert len({head.split()[-1] for head in provers}) == 2
+    page.get_by_role("button", name="As prover1 saw it").click()
+    page.wait_for_function("!document.querySelector('article.turn.asks .badge')")
+    shown = [text for text in page.locator("article.turn h5").all_inner_texts() if text.startswith("prover0")]
+    assert not any("argues" in text for text in shown), "an agent does not see the other's stance"

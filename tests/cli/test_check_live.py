@@ -1,0 +1,155 @@
+"""`check --live`: its price, what it finds out about each server, and what it advises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.models.settings import ModelSettings
+from runner.runs.planning.server_features import FEATURES, IN_A_ROW, LOGPROBS, SCHEMA, SYSTEM, N, make_probe
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.servers.messages_client import serving_messages
+from tests.support.specs import spec_file
+
+WORDS = '{"first_word": "Harbor", "second_word": "lantern"}'
+PRICE = {"price": {"input": 1.0, "output": 2.0}, "max_tokens": 100}
+
+
+def live_report(folder: Path, base_url: str, *, code: int = 0, key: str = "", **changes: Any) -> dict[str, Any]:
+    """The only report of `check --live --json`."""
+    spec = spec_file(folder, base_url, models={"m": changes})
+    process = nip_run_here("check", spec, "--live", "--json", cwd=folder, **({"MY_KEY": key} if key else {}))
+    assert process.returncode == code, process.stdout + process.stderr
+    (document,) = json.loads(process.stdout)
+    (report,) = document["live"]
+    assert isinstance(report, dict)
+    return report
+
+
+def supported(report: dict[str, Any]) -> dict[str, bool | None]:
+    return {name: finding["supported"] for name, finding in report["features"].items()}
+
+
+def bodies(server: Loopback) -> list[dict[str, Any]]:
+    return [json.loads(request["body"]) for request in server.recorded()]
+
+
+def test_the_price_comes_first_and_one_request_shows_what_a_server_supports(tmp_path: Path) -> None:
+    with serving(text=WORDS, logprobs=True, cached_tokens=7, model="tiny-2026", record=9) as server:
+        spec = spec_file(tmp_path, server.base_url, models={"m": PRICE})
+        process = nip_run("check", spec, "--live", cwd=tmp_path)
+        (body,) = bodies(server)
+    assert process.returncode == 0, process.stderr
+    price, report = process.stdout.split("live check of m: at most 1 request, ")[1].split("m: tiny at 127.0.0.1:")
+    tokens, usd = price.split(" tokens, $")[0], float(price.split(" tokens, $")[1].split()[0])
+    assert int(tokens) >= 2 * 100  # two answers of 100 tokens
+    assert usd == pytest.approx((int(tokens) - 200) * 1.25e-6 + 200 * 2e-6, rel=0.02)  # if all of the prompt is cached
+    lines = dict(line.strip().split("  ", 1) for line in report.splitlines()[1:] if "  " in line.strip())
+    assert lines["model"].strip() == "tiny-2026; the spec asks for tiny"
+    assert "(7 cached)" in lines["tokens"]
+    assert [report.count(f"\n  {name:<18} yes\n") for name in FEATURES] == [1] * 5
+    assert body["n"] == 2
+    assert body["logprobs"] is True
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
+
+
+def test_a_request_for_each_feature_follows_if_the_server_refuses_all_at_once(tmp_path: Path) -> None:
+    with serving(text="harbor", refused=["response_format"], max_n=1, record=9) as server:
+        report = live_report(tmp_path, server.base_url)
+        sent = bodies(server)
+    assert supported(report) == {SYSTEM: True, IN_A_ROW: None, LOGPROBS: False, N: False, SCHEMA: False}
+    assert "Unsupported parameter: 'response_format'" in report["features"][SCHEMA]["reason"]
+    assert report["requests"] == len(sent) == 7
+    assert not {"response_format", "logprobs", "n"} & sent[1].keys(), "the second request is as in games"
+
+
+def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
+    with serving(text=WORDS, alternates=True, takes_system=False) as server:
+        report = live_report(tmp_path, server.base_url)
+    assert supported(report)[SYSTEM] is False
+    assert supported(report)[IN_A_ROW] is False
+    assert report["error"] is None, "the spec's own chats work"
+    with serving(text=WORDS, alternates=True) as server:
+        report = live_report(tmp_path, server.base_url, code=4, chat_format="openai")
+    assert "models.m.chat_format to alternating" in report["error"]["next"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "name", "advice"),
+    [
+        ("unauthorized", 4, "key or account", "It comes from $MY_KEY; set a valid key"),
+        ("insufficient_quota", 4, "key or account", "Add credit"),
+        ("unknown_model", 4, "unknown model", "Check models.m.model ('tiny')"),
+        ("unsupported_parameter", 4, "refused request", "models.m.temperature"),
+        ("server_error", 1, "the server failed", "server's log"),
+        ("rate_limit", 1, "rate limit", "models.m.requests_per_minute"),
+    ],
+)
+def test_an_error_has_a_kind_and_a_next_step(tmp_path: Path, kind: str, code: int, name: str, advice: str) -> None:
+    with serving(kind=kind) as server:
+        report = live_report(tmp_path, server.base_url, code=code, key="sk-0123456789", api_key_env="MY_KEY")
+    assert report["error"]["kind"] == name
+    assert advice in report["error"]["next"]
+    assert "sk-0123456789" not in json.dumps(report)
+
+
+def test_a_missing_key_and_a_missing_server_are_reported_without_an_answer(tmp_path: Path) -> None:
+    with serving() as server:
+        report = live_report(tmp_path, server.base_url, code=4, api_key_env="MY_KEY")
+        assert server.stats()["requests"] == 0
+    assert "set MY_KEY to the API key" in report["error"]["next"]
+    report = live_report(tmp_path, server.base_url, code=1)
+    assert report["error"]["kind"] == "no server"
+    assert "start the server, or correct models.m.base_url" in report["error"]["next"]
+    assert report["requests"] == 3
+
+
+def test_a_rate_limit_that_passes_is_listed_as_retried(tmp_path: Path) -> None:
+    with serving(text=WORDS, faults={"rate_limit": 1.0}, max_faults=1) as server:
+        report = live_report(tmp_path, server.base_url)
+    assert report["error"] is None
+    assert "answered 429" in report["retried"][0]
+
+
+def test_the_budget_limits_the_check_and_includes_what_the_run_has_spent(tmp_path: Path) -> None:
+    with serving(text=WORDS, seed=3) as server:
+        spec = spec_file(tmp_path, server.base_url, models={"m": PRICE}, budget={"completions": 2})
+        process = nip_run_here(spec, "dataset.limit=1", "protocol.max_message_rounds=1", cwd=tmp_path)
+        played = server.stats()["requests"]
+        process = nip_run_here(
+            "check", spec, "--live", "dataset.limit=1", "protocol.max_message_rounds=1",
+            f"budget.completions={played}", cwd=tmp_path,
+        )  # fmt: skip
+        assert server.stats()["requests"] == played
+    assert process.returncode == 3
+    assert f"{played} of {played} spent" in process.stdout
+
+
+def test_anthropic_is_checked_through_its_own_api(tmp_path: Path) -> None:
+    with serving_messages(text=WORDS, record=9) as server:
+        settings: dict[str, Any] = {"provider": "anthropic", "api_key_env": "MY_KEY", "max_tokens": 50}
+        report = live_report(tmp_path, server.base_url, key="sk-0123456789", **settings)
+        (body,) = bodies(server)
+    assert supported(report) == {SYSTEM: True, IN_A_ROW: True, LOGPROBS: False, N: False, SCHEMA: True}
+    assert body["output_config"]["format"]["type"] == "json_schema"
+    assert body["max_tokens"] == 50
+
+
+def test_offline_providers_get_no_request(tmp_path: Path) -> None:
+    process = nip_run_here("check", spec_file(tmp_path), "--live", cwd=tmp_path)
+    assert process.returncode == 0
+    assert "no model group calls a server" in process.stdout
+
+
+def test_a_request_without_features_has_the_form_of_a_game() -> None:
+    alternating = make_probe(ModelSettings(model="a", chat_format="alternating", system_role="user"), ())
+    assert [message["role"] for message in alternating.messages] == ["user"]
+    with_system = make_probe(ModelSettings(model="a", chat_format="alternating"), ())
+    assert [message["role"] for message in with_system.messages] == ["system", "user"]
+    openai = make_probe(ModelSettings(model="a", chat_format="openai"), ())
+    assert [message["role"] for message in openai.messages] == ["system", "user", "user"]

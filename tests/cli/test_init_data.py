@@ -1,0 +1,178 @@
+"""`nip-run init --data FILE`: the spec and the prompts that it writes for the columns of a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.game.protocols.loader import builtin_names
+from tests.support.processes import nip_run_here
+
+HEADER = ("Claim ID", "Claim (checked)", "Our Verdict?", "Topic", "Notes, misc")
+
+
+def messy_csv(folder: Path) -> Path:
+    """Write 60 claims with odd column names, a byte order mark, quotes, line ends, gaps and duplicates."""
+    path = folder / "my claims.csv"
+    rows: list[list[str]] = []
+    for number in range(58):
+        claim = f'The square of {number} is "{number**2 + number % 2}",\nthat is certain.'
+        verdict = {7: "", 20: "", 11: "unsure"}.get(number, "refuted" if number % 2 else "Supported")
+        rows.append([f"c{number}", claim, verdict, f"topic {number // 4}", "checked" if number % 5 else ""])
+    rows.append(["c58", rows[4][1].upper() + " ", "supported", "topic 1", "again"])
+    rows.append(["c4", rows[6][1], "refuted", "topic 1", "a contradiction"])
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file).writerows([HEADER, *rows])
+    return path
+
+
+def initialized(folder: Path, data: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `init --data --json` printed, and the spec that it wrote."""
+    process = nip_run_here("init", "--data", data, *words, "--json", cwd=folder)
+    assert process.returncode == 0, process.stdout + process.stderr
+    printed: dict[str, Any] = json.loads(process.stdout)
+    spec: dict[str, Any] = yaml.safe_load((folder / printed["files"][0]).read_text())
+    return printed, spec
+
+
+def write_csv(folder: Path, text: str) -> Path:
+    path = folder / "data.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_messy_file_of_claims_is_played_at_once(tmp_path: Path) -> None:
+    messy_csv(tmp_path)
+    process = nip_run_here("init", "--data", "my claims.csv", "--protocol", "debate", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    checked = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+    assert "no errors. Run my-claims-" in checked.stdout
+    assert "on 54 datapoints (27 with label 1)" in checked.stdout
+    played = nip_run_here("spec.yaml", "dataset.limit=4", cwd=tmp_path)
+    assert played.returncode == 0, played.stderr
+    rendered = nip_run_here("render", "spec.yaml", "verifier", cwd=tmp_path).stdout
+    assert "Decide whether the claim is true. Two experts debate" in rendered
+    assert "The square of 0 is" in rendered
+    assert "Python" not in rendered
+
+
+def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_alone(tmp_path: Path) -> None:
+    printed, _ = initialized(tmp_path, messy_csv(tmp_path), "--protocol", "debate")
+    assert len(printed["next"]) == 5
+    for command in printed["next"]:
+        process = nip_run_here(*shlex.split(command)[1:], cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+    assert "debate minus alone" in process.stdout
+    rendered = nip_run_here("render", "spec.yaml", "verifier", "protocol={use: solo_verifier}", cwd=tmp_path).stdout
+    assert "You decide alone" in rendered
+    assert "expert" not in rendered.lower()
+
+
+def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_them(tmp_path: Path) -> None:
+    printed, spec = initialized(tmp_path, messy_csv(tmp_path))
+    assert printed["columns"] == {"label": HEADER[2], "group": HEADER[3], "claim": HEADER[1]}
+    effect = "dataset.unique_by uses the first of them, or none if their labels differ"
+    assert printed["notices"] == [
+        "lines 16, 42: no label; skipped by dataset.labels: {'': skip}",
+        "line 24: the label 'unsure'; skipped by dataset.labels: {unsure: skip}",
+        f"lines 10, 118: the same claim; lines 14, 120: the same claim; {effect}",
+        "lines 10, 120: column 'Claim ID' is empty or not unique; dataset.ids: rows",
+    ]
+    assert spec["dataset"] == {
+        "path": "my claims.csv",
+        "columns": {"label": HEADER[2], "claim": HEADER[1]},
+        "labels": {"supported": 1, "refuted": 0, "": "skip", "unsure": "skip"},
+        "group_by": HEADER[3],
+        "unique_by": ["claim"],
+        "ids": "rows",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "mnip" else pytest.param(name, marks=pytest.mark.full) for name in sorted(builtin_names())]
+)
+def test_the_prompts_fit_each_protocol_without_a_warning(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"{n},{'yes' if n % 2 else 'no'},Claim number {n} is true.\n" for n in range(24))
+    initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows), "--protocol", name)
+    (checked,) = json.loads(nip_run_here("check", "spec.yaml", "--json", cwd=tmp_path).stdout)
+    assert (checked["protocol"], checked["warnings"], checked["datapoints"]) == (name, [], 24)
+    assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+
+
+def test_programs_get_the_prompts_about_code(tmp_path: Path) -> None:
+    rows = [(f"Write {f}.", f"def {f}(x):\n    return {x}\n", str(int(x == "x"))) for f in "fgh" for x in ("x", "0")]
+    data = tmp_path / "data.csv"
+    with data.open("w", newline="") as file:
+        csv.writer(file).writerows([("problem", "code", "correct"), *rows])
+    _, spec = initialized(tmp_path, data)
+    assert spec["dataset"]["columns"] == {"label": "correct", "question": "problem", "solution": "code"}
+    assert spec["dataset"]["group_by"] == "question"
+    assert "Python" in (tmp_path / "prompts" / "verifier.jinja").read_text()
+    assert nip_run_here("check", "spec.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_answers_to_questions_are_judged_as_solutions(tmp_path: Path) -> None:
+    data = write_csv(tmp_path, "id,question,answer,label\n1,How many legs has an ant?,Six.,t\n2,And a spider?,Six.,f\n")
+    _, spec = initialized(tmp_path, data)
+    assert spec["dataset"]["labels"] == {"t": 1, "f": 0}
+    verifier = (tmp_path / "prompts" / "verifier.jinja").read_text()
+    assert "Decide whether the solution is right" in verifier
+    assert "<question>\n{{ question }}\n</question>\n\n<solution>" in verifier
+
+
+def test_label_words_without_a_known_meaning_are_left_to_the_user(tmp_path: Path) -> None:
+    data = write_csv(tmp_path, "id,verdict,claim\n1,grün,Grass grows in spring.\n2,rot,Grass grows in winter.\n")
+    process = nip_run_here("init", "--data", data, cwd=tmp_path)
+    assert "CHANGE marks the lines to change for your data and a real model" in process.stdout
+    checked = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+    assert checked.returncode == 2
+    assert "dataset.labels.grün" in checked.stderr
+
+
+def test_a_spec_in_another_folder_names_the_file_from_there(tmp_path: Path) -> None:
+    data = write_csv(tmp_path, "id,label,claim\n1,yes,Grass grows in spring.\n2,no,Grass grows in winter.\n")
+    process = nip_run_here("init", "--data", data.name, "mine", cwd=tmp_path)
+    assert process.returncode == 0
+    assert yaml.safe_load((tmp_path / "mine" / "spec.yaml").read_text())["dataset"]["path"] == "../data.csv"
+    assert nip_run_here("check", "mine/spec.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [{"claim": f"Number {n} is odd.", "label": None if n == 3 else n % 2} for n in range(6)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    printed, spec = initialized(tmp_path, path)
+    assert printed["notices"] == ["line 4: no label; skipped by dataset.labels: {'': skip}"]
+    assert spec["dataset"]["labels"] == {"": "skip"}
+    assert "on 5 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
+
+
+def test_a_row_without_a_claim_is_filtered(tmp_path: Path) -> None:
+    data = write_csv(tmp_path, "id,label,claim\n1,yes,Grass grows in spring.\n2,no,\n3,no,Grass grows in winter.\n")
+    printed, spec = initialized(tmp_path, data)
+    assert printed["notices"] == ["line 3: no claim; skipped by dataset.filter"]
+    assert spec["dataset"]["filter"] == "claim <> ''"
+    assert "on 2 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
+
+
+def test_lines_of_jsonl_are_named_too(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [{"statement": f"Number {n} is odd.", "truth": bool(n % 2)} for n in range(4)]
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, rows[1]]) + "\n")
+    printed, spec = initialized(tmp_path, path)
+    assert printed["notices"][0].startswith("lines 2, 5: the same claim")
+    assert spec["dataset"]["columns"] == {"label": "truth", "claim": "statement"}
+
+
+@pytest.mark.parametrize("text", ["id,claim\n1,Grass grows.\n", "id,label\n1,yes\n", "id,label,claim\n"])
+def test_a_file_without_labels_or_claims_is_refused_with_the_columns_that_it_has(tmp_path: Path, text: str) -> None:
+    process = nip_run_here("init", "--data", write_csv(tmp_path, text), cwd=tmp_path)
+    assert process.returncode == 2
+    assert f"columns {text.splitlines()[0].replace(',', ', ')}" in process.stderr
+    assert not (tmp_path / "spec.yaml").exists()
