@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import io
 import math
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -24,7 +23,7 @@ from typing import Any
 import orjson
 
 from runner.base.hashing import tagged_hash
-from runner.base.storage.safe_files import create
+from runner.base.storage.safe_files import create, hard_link
 from runner.base.text import csv_text
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
@@ -147,12 +146,7 @@ class _ListFiles:
     def _link(self, files: Iterable[str]) -> bool:
         """Link files of the earlier board; return False if the board was removed, or the disk has no links."""
         assert self.earlier is not None
-        try:
-            for file in files:
-                os.link(self.earlier / file, self.folder / file)
-        except OSError:
-            return False
-        return True
+        return all(hard_link(self.earlier / file, self.folder / file) for file in files)
 
 
 def _read_list_hashes(board: Path | None) -> Mapping[str, str]:
