@@ -42,9 +42,9 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     except TakenError as error:
         # The registry has a signature. It differs from ours even if it was made with the same key, because signatures
         # contain random numbers. So check it with the public key.
-        with _extract_public_key(key) as public:
+        with _extract_public_key(key) as public_key_path:
             try:
-                check_signature(manifest, registry.read_signature(entry), public)
+                check_signature(manifest, registry.read_signature(entry), public_key_path)
             except ReleaseError:
                 raise TakenError(
                     f"{entry.reference} is already signed with another key; use that key, or publish a new version"
@@ -53,6 +53,8 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
 
 def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
     """Check the signature of a release, and return a note about it; None if there is neither a signature nor a key.
+
+    `signer_key` is the file with the signer's public key, from `--signer-key`.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
@@ -76,7 +78,7 @@ def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key:
 
 
 def sign_manifest(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
-    """Sign a manifest with an unencrypted private key in PEM, and return the files of the signature.
+    """Sign a manifest with an unencrypted private key in PEM, and return its one signature file as (name, content).
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
@@ -93,28 +95,30 @@ def sign_manifest(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
         return [(SIGNATURE_FILE, read_bounded(signature_path, 1 << 20))]
 
 
-def check_signature(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
-    """Check that `files` are a signature of this manifest by the owner of this public key.
+def check_signature(manifest: bytes, signature_files: Mapping[str, bytes], public_key: Path) -> None:
+    """Check that a manifest is signed with the private key that belongs to `public_key`.
+
+    `signature_files` has the content of each file in the release's folder `signature` by name.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
-        ReleaseError: the files are not such a signature.
+        ReleaseError: the signature is missing or wrong.
     """
     _, hashing, verifying = _import_model_signing()
     try:
         config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
     except Exception as error:
         raise UsageError(_describe_bad_key(public_key, "public", error)) from error
-    if SIGNATURE_FILE not in files:
-        raise ReleaseError("the file is missing; ask the publisher to sign the release again")
+    if SIGNATURE_FILE not in signature_files:
+        raise ReleaseError("the signature file is missing; ask the publisher to sign the release again")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
         _write(manifest_path, manifest)
-        _write(signature_path, files[SIGNATURE_FILE])
+        _write(signature_path, signature_files[SIGNATURE_FILE])
         try:
             with redirect_stdout(io.StringIO()):  # the library prints warnings there
                 config.set_hashing_config(_hashing_config(hashing)).verify(manifest_path, signature_path)
-            signed_hashes = _signed_hashes(files[SIGNATURE_FILE])
+            signed_hashes = _signed_hashes(signature_files[SIGNATURE_FILE])
         except Exception as error:
             reason = str(error).strip().rstrip(".") or type(error).__name__
             raise ReleaseError(
@@ -130,8 +134,8 @@ def check_signature(manifest: bytes, files: Mapping[str, bytes], public_key: Pat
 def _signed_hashes(signature: bytes) -> list[tuple[str, str]]:
     """Return the algorithm and hash of each file that a signature covers.
 
-    The library does not check this: it skips the files that the signature lists as ignored, so it accepts a signature
-    that covers no file at all.
+    `model-signing` does not check that the manifest is covered. It skips the files that the signature lists as ignored,
+    so it accepts a signature that covers no file at all.
     """
     envelope = json.loads(signature)["dsseEnvelope"]
     resources = json.loads(base64.b64decode(envelope["payload"]))["predicate"]["resources"]
@@ -156,10 +160,12 @@ def _extract_public_key(key: Path) -> Iterator[Path]:
     """Yield a temporary file with the public key of a private key."""
     from cryptography.hazmat.primitives import serialization
 
-    public = serialization.load_pem_private_key(read_bounded(key, 1 << 20), None).public_key()
+    public_key = serialization.load_pem_private_key(read_bounded(key, 1 << 20), None).public_key()
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         path = Path(folder, "public.pem")
-        _write(path, public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+        _write(
+            path, public_key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        )
         yield path
 
 

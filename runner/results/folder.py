@@ -103,18 +103,18 @@ class RunFolder:
         return "/".join(path.parts[-3:]) if path.parent.name == SHARDS else path.name
 
     @property
-    def parts(self) -> Path:
+    def parts_folder(self) -> Path:
         """The folder with the run's shards, which exists if the run is played in shards."""
         return self.path / SHARDS
 
     def part(self, shard: Shard) -> RunFolder:
         """Return the folder of a shard, which need not exist."""
-        return RunFolder(self.parts / shard.folder)
+        return RunFolder(self.parts_folder / shard.folder)
 
     def started_parts(self) -> list[tuple[Shard, RunFolder]]:
         """Return the shards that have started, in order, with their folders."""
         try:
-            names = [path.name for path in self.parts.iterdir()]
+            names = [path.name for path in self.parts_folder.iterdir()]
         except OSError:
             return []
         shards = sorted(shard for name in names if (shard := Shard.of_folder(name)) is not None)

@@ -245,8 +245,8 @@ class Manifest:
         """The cost of the run's own calls, without replayed ones; None if a price is unknown."""
         return 0.0 if self.is_whole_replay else self.cost_usd
 
-    def with_recorded(self, *names: str) -> Self:
-        """Return a copy that also writes these fields to the file, even if they are null."""
+    def with_null_fields(self, *names: str) -> Self:
+        """Return a copy that writes these fields to the file even if they are null."""
         return replace(self, recorded=(*self.recorded, *names))
 
     def with_error(self, error: BaseException | None) -> Self:
@@ -259,7 +259,7 @@ class Manifest:
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
         """Return a copy with the final status and counts, and the current time as the end."""
-        return replace(self.with_recorded(*counts), status=status, finished_at=now(), **counts)
+        return replace(self.with_null_fields(*counts), status=status, finished_at=now(), **counts)
 
 
 _FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]

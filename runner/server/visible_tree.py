@@ -24,7 +24,7 @@ from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, reference_of, releases
 
-PAGE = 1_000
+MAX_PAGE_SIZE = 1_000
 """Maximum number of entries of a list in one response."""
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -40,7 +40,7 @@ class ServerTree:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
-        while page := self.page_of_files(prefix, after, PAGE):
+        while page := self.page_of_files(prefix, after, MAX_PAGE_SIZE):
             yield from page
             after = page[-1].path
 
@@ -72,7 +72,7 @@ class ServerTree:
 
     def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
         after = ""
-        while page := self.page_of_releases(prefix, after, PAGE):
+        while page := self.page_of_releases(prefix, after, MAX_PAGE_SIZE):
             yield from page
             after = page[-1].folder
 

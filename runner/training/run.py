@@ -99,7 +99,7 @@ def train(
         settings = plan.spec.experiment.budget
         budget = options.budget or open_budget(settings, lambda: spent_on_games(results, run_id))
         options = replace(options, budget=budget)
-        manifest = updated_manifest(manifest, plan.games).with_recorded("cache")
+        manifest = updated_manifest(manifest, plan.games).with_null_fields("cache")
         manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
         session = _TrainingSession(plan, results, folder, manifest, options, sleep)
         session.add_notes(notes)

@@ -121,7 +121,7 @@ def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refuse
     for signature in forged:
         with pytest.raises(ReleaseError, match="the signature does not match this manifest"):
             check_signature(manifest, {SIGNATURE_FILE: signature}, public)
-    with pytest.raises(ReleaseError, match="the file is missing"):
+    with pytest.raises(ReleaseError, match="the signature file is missing"):
         check_signature(manifest, {"other.sig": ours}, public)
     older = json.loads(ours)
     del older["verificationMaterial"]["publicKey"]["hint"]

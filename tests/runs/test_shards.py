@@ -145,7 +145,7 @@ def test_the_same_parts_make_the_same_journal(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4)
     merged = in_parts(spec, tmp_path / "results", 2)
     journal = merged.folder.journal.read_bytes()
-    shutil.copytree(merged.folder.parts, tmp_path / "copy" / "runs" / merged.run_id / "shards")
+    shutil.copytree(merged.folder.parts_folder, tmp_path / "copy" / "runs" / merged.run_id / "shards")
     assert merge(merged.run_id, Results(tmp_path / "copy")).folder.journal.read_bytes() == journal
 
 

@@ -15,7 +15,7 @@ from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.pages.run_cache import (
     MAX_PER_REQUESTER,
-    MAX_WAITING,
+    MAX_UNFINISHED,
     CachedPage,
     PageNotReady,
     RunPages,
@@ -37,7 +37,7 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
     async def all_of_it() -> tuple[
         list[BaseException | CachedPage], BaseException | CachedPage, BaseException | CachedPage, CachedPage
     ]:
-        greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(MAX_WAITING)]
+        greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(MAX_UNFINISHED)]
         first = await asyncio.gather(*greedy, return_exceptions=True)
         waiting = sum(len(lane.tasks) for lane in pages.lanes.values())
         assert waiting <= MAX_PER_REQUESTER

@@ -85,7 +85,7 @@ def _is_spec(name: str) -> bool:
 
 def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]:
     """Yield a message if a run is played in shards, and so cannot be resumed by its name alone."""
-    shards = [part_shard for part_shard, _ in run.started_parts()] if is_folder(run.parts) else []
+    shards = [part_shard for part_shard, _ in run.started_parts()] if is_folder(run.parts_folder) else []
     if not shards:
         return
     run_id = run.path.resolve().name

@@ -134,7 +134,7 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
         "from": comma_join(dict.fromkeys(row.start_models)),
         "to": comma_join(dict.fromkeys(row.final_models)),
         "datapoints": row.datapoints,
-        "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if node.trains else "",
+        "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if node.trains_models else "",
         "trained in all": _format_effort(row),
         "accuracy [95%]": with_interval(value, low, high) if node.kind == "benchmark" else "",
         "marks": "; ".join(_format_marks(row)),

@@ -181,7 +181,7 @@ def _describe_relations(hit: _SearchHit, lineage: Lineage) -> list[str]:
 
     if hit.node is None:
         return []
-    effort = describe_effort(lineage.ancestry(hit.node).total, "rollouts") if hit.node.trains else None
+    effort = describe_effort(lineage.ancestry(hit.node).total, "rollouts") if hit.node.trains_models else None
     effort_text = "effort unknown" if effort == "not known" else f"{effort} in all"
     return [*describe_relations(hit.node), *([] if effort is None else [effort_text])]
 
@@ -260,7 +260,7 @@ def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage
         "sources": {part: vars(source) for part, source in release.sources.items()},
         "same_run": [str(copy.release.reference) for copy in copies if copy is not hit],
         "of_other_runs": [] if node is None else describe_relations(node),
-        "effort": total_to_json(lineage.ancestry(node)) if node is not None and node.trains else None,
+        "effort": total_to_json(lineage.ancestry(node)) if node is not None and node.trains_models else None,
         "bytes": release.size,
         "files": len(release.files),
     }

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from runner.pages.html import render_template, script, style
 from runner.pages.report.games import FORMAT
 
-NOTHING: Mapping[str, Any] = {"format": FORMAT, "runs": [], "live": False, "notes": None}
+EMPTY_PAGE_DATA: Mapping[str, Any] = {"format": FORMAT, "runs": [], "live": False, "notes": None}
 """The script's data on a page without dynamic content."""
 
 CONTENT_SECURITY_POLICY = (
@@ -31,7 +31,7 @@ class ServedPage:
     title: str
     sections: Sequence[tuple[str, Markup]]
     """Route and HTML of each section; the page's script finds a section by its route."""
-    about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    about: Mapping[str, Any] = field(default_factory=lambda: EMPTY_PAGE_DATA)
     links: Sequence[tuple[str, str]] = ()
     """Address and name of each link to a page above this one."""
     nav_path: str = ""

@@ -1,4 +1,6 @@
-"""The leaderboard of a registry, called *board*: its published runs, ranked for each task, with their models' training.
+"""The leaderboard of a registry, called *board*. It ranks the published runs of each task.
+
+Each row also shows how the run's models were trained.
 
 `nip-run leaderboard --from` and servers show boards. Two runs have the same task if they have the same datapoints,
 labels and groups.
@@ -32,8 +34,8 @@ from runner.results.leaderboard.model import LeaderboardRow, rows_of_view
 from runner.results.leaderboard.unranked import OTHER_TASK
 
 DEFAULT_TIER = "self-reported"
-"""The tier (level of verification) of a row if the registry states none. It does not show that the games were played,
-because a board replays no journal, and a publisher can invent records that agree with each other."""
+"""The tier (level of verification) of a row if the registry states none. It does not prove that the run's games
+were played: a board does not replay journals, and a publisher can invent records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """Values of `PublishedRow.numbers`."""
 
@@ -47,15 +49,15 @@ class PublishedRow(LeaderboardRow):
     owner: str
     signed: bool
     effort: Mapping[str, Any]
-    """The effort of all training behind the run; see `total_to_json`."""
+    """Games, tokens and cost of all training behind the run; see `total_to_json`."""
     trained_on: Mapping[str, Any] | None
-    """On how many of the run's datapoints its models were trained: a `TrainingOverlap` as JSON; None if unknown."""
+    """How many of the run's datapoints also trained its models: a `TrainingOverlap` as JSON; None if unknown."""
     lineage: Sequence[Mapping[str, Any]]
     """The origins of the models; see `origin_to_json`."""
     tier: str
     """The level of verification; see `DEFAULT_TIER`."""
     numbers: str
-    """The source of the run's metrics: `RECOMPUTED` or `AS_PUBLISHED`."""
+    """The source of the run's metrics (not the metrics themselves): `RECOMPUTED` or `AS_PUBLISHED`."""
     marks: Sequence[str]
     """Short remarks about the run, such as "yanked: a leak"."""
 
@@ -76,7 +78,7 @@ class RegistryBoard:
     older: int = 0
     """Number of runs that are not shown because the board has a newer version of the same release."""
     cycles: list[list[str]] = field(default_factory=list)
-    """Groups of runs that claim to have made each other's models, so that one claim must be wrong."""
+    """Groups of runs whose models claim to be trained from each other in a circle, so at least one claim is wrong."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
@@ -89,9 +91,11 @@ class LoadedBoard:
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """The manifest of each run and model in the registry, whether or not the board shows it."""
+    """The manifest of each run and model, by its entry in the registry's list, whether or not the board shows it."""
     nodes: Mapping[str, LineageNode]
-    """The runs and models whose facts are valid, as nodes of the lineage graph, by the hash of the release."""
+    """The nodes of the lineage graph: runs and models, by the hash of the release.
+
+    A release is omitted if the `facts` in its manifest are invalid; they describe, for example, its training."""
 
 
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
@@ -161,7 +165,7 @@ def _read_nodes(
         with _omit_on_error(board, entry):
             node = cache.lineage_node(entry, release)
             if entry.reference.kind == Kind.RUN and not node.private:
-                if node.trains:
+                if node.trains_models:
                     cache.check_training(registry, entry, release)
                 node = replace(node, look_up_datapoints=_datapoint_lookup(registry, cache, entry, release))
             yield entry.sha256, node
@@ -214,7 +218,7 @@ def _rank_runs(
     registry: Registry,
 ) -> list[LeaderboardRow]:
     """Update the leaderboard database in the cache so that it has these runs and no others; return its ranked rows."""
-    database = Leaderboard(cache.path, cache.checked_runs)
+    database = Leaderboard(cache.path, cache.list_checked_runs)
     cached: set[str] = set()
     if database.path.is_file():
         with suppress(NipRunError):
@@ -240,15 +244,15 @@ def _replace_shared_hash(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Split the rows of each benchmark into one list for each task, and set `list`, the number of each row's list.
+    """Split the rows of each benchmark into one list for each task, and set `row.list` to the number of the list.
 
-    The database instead appends rows with other tasks to a list, without a rank.
+    In the database, a list also has rows whose task is not the task of its first row. Those rows have no rank there.
     """
-    list_counts: dict[str | None, int] = {}  # by benchmark
+    last_list_numbers: dict[str | None, int] = {}  # by benchmark
     list_numbers: dict[tuple[str | None, str | None], int] = {}  # by benchmark and task
     known_lists: set[tuple[str | None, int]] = set()
     for row in rows:
-        list_counts[row.benchmark] = max(list_counts.get(row.benchmark, 0), row.list)
+        last_list_numbers[row.benchmark] = max(last_list_numbers.get(row.benchmark, 0), row.list)
         if (row.benchmark, row.list) not in known_lists:  # the first row of a list defines the list's task
             known_lists.add((row.benchmark, row.list))
             list_numbers[row.benchmark, row.task] = row.list
@@ -256,12 +260,12 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     for row in rows:
         key = row.benchmark, row.task
         if key not in list_numbers:
-            list_counts[row.benchmark] += 1
-            list_numbers[key] = list_counts[row.benchmark]
-        # If a row has no rank only because the list is for another task, it has rank 1 in a list of its own.
+            last_list_numbers[row.benchmark] += 1
+            list_numbers[key] = last_list_numbers[row.benchmark]
+        # A row that has no rank only because the database lists it under another task gets rank 1 in its task's list.
         has_other_task = any(template.matches(row.reason) for template in OTHER_TASK)
         own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
-        if own_rank or row.list != list_numbers[key]:  # a copy of each row would take long
+        if own_rank or row.list != list_numbers[key]:  # unchanged rows are not copied, because copying is slow
             row = replace(row, list=list_numbers[key], **own_rank)  # noqa: PLW2901
         separated.append(row)
     return sorted(separated, key=lambda row: (str(row.benchmark), row.list))
@@ -314,7 +318,7 @@ def _published_row(
     node = nodes[entry.sha256]
     ancestry = lineage.ancestry(node)
     overlap = lineage.training_overlap(node, ancestry)
-    has_published_metrics = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
+    has_unrecomputed_metrics = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
     shared = () if row.shared_note is None else (row.shared_note,)
     return PublishedRow(
         **{**row.to_json(), "run_id": cached.run_id},
@@ -326,6 +330,6 @@ def _published_row(
         trained_on=None if overlap is None else {**vars(overlap), "shown": str(overlap)},
         lineage=[origin_to_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
-        numbers=AS_PUBLISHED if has_published_metrics else RECOMPUTED,
+        numbers=AS_PUBLISHED if has_unrecomputed_metrics else RECOMPUTED,
         marks=[*cached.marks, *shared, *describe_relations(node), *describe_marks(node, ancestry, overlap)],
     )

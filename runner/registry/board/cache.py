@@ -220,7 +220,7 @@ class BoardCache:
             remove_folder(folder)
             return None
 
-    def checked_runs(self) -> list[RunFolder]:
+    def list_checked_runs(self) -> list[RunFolder]:
         """Return all checked benchmark runs."""
         folders = sorted((self.path / _BENCHMARK_RUNS).iterdir())
         return [RunFolder(path) for path in folders if (path / _CHECK_RESULT).is_file()]

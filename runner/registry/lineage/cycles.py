@@ -22,7 +22,7 @@ def find_closed_cycle(release: Release, batch: Iterable[Release], registry: Regi
     `batch` has the releases that are published together with this one. If the cycle includes releases of other owners,
     the message is a `CheckNote`, which does not prevent the publish: the wrong claim may be theirs.
     """
-    if release.kind not in (Kind.RUN, Kind.MODEL) or not _build_node(release).trains:
+    if release.kind not in (Kind.RUN, Kind.MODEL) or not _build_node(release).trains_models:
         return None  # only a run that made models can close a cycle
     new = {str(item.reference): item for item in (*batch, release)}
     lineage = Lineage([*map(_build_node, new.values()), *_published_nodes(registry, new.keys())])

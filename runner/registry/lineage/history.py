@@ -248,12 +248,12 @@ def _build_row(
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
     ancestry = lineage.ancestry(node, groups)
     overlap = lineage.training_overlap(node, ancestry)
-    own_training = ancestry.select_run(node.run) if node.trains else Ancestry()
+    own_training = ancestry.select_run(node.run) if node.trains_models else Ancestry()
     marks = list(describe_dependencies(node))
     for copy in copies:
         marks += describe_marks(copy, ancestry, overlap)
     published = tuple(copy for copy in copies if copy.owner is not None)
-    datapoints = lineage.training_datapoints(own_training)[0] if node.trains else node.datapoints
+    datapoints = lineage.training_datapoints(own_training)[0] if node.trains_models else node.datapoints
     return HistoryRow(
         node, groups, origins, own_training, ancestry, overlap, published, _unique_replays(replays),
         datapoints=len(datapoints) if datapoints else None, marks=tuple(dict.fromkeys(marks)),

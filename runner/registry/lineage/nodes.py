@@ -78,7 +78,7 @@ class LineageNode:
         return str(self.facts.get("started_at") or "")
 
     @property
-    def trains(self) -> bool:
+    def trains_models(self) -> bool:
         """Whether the run made models."""
         return any(group.output_models for group in self.groups)
 

@@ -32,7 +32,7 @@ def find_original_link(node: LineageNode) -> ReleaseLink | None:
 def replayed_run(node: LineageNode) -> str | None:
     """Return the id of the run that a run replays completely, without calls to models; None if it replays none."""
     replay_of = node.facts.get("replay_of")  # the run id, and the last replayed round; None for all rounds
-    if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or node.trains:
+    if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or node.trains_models:
         return None
     return str(replay_of[0])
 

@@ -95,7 +95,7 @@ class Results:
         """Return the runs with shards in this folder, merged or not, whose ids begin with `start`."""
         runs = self.path / RUNS
         paths = sorted(path for path in runs.iterdir() if path.name.startswith(start)) if runs.is_dir() else []
-        return [folder for folder in map(RunFolder, paths) if folder.parts.is_dir()]
+        return [folder for folder in map(RunFolder, paths) if folder.parts_folder.is_dir()]
 
     def find_part(self, name: str, shard: Shard) -> RunFolder:
         """Return a shard of the run that `name` names: by its id, the start of its id, or its folder.
@@ -104,7 +104,7 @@ class Results:
             UsageError: no such run or shard exists, or several runs match.
         """
         path = Path(name)
-        runs = [RunFolder(path)] if RunFolder(path).parts.is_dir() else self.sharded_runs(name)
+        runs = [RunFolder(path)] if RunFolder(path).parts_folder.is_dir() else self.sharded_runs(name)
         runs = [folder for folder in runs if folder.run_id == name] or runs
         if len(runs) > 1:
             listed = ", ".join(folder.run_id for folder in runs[:5])

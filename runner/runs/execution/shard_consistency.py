@@ -128,7 +128,7 @@ def _merged_shard_count(run: RunFolder) -> int | None:
     Raises:
         RunError: the record of the merge is damaged.
     """
-    path = run.parts / MERGED
+    path = run.parts_folder / MERGED
     if not path.is_file():
         return None
     try:

@@ -1,7 +1,8 @@
-"""Measures the additional time of a server's answer compared with `dummy`: HTTP client, connection, body and fsync.
+"""Measures how much CPU time a call to a server takes in addition to a call to the built-in provider `dummy`.
 
-The measurement sends the same requests through the layers of a run to `dummy` and to a server on this machine. The
-forecast of `nip-run plan` adds this time to each call of a server.
+`dummy` answers within this process. A server also needs an HTTP client, a connection, a body and an fsync. The same
+requests are sent to `dummy` and to a server on this machine, through the same layers as in a run, such as retries and
+the journal. The forecast of `nip-run plan` adds the difference to each call to a server.
 """
 
 from __future__ import annotations
@@ -33,32 +34,37 @@ CONCURRENCY = 64
 
 @dataclass(frozen=True)
 class ServerOverhead:
-    """The cost of a server's answer."""
+    """The cost of one call to a server: the CPU time beyond a call to `dummy`, and the total size in the journal."""
 
     seconds: float
-    """The CPU seconds per call in addition to those of a call to `dummy`."""
+    """CPU seconds per call, minus those of a call to `dummy`."""
     journal_bytes: float
-    """The bytes per call in the journal."""
+    """Bytes per call in the journal (not a difference)."""
 
 
-def server_overhead(plan: Plan, results: Results, group: str, *, words: int, prompt_tokens: float) -> ServerOverhead:
+def server_overhead(
+    plan: Plan, results: Results, model_group: str, *, words: int, prompt_tokens: float
+) -> ServerOverhead:
     """Measure and return the cost of answers of `words` words to chats of `prompt_tokens` tokens.
+
+    The chats are those of an agent that plays with `model_group`.
 
     Raises:
         RunError: a file cannot be written, or no port can be opened on this machine.
     """
-    settings = plan.spec.experiment.models[group]
+    settings = plan.spec.experiment.models[model_group]
     dummy = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
 
-    def measure(run_id: str, models: ModelSettings, clock: Callable[[], float]) -> tuple[float, float]:
-        return _measure(_with_models(plan, models), results, run_id, group, prompt_tokens, clock)
+    def measure(run_id: str, model_settings: ModelSettings, clock: Callable[[], float]) -> tuple[float, float]:
+        measurement_plan = _plan_measurement(plan, model_settings)
+        return _measure(measurement_plan, results, run_id, model_group, prompt_tokens, clock)
 
     with loopback_server(words, int(prompt_tokens)) as server:
-        live, size = measure(
+        live, journal_bytes = measure(
             "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
         )
     offline, _ = measure("dummy", dummy, time.process_time)
-    return ServerOverhead(max(live - offline, 0.0), size)
+    return ServerOverhead(max(live - offline, 0.0), journal_bytes)
 
 
 def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
@@ -69,7 +75,8 @@ def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings
     )  # fmt: skip
 
 
-def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
+def _plan_measurement(plan: Plan, settings: ModelSettings) -> Plan:
+    """Return a new plan with these settings for all model groups, `CONCURRENCY` concurrent games and no cache."""
     experiment = plan.spec.experiment
     models = dict.fromkeys(experiment.models, settings)
     rollouts = replace(experiment.rollouts, concurrency=CONCURRENCY)
@@ -83,7 +90,7 @@ def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
 def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     plan: Plan, results: Results, run_id: str, group: str, prompt_tokens: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the average CPU seconds per call through all layers, by `clock`, and the bytes per call in the journal."""
+    """Return the average CPU seconds per call (measured with `clock`), and the bytes per call in the journal."""
     folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
     requests = iter(_requests(plan, group, prompt_tokens))
@@ -92,7 +99,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     wiring = Wiring(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
     seconds: list[float] = []
 
-    async def play() -> None:
+    async def send_all_calls() -> None:
         async with wiring.open_layers() as layers:
 
             async def send_calls(count: int) -> None:
@@ -108,7 +115,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
             await send_concurrently(CALLS)
             seconds.append(clock() - started)
 
-    shared.run_in_event_loop(play)
+    shared.run_in_event_loop(send_all_calls)
     return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
 
 
@@ -116,15 +123,15 @@ def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]
     """Yield requests with the first prompt of an agent of the group, for each datapoint in turn, padded to a length."""
     agents = plan.agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
-    first = plan.spec.protocol.first_active_round(name) or 0
+    first_round = plan.spec.protocol.first_active_round(name) or 0
     points = plan.spec.dataset.datapoints
     number = 0
     while True:
         point = points[number % len(points)]
-        chat = list(agents[name].prompt(Observation(first, (), point.columns)))
+        chat = list(agents[name].prompt(Observation(first_round, (), point.columns)))
         # A token has about 4 characters.
         missing = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
         if missing > 0:
             chat.append({"role": "user", "content": ("word " * (missing // 5 + 1))[:missing]})
-        yield Request(group, chat, SampleKey(point.id, number, first, name, 0), number)
+        yield Request(group, chat, SampleKey(point.id, number, first_round, name, 0), number)
         number += 1

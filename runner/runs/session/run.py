@@ -94,7 +94,7 @@ def run_games(
         if isinstance(session, FinishedRun):
             return session
         with recording_failure(session, results):
-            session.play_alone()
+            session.play_in_new_loop()
     if plan.shard is None:  # the rows of a shard are added by the merge
         with interruptible(run_id):
             results.board.append(session.folder)
@@ -139,7 +139,7 @@ def open_session(
     if baseline is not None:
         baseline.write(folder)
     manifest = replace(
-        updated_manifest(manifest, plan).with_recorded("replay_of", "cache"),
+        updated_manifest(manifest, plan).with_null_fields("replay_of", "cache"),
         replay_of=source,
         cache=relative_cache_path(plan.spec, folder),
         reproduces=options.reproduces or manifest.reproduces,
@@ -243,7 +243,7 @@ def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
     plan = recorded_plan(saved_plan(folder).spec, folder, Plan)
     session = Session(plan, folder, folder.manifest(), SharedResources([plan]), recorded_only=True)
     with interruptible(folder.run_id):
-        session.play_alone()
+        session.play_in_new_loop()
         results.board.append(folder)
     return session.result()
 

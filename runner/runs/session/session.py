@@ -137,7 +137,7 @@ class Session:
         finally:
             self._shared.runs_in_progress.remove(self)
 
-    def play_alone(self) -> None:
+    def play_in_new_loop(self) -> None:
         """Play the remaining games in a new event loop, then write all files.
 
         Raises:

@@ -23,7 +23,7 @@ _MAX_LISTED = 12
 """The maximum number of missing shards that a message lists."""
 
 
-def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
+def check_and_sort_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
     """Check that each shard of a run exists once, is complete and belongs to the run, and return the shards in order.
 
     `earlier_problems` are problems that the caller has already found.

@@ -1,9 +1,9 @@
 """Merges the shards of a run (`nip-run merge`): joins their journals, and builds all other files from the result.
 
-A part is the folder of one shard. The files are built in a staging folder and then moved to the run's folder, the
-manifest last. A merge that is killed has no visible effect and can be repeated. The joined journal has the records of
-all shards, in the order of the shard numbers. The first record of the joined journal is derived from the first records
-of the shards, so the same shards give the same journal on every machine.
+A part is the folder of one shard (`ShardPart`). The files are built in a staging folder and then moved to the run's
+folder, the manifest last. A merge that is killed has no visible effect and can be repeated. The joined journal has the
+records of all shards, in the order of the shard numbers. The first record of the joined journal is derived from the
+first records of the shards, so the same shards give the same journal on every machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache_path
 from runner.runs.session.session import Session
-from runner.runs.shards.checks import check_parts
+from runner.runs.shards.checks import check_and_sort_parts
 from runner.runs.shards.parts import ShardPart, read_parts
 from runner.spec.origin import MARKER
 
@@ -65,15 +65,15 @@ def merge(
     """
     run = results.run(run_id)
     if not other_parts and not run.path.is_dir():
-        check_parts(run_id, (), ())  # raises before the lock creates a folder
+        check_and_sort_parts(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _result_of_merged_run(run, results)
         folders = {
             folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *other_parts)
         }
-        results.board.check()
-        parts = check_parts(run_id, *read_parts(list(folders.values())))
+        results.board.check()  # raises now if a row could not be added to the leaderboard at the end
+        parts = check_and_sort_parts(run_id, *read_parts(list(folders.values())))
         try:
             result = _Merge(run, parts).build()
         except BaseException:
@@ -87,11 +87,11 @@ def merge(
 
 def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
     manifest = run.manifest()
-    if not (run.parts / MERGED).is_file():
+    if not (run.parts_folder / MERGED).is_file():
         raise RunDirectoryError(
             f"run {run.run_id} was started without --shard ({manifest.status}), so the shards in its folder cannot be "
-            f"merged into it. Move {run.path / SHARDS} away to keep the run, or all other files in {run.path} to merge "
-            "the shards"
+            f"merged into it. To keep the run, move {run.path / SHARDS} to another folder. To merge the shards, move "
+            f"all other files in {run.path} to another folder, and merge again"
         )
     if not has_outputs(run):
         return rebuild_outputs(run, results)
@@ -100,14 +100,14 @@ def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
     return FinishedRun.from_folder(run)
 
 
-def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
-    """Return whether all `count` parts in a run's folder are finished, and the number of finished parts."""
-    parts = [part for shard, part in run.started_parts() if shard.of == count]
+def count_finished_parts(run: RunFolder, shard_count: int) -> tuple[bool, int]:
+    """Return whether all `shard_count` parts in a run's folder are finished, and the number of finished parts."""
+    parts = [part for shard, part in run.started_parts() if shard.of == shard_count]
     done = 0
     for part in parts:
         with suppress(RunError):
             done += part.manifest().status in PLAYED
-    return done == count, done
+    return done == shard_count, done
 
 
 class _Merge:
@@ -116,7 +116,7 @@ class _Merge:
     def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
         self._run, self._parts = run, parts
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
-        """The part that started first. It has the values of the merged run that are fixed at a run's start."""
+        """The part that started first. The merged run takes its spec, start time and versions from this part."""
         self._staged = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
@@ -133,7 +133,7 @@ class _Merge:
         self._staged.write_manifest(manifest)
         session = Session(plan, self._staged, manifest, SharedResources([plan]), recorded_only=True)
         try:
-            session.play_alone()
+            session.play_in_new_loop()
         except RunError as error:
             raise MergeError(self._run.run_id, [f"{error}"]) from error
         self._copy_inputs(plan)
@@ -165,10 +165,10 @@ class _Merge:
         """Write the journal with the records of all parts."""
         identity, path = self._first.manifest.identity, self._staged.journal
         first_records = [first_record(part.folder.journal) for part in self._parts]
-        journals = [None if record is None else record.get("journal") for record in first_records]
-        header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journals)[:16])
+        journal_ids = [None if record is None else record.get("journal") for record in first_records]
+        header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journal_ids)[:16])
         first_line = encode(0, header)
-        seed, sequence = log_seed(first_line, header), 1
+        seed, sequence = log_seed(first_line, header), 1  # the seed starts the checksums of the records
         with _explain_write_errors(path), create(path) as file:
             file.write(first_line)
             for part, part_header in zip(self._parts, first_records, strict=True):
@@ -188,8 +188,8 @@ class _Merge:
 
     def _manifest(self, plan: Plan) -> Manifest:
         """Return the manifest of the merged run, with the start time and versions of the part that started first."""
-        started_manifest = replace(self._first.manifest, run_id=self._run.run_id)
-        manifest = updated_manifest(started_manifest, plan).with_recorded("replay_of", "cache")
+        first_manifest = replace(self._first.manifest, run_id=self._run.run_id)
+        manifest = updated_manifest(first_manifest, plan).with_null_fields("replay_of", "cache")
         return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
 
     def _copy_inputs(self, plan: Plan) -> None:
@@ -200,7 +200,7 @@ class _Merge:
             relative_path = path.relative_to(first)
             self._run.make(*relative_path.parts[:-1])
             _copy(path, self._run.path / relative_path)
-        if (first / MARKER).is_file():
+        if (first / MARKER).is_file():  # the marker says that a spec was downloaded from a registry
             _copy(first / MARKER, self._run.path / MARKER)
         if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes
             write_inputs(plan, self._run)
@@ -232,7 +232,7 @@ class _Merge:
             ]
         }
         self._run.make(SHARDS)
-        atomic_write(self._run.parts / MERGED, orjson.dumps(merged_parts, option=orjson.OPT_INDENT_2))
+        atomic_write(self._run.parts_folder / MERGED, orjson.dumps(merged_parts, option=orjson.OPT_INDENT_2))
         self._run.write_manifest(manifest)
 
 
@@ -249,14 +249,15 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
-    """Yield the records of a part's journal except the first, and then a record of the calls left in flight, if any.
+    """Yield the records of a part's journal except the first.
+
+    If a killed process left calls without an answer, the last record has their maximum cost.
 
     Raises:
-        MergeError: the journal has changed since `check_parts`.
+        MergeError: the journal has changed since `check_and_sort_parts`.
     """
     path, count = part.folder.journal, 0
     abandoned = AbandonedCalls(part.folder.in_flight)
-    has_lost_calls = bool(abandoned.max_cost.completions)
     try:
         with open_to_read(path) as file:
             for _, _, record in scan(file, path, part.manifest.identity):
@@ -264,7 +265,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
                     break
                 count += 1
                 sequence = record.pop("seq")
-                if has_lost_calls:
+                if not abandoned.is_empty:
                     abandoned.see(sequence, parse_record(record))
                 if sequence:
                     yield record
@@ -274,12 +275,15 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
         raise MergeError(
             split_part(part.manifest.run_id)[0], [f"{part}: its journal changed while it was merged; merge again"]
         )
-    if abandoned.max_cost.completions:
+    if not abandoned.is_empty:
         yield abandoned.lost().to_json()
 
 
 def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:
-    """Add the id of the part's journal to an answer, because caches with the part's answers refer to this id."""
+    """Add the id of the part's journal to an answer, because caches with the part's answers refer to this id.
+
+    A record with "of" has no answer of its own: it refers to another record's answer.
+    """
     if record.get("kind") == CallRecord.KIND and "of" not in record and header is not None and "journal" in header:
         record.setdefault(ORIGIN, header["journal"])
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.hashing import file_hash
-from runner.results.folder import RunFolder
+from runner.results.folder import SHARDS, RunFolder
 from runner.results.manifest import Manifest
 from runner.results.provenance.input_files import resolved_spec
+from runner.results.provenance.sources_snapshot import ENVIRONMENT, WRITTEN
 from runner.results.spec_changes import flatten_spec
 from runner.rollouts.plan import Plan
 from runner.runs.finished.saved_spec import recorded_plan
@@ -28,15 +29,15 @@ LOCAL_KEYS = (
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
     "models.*.batch_poll",
 )  # fmt: skip
-"""Spec keys that may differ between shards: addresses and limits. They change neither the games nor the files."""
+"""Spec keys that may differ between shards: addresses, limits and the cache. They do not affect the games."""
 
-MACHINE_FILES = ("written", "environment.lock")
-"""Files in `inputs/` that are not inputs. They describe the machine that played the part, so they may differ."""
+MACHINE_FILES = (WRITTEN, ENVIRONMENT)
+"""Names in `inputs/` that may differ between shards: the spec as the user wrote it, and the installed packages."""
 
 
 @dataclass(frozen=True)
 class ShardPart:
-    """The folder of one part, with its manifest."""
+    """A part: the folder of one shard, with its manifest."""
 
     shard: Shard
     folder: RunFolder
@@ -57,10 +58,10 @@ class ShardPart:
         """The plan of the part, from the spec and the inputs in its folder.
 
         Raises:
-            NipRunError: the spec or the inputs cannot be read.
+            NipRunError: the spec or the inputs cannot be read. For a missing file, this is a `RunError`.
         """
         try:
-            key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._selection.items()))
+            key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._dataset_selection.items()))
         except OSError as error:
             raise RunError(f"cannot read {self.folder.spec}: {error.strerror}; restore the file") from error
         if key not in self.plans:
@@ -69,17 +70,21 @@ class ShardPart:
         return plan.with_spec(replace(plan.spec, shard=self.shard))
 
     def read_plan(self) -> Plan:
-        """Read the plan from the part's folder. Runs that a model group replays need not exist on this machine.
+        """Read the plan from the part's folder.
+
+        If a model group replays another run, that run need not exist on this machine.
 
         Raises:
             NipRunError: the spec or the inputs cannot be read.
         """
-        spec, replayed = load_saved(self.folder.spec), self.manifest.replayed_sha256
-        return recorded_plan(spec if replayed is None else replace(spec, replayed=replayed), self.folder, Plan)
+        spec, replayed_hashes = load_saved(self.folder.spec), self.manifest.replayed_sha256
+        if replayed_hashes is not None:
+            spec = replace(spec, replayed=replayed_hashes)
+        return recorded_plan(spec, self.folder, Plan)
 
     @property
-    def _selection(self) -> dict[str, str]:
-        """The values of the manifest that affect how the saved spec is read."""
+    def _dataset_selection(self) -> dict[str, str]:
+        """The dataset's selection and hash in the manifest, because the plan depends on them, too."""
         manifest = self.manifest
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}
 
@@ -117,8 +122,8 @@ def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]
             continue
         if manifest.shard is None:
             problems.append(
-                f"{folder.path} is the complete run {manifest.run_id}, not a shard; name folders of shards, which are "
-                "called K-of-N"
+                f"{folder.path} is the complete run {manifest.run_id}, not a shard; give folders of "
+                f"shards, such as {SHARDS}/1-of-2"
             )
             continue
         parts.append(ShardPart(manifest.shard, folder, manifest, plans))

@@ -314,7 +314,7 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
     by_run: dict[tuple[str, str | None], str] = {}
     for node in nodes:
         first = by_run.setdefault((node.run_id, node.owner), node.key)
-        if node.trains:
+        if node.trains_models:
             parent_key[root(node.key)] = root(first)
         origins = [lineage.origin_of(node, group) for group in node.groups if group.lineage]
         for maker in (maker for origin in origins if origin is not None for maker in origin.makers):

@@ -92,7 +92,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
     app.add_middleware(OpenRequestLimit, max_requests=max_requests, max_per_address=max_per_address, proxies=proxies)
     app.add_middleware(ErrorPage)
     app.add_middleware(DefaultHeaders)
-    app.add_middleware(RequestLog, metrics=app.state.request_metrics, proxies=proxies)
+    app.add_middleware(RequestLog, metrics=app.state.request_metrics, trusted_proxies=proxies)
 
 
 async def _clean_up(server: Service) -> None:

@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
 
 
 class JsonLines(logging.Formatter):
-    """Formats log records as lines of ASCII JSON, without the secrets of tokens."""
+    """Formats log records as lines of ASCII JSON, and replaces the secret part of each token."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -63,7 +63,7 @@ class RequestMetrics:
         self.bucket_counts: Counter[float] = Counter()
         """The number of requests that took at most so many seconds, for each of `BUCKETS`."""
         self.sum_seconds = 0.0
-        self.sent = self.received = self.open = 0
+        self.sent_bytes = self.received_bytes = self.open_requests = 0
         self.started_at = time.time()
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -75,7 +75,8 @@ class RequestMetrics:
     def lines(self) -> Iterator[str]:
         """Yield the metrics in Prometheus's text format.
 
-        Routes are path templates such as `/board/{page}`, so clients cannot create new series.
+        Routes are path templates such as `/board/{page}`, so clients cannot create new series. `began_seconds` is the
+        Unix time at which the server started.
         """
         yield "# TYPE nip_run_requests_total counter"
         for (method, route, status), count in sorted(self.requests.items()):
@@ -87,8 +88,9 @@ class RequestMetrics:
         yield f"nip_run_request_seconds_sum {self.sum_seconds:.6f}"
         yield f"nip_run_request_seconds_count {total}"
         for name, kind, value in (
-            ("requests_open", "gauge", self.open), ("sent_bytes_total", "counter", self.sent),
-            ("received_bytes_total", "counter", self.received), ("began_seconds", "gauge", round(self.started_at, 3)),
+            ("requests_open", "gauge", self.open_requests), ("sent_bytes_total", "counter", self.sent_bytes),
+            ("received_bytes_total", "counter", self.received_bytes),
+            ("began_seconds", "gauge", round(self.started_at, 3)),
         ):  # fmt: skip
             yield f"# TYPE nip_run_{name} {kind}"
             yield f"nip_run_{name} {value}"
@@ -101,8 +103,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 class RequestLog:
     """Middleware that counts and logs each request after its response."""
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxies: tuple[str, ...]) -> None:
-        self._app, self._metrics, self._proxies = app, metrics, proxies
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, trusted_proxies: tuple[str, ...]) -> None:
+        self._app, self._metrics, self._trusted_proxies = app, metrics, trusted_proxies
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,13 +128,13 @@ class RequestLog:
             await send(message)
 
         scope.setdefault("state", {})
-        metrics.open += 1
+        metrics.open_requests += 1
         try:
             await self._app(scope, count_received, count_sent)
         finally:
-            metrics.open -= 1
-            metrics.sent += sent
-            metrics.received += received
+            metrics.open_requests -= 1
+            metrics.sent_bytes += sent
+            metrics.received_bytes += received
             seconds = time.monotonic() - start
             self._record(scope, status or CLIENT_CLOSED, seconds, received=received, sent=sent)
 
@@ -143,15 +145,19 @@ class RequestLog:
         if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
             fields = {
                 "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
-                "received": received, "sent": sent, "from": caller_of(scope, self._proxies),
+                "received": received, "sent": sent, "from": caller_of(scope, self._trusted_proxies),
                 "account": scope["state"].get("account", ""),
             }  # fmt: skip
             LOG.info("request", extra=fields)
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
-        """Warn once if an unknown proxy sends requests, because all its clients share the limits of one caller."""
-        peer = None if self._has_warned else untrusted_peer(scope, self._proxies)
+        """Warn once if a proxy sends requests that `--behind-proxy` does not name.
+
+        The rate limits treat all clients of such a proxy as one caller. In the log, `named` has the trusted proxies,
+        and `error` says what to do.
+        """
+        peer = None if self._has_warned else untrusted_peer(scope, self._trusted_proxies)
         if peer is not None:
             self._has_warned = True
             hint = f"ignored X-Forwarded-For; if {peer} is your proxy, start `nip-run serve` with --behind-proxy {peer}"
-            LOG.warning("unknown proxy", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})
+            LOG.warning("unknown proxy", extra={"from": peer, "named": ", ".join(self._trusted_proxies), "error": hint})

@@ -20,7 +20,7 @@ from typing import IO
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
-from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
+from runner.registry.transports.git.location import HEAD, is_revision_name, parse_location
 from runner.registry.transports.git.process import (
     DEFAULT_LIMITS,
     GitError,
@@ -251,7 +251,7 @@ class GitTransport:
         if target is None:  # the remote HEAD is detached: a commit, not a branch
             return HEAD, None
         branch = target.removeprefix(_HEADS)
-        if not target.startswith(_HEADS) or not is_branch_name(branch):
+        if not target.startswith(_HEADS) or not is_revision_name(branch):
             raise ReleaseError(
                 f"{self.address}: nip-run does not accept the name of its default branch, {branch!r}. Name another "
                 "branch: @BRANCH"

@@ -17,7 +17,7 @@ from runner.documents.releases.reference import Reference
 from runner.registry.transports.http.prefetch import MAX_BYTES_AT_ONCE, MAX_FILE_BYTES_AT_ONCE, MAX_FILES_AT_ONCE
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import BlobStore
-from runner.server.visible_tree import PAGE, ServerTree
+from runner.server.visible_tree import MAX_PAGE_SIZE, ServerTree
 from runner.server.web.api.schemas import FILE_RESPONSE, RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import ApiError, error_response
 from runner.server.web.authentication import AnyViewer, server_of
@@ -30,7 +30,10 @@ router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
 class ServerResponse(ResponseBody):
-    """The server, its limits, and the permissions of the request's token."""
+    """The server, the permissions of the request's token, and the limits on releases.
+
+    `file_bytes`, `total_bytes` and `files` are limits.
+    """
 
     name: str = "nip-run registry"
     version: str
@@ -64,7 +67,7 @@ class ListingQuery(BaseModel):
 
     prefix: Annotated[str, Field(max_length=800)] = ""
     after: Annotated[str, Field(max_length=800)] = ""
-    limit: Annotated[int, Field(ge=1, le=PAGE)] = PAGE
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = MAX_PAGE_SIZE
 
 
 @router.get("")
@@ -97,8 +100,8 @@ class ReleaseResponse(ResponseBody):
     """Content of the release's `yanked.json`; null if it is not yanked."""
     signed: bool
     tier: str | None
-    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null if the newest board
-    does not have the run yet, and for other kinds of releases."""
+    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null for other
+    kinds of releases, and for runs that the server's newest leaderboard (board) does not have yet."""
 
 
 class ReleaseListResponse(ResponseBody):
@@ -127,12 +130,16 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
 
 
 def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
-    """Map the folder of each of these runs that the newest board has to the run's verification tier."""
+    """Return the verification tier of each run, by folder. Runs that the newest board does not have are omitted."""
     board = request.app.state.site.boards.newest
     if board is None:
         return {}
-    folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
-    return {folder_of[reference]: tier for reference, tier in board.tiers(list(folder_of)).items()}
+    folders_by_reference = {
+        str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None
+    }
+    return {
+        folders_by_reference[reference]: tier for reference, tier in board.tiers(list(folders_by_reference)).items()
+    }
 
 
 class ReadFilesRequest(RequestBody):

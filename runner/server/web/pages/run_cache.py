@@ -1,10 +1,12 @@
 """A cache of the pages of published runs and of pairs of runs. Each page is built once, in an isolated process.
 
-The content of releases is untrusted, so the time and memory of that process are limited. A release never changes, so a
-page that depends only on its bytes stays cached. If the server itself fails to build a page, it tries again later.
+Anyone may publish a release, and building the page of a malicious one could take very long. So the time and memory of
+that process are limited. A release never changes, so a page that depends only on its bytes stays cached. If the
+server itself fails to build a page, it tries again later.
 
 Pages are built in two queues, called lanes. Pairs of runs have their own lane, because anyone may request any pair, and
-these requests must not delay the pages of single runs. In each lane, one requester may have only a few waiting pages.
+these requests must not delay the pages of single runs. In each lane, one requester may have only a few pages
+that wait or are being built.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from runner.base.errors import NotFoundError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
-from runner.pages.report.served import NOTHING
+from runner.pages.report.served import EMPTY_PAGE_DATA
 from runner.registry.release_errors import describe_error
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
@@ -40,11 +42,13 @@ LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
 MAX_PAGE_BYTES = 64 << 20
-TOO_MUCH = (
+OVER_LIMIT_MESSAGE = (
     "the page needs more time, memory or disk space than this server allows; download the run with `nip-run get` and "
     "build the page with `nip-run report`"
 )
-FAILED = "the server failed to build the page; reload later (the administrator can find details in the server log)"
+FAILED_MESSAGE = (
+    "the server failed to build the page; reload later (the administrator can find details in the server log)"
+)
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
@@ -53,11 +57,11 @@ MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
 """Limits of the process that builds one page."""
-MAX_WAITING = 16
-"""Maximum number of waiting pages of a lane."""
+MAX_UNFINISHED = 16
+"""Maximum number of pages of a lane that wait or are being built."""
 MAX_PER_REQUESTER = 2
-"""Maximum number of waiting pages of one requester in a lane."""
-RETRY_TOO_MUCH_SECONDS = 600.0
+"""Maximum number of pages of one requester in a lane that wait or are being built."""
+RETRY_OVER_LIMIT_SECONDS = 600.0
 """Time until a page that exceeded a limit is tried again."""
 RETRY_SECONDS = 5.0
 """Time until a page that failed for another reason is tried again."""
@@ -75,13 +79,14 @@ class PageContent:
 
     sections: Sequence[tuple[str, str]] = ()
     """The route and the HTML of each section."""
-    about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    """Data for the page's script."""
+    about: Mapping[str, Any] = field(default_factory=lambda: EMPTY_PAGE_DATA)
+    """Data about the runs and their pieces for the page's script. (Its name is stored in `page.json`.)"""
     parameters: str = ""
+    """The text of the release's `parameters.yaml`; empty if it has none, and for pairs of runs."""
     wrong: str | None = None
-    """The reason if the page could not be built."""
+    """The reason why the page could not be built; None if it was built. (Its name is stored in `page.json`.)"""
     pieces: Sequence[str] = ()
-    """Names of the pieces: files that contain a part of the page's data each, which the page's script loads."""
+    """Names of the pieces. A piece is a file with a part of the page's data, which the page's script loads."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,12 @@ class Lane:
 
     semaphore: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
-    """Pages in progress by key, each with its first requester."""
+    """Pages that wait or are being built, by key, each with its first requester."""
 
     def has_capacity(self, requester: str) -> bool:
-        """Return whether one more page of this requester may wait."""
-        requester_pages = sum(first == requester for first, _ in self.tasks.values())
-        return len(self.tasks) < MAX_WAITING and requester_pages < MAX_PER_REQUESTER
+        """Return whether the lane can accept one more page of this requester."""
+        requester_pages = sum(first_requester == requester for first_requester, _ in self.tasks.values())
+        return len(self.tasks) < MAX_UNFINISHED and requester_pages < MAX_PER_REQUESTER
 
 
 class RunPages:
@@ -186,12 +191,14 @@ class RunPages:
             )
             if outcome.status is not TaskStatus.FINISHED:
                 LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
-                is_too_much = outcome.status is not TaskStatus.DIED
-                return self._fail(folder, TOO_MUCH if is_too_much else FAILED, is_too_much=is_too_much)
-            if outcome.value is not None:
-                return self._fail(folder, str(outcome.value))
+                is_over_limit = outcome.status is not TaskStatus.DIED
+                message = OVER_LIMIT_MESSAGE if is_over_limit else FAILED_MESSAGE
+                return self._fail(folder, message, is_over_limit=is_over_limit)
+            error_text = outcome.value  # the result of `write_page`
+            if error_text is not None:
+                return self._fail(folder, str(error_text))
             if _folder_bytes(unfinished) > self._settings.pages_bytes:
-                return self._fail(folder, TOO_MUCH, is_too_much=True)
+                return self._fail(folder, OVER_LIMIT_MESSAGE, is_over_limit=True)
             with suppress(OSError):  # another process of this server has built the page already
                 unfinished.rename(folder)
         finally:
@@ -199,10 +206,10 @@ class RunPages:
         remove_old_pages(self._folder, self._settings.pages_bytes)
         return _load_page(folder)
 
-    def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
+    def _fail(self, folder: Path, message: str, *, is_over_limit: bool = False) -> CachedPage:
         """Return a page with a message, and cache it until the server may try to build the page again."""
         page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
-        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else RETRY_SECONDS
+        seconds = RETRY_OVER_LIMIT_SECONDS if is_over_limit else RETRY_SECONDS
         self._failed[folder.name] = time.monotonic() + seconds, page
         while len(self._failed) > _MAX_FAILED:
             self._failed.popitem(last=False)
@@ -245,11 +252,11 @@ def _last_read(path: Path) -> float:
 
 
 def write_page(
-    temporary: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, page_folder: Path
+    download_folder: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, page_folder: Path
 ) -> str | None:
     """Write a page and its pieces into `page_folder`; return an error text if the viewer no longer sees a release.
 
-    Runs in an isolated process, with the folder `temporary` for the releases.
+    Runs in an isolated process, with the folder `download_folder` for the releases.
 
     Raises:
         RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
@@ -262,7 +269,7 @@ def write_page(
         pieces.append(name)
 
     registry = open_registry(settings, viewer)
-    os.chdir(temporary)
+    os.chdir(download_folder)
     try:
         content = _build_content(registry, references, write_piece, pieces)
         data = orjson.dumps(content)
@@ -270,8 +277,9 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_caused_by_missing_release(error):
-            return describe_error(error, temporary)  # not cached for long, because the viewer may see the release later
-        data = orjson.dumps(PageContent(wrong=describe_error(error, temporary), pieces=pieces))
+            # Not cached for long, because the viewer may see the release later.
+            return describe_error(error, download_folder)
+        data = orjson.dumps(PageContent(wrong=describe_error(error, download_folder), pieces=pieces))
     with create(page_folder / PAGE) as file:
         file.write(data)
     return None
@@ -305,7 +313,7 @@ def _build_content(
         site = runs_site(folders, write_piece, has_commands=False)
     else:  # both releases are of the same run, so the ids of their games would clash
         (comparison,) = compare_pairs([(folders[0], folders[1])], write_piece)
-        site = Site("", [], [comparison.section], {**NOTHING})
+        site = Site("", [], [comparison.section], {**EMPTY_PAGE_DATA})
     sections = sorted(site.sections, key=lambda section: not section.route.startswith("compare"))
     return PageContent(
         sections=[(section.route, section.html) for section in sections], about={**site.about, "served": True},
