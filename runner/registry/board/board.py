@@ -75,8 +75,6 @@ class RegistryBoard:
     """Number of runs that are not shown because they were yanked."""
     older: int = 0
     """Number of runs that are not shown because the board has a newer version of the same release."""
-    cycles: list[list[str]] = field(default_factory=list)
-    """Groups of runs that claim to have made each other's models, so that one claim must be wrong."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
@@ -129,7 +127,6 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
             published = _published_row(row, entry, runs[sha256], lineage, nodes)
             published.marks = [*repeats.get(sha256, ()), *published.marks]
             board.rows.append(published)
-    board.cycles = lineage.find_cycles()
     return LoadedBoard(board, releases, nodes)
 
 
