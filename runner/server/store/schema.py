@@ -30,7 +30,7 @@ from sqlalchemy import (
 from runner.documents.releases.reference import Kind, Reference
 
 VERSION = 3
-"""Schema version. `upgrades.py` upgrades databases of earlier versions; later versions are refused."""
+"""Schema version. Databases and backups with other versions are refused."""
 
 metadata = MetaData()
 
