@@ -11,29 +11,25 @@ import time
 from dataclasses import replace
 from threading import Event, Thread
 
-import orjson
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
-from runner.documents.releases.reference import Kind
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
-from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
 from runner.server.competitions.scoring_thread import Scoring
 from runner.server.competitions.storage import submit_run
 from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import checks, files, is_release, releases
+from runner.server.store.schema import files, is_release, releases
 from runner.server.uploads.checking import UploadVerdict, check_isolated
 from runner.server.uploads.declaration import DeclaredFolder
 from runner.server.uploads.queue import QueuedUpload, UploadQueue
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, TAKEN, Upload, Uploads, is_published
-from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 2.0
@@ -182,7 +178,7 @@ class Publishing:
         """
         reference = folder.reference
         if folder.part == "":
-            release_id = self._insert_release(connection, upload, folder, verdict)
+            release_id = self._insert_release(connection, upload, folder)
             if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
                 submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=received_at)
         else:
@@ -199,9 +195,7 @@ class Publishing:
         ]  # fmt: skip
         connection.execute(insert(files), rows)
 
-    def _insert_release(
-        self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: UploadVerdict
-    ) -> int:
+    def _insert_release(self, connection: Connection, upload: Upload, folder: DeclaredFolder) -> int:
         reference = folder.reference
         manifest = next(file for file in folder.files if file.path == MANIFEST)
         with self._blobs.open(manifest.sha256) as source:
@@ -211,22 +205,10 @@ class Publishing:
             "sha256": manifest.sha256, "visibility": release.visibility, "publisher_id": upload.account_id,
             "created": time.time(),
         }  # fmt: skip
-        release_id = int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
-        connection.execute(insert(checks), check_row(release_id, reference.kind, verdict.notes.get(folder.path, ())))
-        return release_id
+        return int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
 
     def close(self) -> None:
         """Stop without waiting for queued uploads. The restarted server checks them."""
         self._stopping.set()
         self.scoring.close()
         self._queue.close()
-
-
-def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check.
-
-    The tier of a run is `RECOMPUTED`, because the check of a run recomputes its metrics.
-    """
-    result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
-    tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
-    return {"release_id": release, "by": __version__, "tier": tier, "said": result}
