@@ -13,6 +13,7 @@ from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
+from runner.server.background_worker import BackgroundWorker
 from runner.server.rebuild import exclusive_access, rebuild, remove_unused_blobs
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -20,8 +21,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import files, uploads
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import DiskFullError, OffsetError
-from runner.server.uploads.publishing import Publishing
-from runner.server.uploads.queue import QueuedUpload, UploadQueue
+from runner.server.uploads.publishing import NOT_CHECKED, Publishing
 from runner.server.uploads.uploads import CHECKING, MAX_ENDED, OPEN, PUBLISHED, REFUSED, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
@@ -207,7 +207,7 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
         )
     held.publishing.uploads.delete_expired()
     assert [path.name for path in held.settings.incoming.iterdir()] == [new.id]
-    assert held.publishing.uploads.list_unchecked() == [("e" * 32, 1)]
+    assert held.publishing.uploads.list_unchecked() == {"e" * 32: 1}
     assert held.state(new) == OPEN
     held.close()
 
@@ -242,18 +242,39 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
     held.close()
 
 
-def test_accounts_are_checked_by_turns_and_each_upload_once() -> None:
-    queue = UploadQueue()
-    for number in range(3):
-        queue.put(QueuedUpload(f"busy{number}", 1))
-    queue.put(QueuedUpload("other", 2))
-    queue.put(QueuedUpload("busy0", 1))
-    taken = [queue.take() for _ in range(4)]
-    assert [one.upload for one in taken if one is not None] == ["busy0", "other", "busy1", "busy2"]
-    assert taken[0] is not None
-    queue.put(taken[0])  # it is still being checked
-    queue.close()
-    assert queue.take() is None
+def test_accounts_take_turns() -> None:
+    waiting = {"busy0": 1, "busy1": 1, "busy2": 1, "other": 2}
+    worker, order = BackgroundWorker[str]("check", lambda: waiting, lambda upload, account: None, retry_seconds=1), []
+    while (upload := worker.next_item(waiting)) is not None:
+        order.append(upload)
+        del waiting[upload]
+    assert order == ["busy0", "other", "busy1", "busy2"]
+
+
+def test_of_uploads_whose_checks_fail_others_are_checked_and_those_open_again(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.server.uploads.publishing._CHECK_RETRY_SECONDS", 0.01)
+    held = held.killed()
+    failing, contents = held.begun("failing")
+    held.send(failing, contents)
+    other, contents = held.begun("other")
+    held.send(other, contents)
+    check = held.publishing.check
+
+    def fails(upload: str, account: int) -> None:
+        if upload == failing.id:
+            raise OSError("the disk is full")
+        check(upload, account)
+
+    monkeypatch.setattr(held.publishing, "check", fails)
+    for upload in (failing, other):
+        held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
+    held.publishing.start()
+    assert held.ended(other) == PUBLISHED
+    assert held.ended(failing) == OPEN
+    assert held.publishing.uploads.find(held.viewer, failing.id).problems == [NOT_CHECKED]
+    held.close()
 
 
 def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path) -> None:

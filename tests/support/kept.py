@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from sqlalchemy import select
+from sqlalchemy import Column, select
 
 from runner.base.storage.safe_files import make_folders
 from runner.server.boards.builder import FILE
@@ -19,11 +19,17 @@ from runner.server.store.database import Database
 from runner.server.store.schema import metadata
 
 
-def rows(url: str) -> dict[str, list[Any]]:
-    """All that a database has, but what is going on, and the acts."""
+def rows(url: str, without: Column[Any] | None = None) -> dict[str, list[Any]]:
+    """All that a database has, but what is going on, the acts, and the column `without`."""
+    tables = [table for table in metadata.sorted_tables if table.name not in (*TEMPORARY_TABLES, "meta", "acts")]
     with closing(Database(url)) as database, database.reading() as connection:
-        tables = [table for table in metadata.sorted_tables if table.name not in (*TEMPORARY_TABLES, "meta", "acts")]
-        return {table.name: sorted(map(tuple, connection.execute(select(table))), key=repr) for table in tables}
+        return {
+            table.name: sorted(
+                map(tuple, connection.execute(select(*(each for each in table.columns if each is not without)))),
+                key=repr,
+            )
+            for table in tables
+        }
 
 
 def board(settings: Settings) -> dict[str, list[Any]]:
