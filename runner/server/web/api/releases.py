@@ -46,19 +46,6 @@ class ServerResponse(ResponseBody):
     """Maximum number of files in one release."""
 
 
-class ListedFile(ResponseBody):
-    path: str
-    size: int
-
-
-class FileListResponse(ResponseBody):
-    """Files of the registry, sorted by path."""
-
-    files: list[ListedFile]
-    next: str | None
-    """The value of `after` for the next request; null if there are no more."""
-
-
 class ListingQuery(BaseModel):
     """The requested part of a list."""
 
@@ -76,14 +63,6 @@ def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
         version=__version__, account=viewer.account or None, owners=owners, file_bytes=limits.file_bytes,
         total_bytes=limits.total_bytes, files=limits.files,
     )  # fmt: skip
-
-
-@router.get("/tree")
-def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
-    """List the files whose path starts with `prefix` and that the token may see."""
-    page = _visible_tree(request, viewer).page_of_files(query.prefix, query.after, query.limit)
-    next_after = page[-1].path if len(page) == query.limit else None
-    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=next_after)
 
 
 class ReleaseResponse(ResponseBody):
