@@ -178,7 +178,6 @@ HOMES = {
         "runner.server.competitions.storage",
         "runner.server.competitions.rows",
         "runner.server.uploads.declaration",
-        "runner.server.uploads.publishing",
         "runner.server.uploads.uploads",
         "runner.server.store.backup",
         "runner.server.web.api.releases",

@@ -13,7 +13,7 @@ import base64
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,8 @@ from typing import Any
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import create, read_bounded
 from runner.documents.releases.manifest import MANIFEST, digest
-from runner.registry.transports.listing import SIGNATURE_FOLDER
+from runner.registry.transports.listing import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
-
-SIGNATURE_FILE = "release.json.sig"
 
 
 def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
@@ -77,8 +75,8 @@ def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key:
     return f"{entry.reference} is signed with the key of {signer_key}"
 
 
-def sign_manifest(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
-    """Sign a manifest with an unencrypted private key in PEM, and return its one signature file as (name, content).
+def sign_manifest(manifest: bytes, key: Path) -> bytes:
+    """Sign a manifest with an unencrypted private key in PEM, and return the signature.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
@@ -92,33 +90,29 @@ def sign_manifest(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
         manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
         _write(manifest_path, manifest)
         config.set_hashing_config(_hashing_config(hashing)).sign(manifest_path, signature_path)
-        return [(SIGNATURE_FILE, read_bounded(signature_path, 1 << 20))]
+        return read_bounded(signature_path, MAX_SIGNATURE_BYTES)
 
 
-def check_signature(manifest: bytes, signature_files: Mapping[str, bytes], public_key: Path) -> None:
-    """Check that a manifest is signed with the private key that belongs to `public_key`.
-
-    `signature_files` has the content of each file in the release's folder `signature` by name.
+def check_signature(manifest: bytes, signature: bytes, public_key: Path) -> None:
+    """Check that `signature` is a signature of this manifest by the owner of this public key.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
-        ReleaseError: the signature is missing or wrong.
+        ReleaseError: it is not such a signature.
     """
     _, hashing, verifying = _import_model_signing()
     try:
         config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
     except Exception as error:
         raise UsageError(_describe_bad_key(public_key, "public", error)) from error
-    if SIGNATURE_FILE not in signature_files:
-        raise ReleaseError("the signature file is missing; ask the publisher to sign the release again")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
         _write(manifest_path, manifest)
-        _write(signature_path, signature_files[SIGNATURE_FILE])
+        _write(signature_path, signature)
         try:
             with redirect_stdout(io.StringIO()):  # the library prints warnings there
                 config.set_hashing_config(_hashing_config(hashing)).verify(manifest_path, signature_path)
-            signed_hashes = _signed_hashes(signature_files[SIGNATURE_FILE])
+            signed_hashes = _signed_hashes(signature)
         except Exception as error:
             reason = str(error).strip().rstrip(".") or type(error).__name__
             raise ReleaseError(

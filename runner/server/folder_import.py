@@ -19,7 +19,7 @@ from runner.base.text import counted
 from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.listing import SIGNATURE_FOLDER
+from runner.registry.transports.listing import SIGNATURE_FILE, SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 from runner.server.accounts.accounts import add_account, find_account_id, viewer_of_account
@@ -166,7 +166,7 @@ def _folders(
     yield DeclaredFolder(entry.reference, "", files)
     additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: format_yanked_file(entry.yanked)}}
     if entry.signed:
-        additions[SIGNATURE_FOLDER] = registry.read_signature(entry)
+        additions[SIGNATURE_FOLDER] = {SIGNATURE_FILE: registry.read_signature(entry)}
     for part, contents in additions.items():
         part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
         yield DeclaredFolder(entry.reference, part, part_files)

@@ -1,8 +1,7 @@
-"""Rebuilds the data of a server that is derived from manifests and blobs, and removes unused blobs.
+"""Checks all releases of a server again, deletes its boards, and removes unused blobs.
 
-`rebuild` recomputes the lists of files and the checks. It deletes the boards, which the server builds again when it
-starts. It keeps the data that exists only in the database: releases, owners, yanks, signatures, accounts, tokens. This
-module implements `nip-run serve --rebuild` and `--collect`. Other commands lock the folder with `exclusive_access`.
+The server builds boards again when it starts. This module implements `nip-run serve --rebuild` and `--collect`. Other
+commands lock the folder with `exclusive_access`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Row, select
 
 from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunDirectoryError, UsageError
 from runner.base.storage.locks import locked
@@ -29,10 +28,9 @@ from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
-from runner.server.store.schema import checks, files, reference_of, releases, uploads
+from runner.server.store.schema import files, reference_of, releases, uploads
 from runner.server.uploads.checking import check_isolated
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.uploads.publishing import check_row
 from runner.server.uploads.uploads import CHECKING, OPEN
 
 _EMPTY_UPLOAD = "0" * 32
@@ -44,8 +42,6 @@ class RebuildResult:
     """The outcome of a rebuild."""
 
     releases: int = 0
-    changed: int = 0
-    """Number of releases whose list of files or check in the database was wrong."""
     problems: list[str] = field(default_factory=list)
     """Messages about damaged releases, which `rebuild` leaves unchanged."""
 
@@ -68,7 +64,7 @@ def exclusive_access(settings: Settings) -> Iterator[None]:
 
 
 def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
-    """Recompute the files and the check of each release, and delete boards; call `report` with each problem.
+    """Check each release, and delete boards; call `report` with each problem.
 
     Call this function within `exclusive_access`.
     """
@@ -79,44 +75,24 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
             rows = connection.execute(select(releases).order_by(releases.c.id)).all()
         for row in rows:
             result.releases += 1
-            problems = list(_rebuild_release(settings, database, blobs, row, result))
-            result.problems += problems
-            for problem in problems:
+            for problem in _find_problems(settings, blobs, row):
+                result.problems.append(problem)
                 report(problem)
         delete_boards(settings)
-        with database.writing() as connection:
-            database.increment_revision(connection)
     finally:
         database.close()
     return result
 
 
-def _rebuild_release(
-    settings: Settings, database: Database, blobs: BlobStore, row: Row[Any], result: RebuildResult
-) -> Iterator[str]:
-    """Recompute the files and the check of one release, and update `result`; yield messages about its problems."""
+def _find_problems(settings: Settings, blobs: BlobStore, row: Row[Any]) -> Iterator[str]:
+    """Check one release like an upload, and yield messages about its problems."""
     reference = reference_of(row)
+    viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
     try:
-        folder = _declared_folder(settings, blobs, row, reference)
-        viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
-        verdict = check_isolated(settings, viewer, _EMPTY_UPLOAD, Declaration([folder]))
+        declaration = Declaration([_declared_folder(settings, blobs, row, reference)])
+        yield from check_isolated(settings, viewer, _EMPTY_UPLOAD, declaration).problems
     except (ReleaseError, NewerFormatError, IsolatedTaskError) as error:
         yield f"{reference}: {error}"
-        return
-    if not verdict.is_accepted:
-        yield from verdict.problems
-        return
-    with database.writing() as connection:
-        changed = _replace_files(connection, row.id, folder)
-        check = check_row(row.id, reference.kind, verdict.notes.get(folder.path, ()))
-        existing = connection.execute(select(checks).where(checks.c.release_id == row.id)).one_or_none()
-        if existing is None or {**existing._mapping} != check:  # noqa: SLF001 - as the library documents it
-            connection.execute(delete(checks).where(checks.c.release_id == row.id))
-            connection.execute(insert(checks), check)
-            changed = True
-        if changed:  # in this transaction: an interrupted rebuild must not change data without a new revision
-            database.increment_revision(connection)
-    result.changed += changed
 
 
 def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], reference: Reference) -> DeclaredFolder:
@@ -147,22 +123,6 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
             *(DeclaredFile(file.path, file.size, file.sha256) for file in release.files),
         ],
     )
-
-
-def _replace_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
-    """Correct the list of a release's files in the database; return whether the list was wrong."""
-    own_files = files.c.release_id == release, files.c.part == ""  # without the yank and the signature
-    stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*own_files))}
-    declared = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}
-    if stored == declared:
-        return False
-    connection.execute(delete(files).where(*own_files))
-    rows = [
-        {"path": path, "release_id": release, "part": "", "sha256": sha256, "size": size}
-        for path, sha256, size in sorted(declared)
-    ]
-    connection.execute(insert(files), rows)
-    return True
 
 
 def remove_unused_blobs(settings: Settings) -> int:

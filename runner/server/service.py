@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Self
 
 from runner.server.settings import Settings
-from runner.server.store.backup import back_up
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
@@ -25,15 +23,10 @@ class Service:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Open the database and the blobs. A database of an earlier version is backed up, then upgraded.
+        """Open the database and the blobs.
 
         Raises:
             UsageError, RunError: the database or the blobs cannot be used.
         """
-
-        def back_up_first(database: Database, schema: int) -> None:
-            file_name = f"before-upgrade-{schema}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
-            back_up(database, settings.folder / file_name, schema)
-
-        database, blobs = Database(settings.database_url, before_upgrade=back_up_first), open_blob_store(settings)
+        database, blobs = Database(settings.database_url), open_blob_store(settings)
         return cls(settings, database, blobs, Publishing(settings, database, blobs))

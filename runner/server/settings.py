@@ -61,8 +61,6 @@ class Settings:
     """Maximum wall time, and also maximum processor time, of checking one upload."""
     check_bytes: int = 2 << 30
     """Limit on the memory of checking one upload, in bytes."""
-    checks_at_once: int = 1
-    """Number of threads that check uploads."""
     check_tries: int = 3
     """Maximum attempts to check an upload if the server itself fails."""
 

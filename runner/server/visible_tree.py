@@ -39,20 +39,12 @@ class ServerTree:
         self.address = address
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        after = ""
-        while page := self.page_of_files(prefix, after, MAX_PAGE_SIZE):
-            yield from page
-            after = page[-1].path
-
-    def page_of_files(self, prefix: str, after: str, limit: int) -> list[StoredFile]:
-        """Return the next files whose path starts with `prefix`, sorted by path."""
-        if "\0" in prefix + after:
-            return []  # PostgreSQL raises an error for NUL
-        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(limit)
+        query = self._visible_files().order_by(files.c.path)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _LAST_CHARACTER)
         with self._database.reading() as connection:
-            return [StoredFile(row.path, row.size) for row in connection.execute(query)]
+            rows = connection.execute(query).all()
+        yield from (StoredFile(row.path, row.size) for row in rows)
 
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
@@ -69,12 +61,6 @@ class ServerTree:
         query = self._visible_files().where(files.c.path.in_([path for path in paths if "\0" not in path]))
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
-
-    def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
-        after = ""
-        while page := self.page_of_releases(prefix, after, MAX_PAGE_SIZE):
-            yield from page
-            after = page[-1].folder
 
     def page_of_releases(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.base.errors import ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.documents.releases.reference import Kind
-from runner.registry.check_notes import CheckNote
-from runner.registry.draft import Draft
 from runner.registry.lineage.descriptions import describe_effort, describe_marks
 from runner.registry.lineage.history import build_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.model_origins import ModelOrigin, Proof
 from runner.registry.lineage.nodes import LineageNode, node_from_release
-from runner.registry.publishing.checks import CHECKS, Subject
-from runner.registry.redaction.machine_names import MachineNames
-from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import ReleaseEntry
-from tests.registry.planted import EFFORT, games_of, group, measured, node, run_release, step, training
+from tests.registry.planted import EFFORT, games_of, group, measured, node, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
 FIRST = training("first", ONE, BASE)
@@ -248,53 +241,15 @@ def test_another_release_under_the_name_it_was_made_from_is_told() -> None:
     assert "the lineage names another run/acme/first@1" in marks(measured("end", ONE, last), FIRST)[0]
 
 
-def test_cycles_are_told_and_end() -> None:
+def test_runs_that_claim_each_others_models_are_counted_once() -> None:
     chicken = training("chicken", "ft:c", "ft:e", step("egg", "ft:e", "ft:c"))
     egg = training("egg", "ft:e", "ft:c", step("chicken", "ft:c", "ft:e"))
     after = measured("after", "ft:c", step("chicken", "ft:c", "ft:e"))
     itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
     lineage = Lineage([chicken, egg, after, FIRST, SECOND])
-    assert lineage.find_cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
-    assert lineage.find_cycle("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
-    assert lineage.find_cycle("run/acme/after@1") == []  # it comes from a cycle, and closes none
     assert lineage.ancestry(after).total.effort.rollouts == 20
     assert {row.node.run_id for row in build_history("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
     assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
-
-
-@pytest.mark.parametrize(
-    ("published", "beside", "refused"),
-    [
-        ({"egg": "public"}, [], True),
-        ({"mallory/egg": "public"}, [], None),
-        ({"egg": "private"}, [], True),
-        ({}, ["egg"], True),
-        ({}, [], False),
-        ({"other": "public", "chicken": "public"}, [], False),
-    ],
-)
-def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
-    published: dict[str, str], beside: list[str], refused: bool | None, tmp_path: Path
-) -> None:
-    def release(name: str, visibility: str = "public") -> Release:
-        owner, _, run = name.rpartition("/")
-        model, before, maker = {"chicken": ("c", "e", "egg"), "egg": ("e", "c", "chicken")}.get(run, ("o", "b", "none"))
-        said = group(f"ft:{before}", step(maker, f"ft:{before}", f"ft:{model}"), made=[step(run, f"ft:{model}", "x")])
-        return run_release(run, said, owner=owner or "acme", visibility=visibility)
-
-    with connect(str(tmp_path)) as registry:
-        if published:
-            registry.publish([Bundle.of(release(*one), {}) for one in published.items()], "for a test")
-        draft = Draft(release("chicken"), {})
-        names = MachineNames({}, {})
-        beside_it = [release(name) for name in beside]
-        subject = Subject(draft, draft, tmp_path, registry, beside_it, names)
-        said = list(CHECKS["references"](subject))
-    egg = "run/mallory/egg@1" if refused is None else "run/acme/egg@1"
-    chain = f"run/acme/chicken@1, whose model comes from {egg}, whose model comes from run/acme/chicken@1"
-    assert [(chain in line, isinstance(line, CheckNote)) for line in said] == [(True, refused is None)] * (
-        refused is not False
-    )
 
 
 def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
@@ -315,7 +270,6 @@ def test_a_chain_of_thousands_needs_no_stack() -> None:
     ]
     end = measured("zz", names[-1], step("r0598", names[-1], names[-2]))
     assert rollouts_behind(end, *chain) == (10 * len(chain), False)
-    assert Lineage([*chain, end]).find_cycles() == []
     assert len(build_history("m0100", chain[:200])) == 200
 
 

@@ -15,14 +15,9 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
-from runner.registry.signing import (
-    SIGNATURE_FILE,
-    check_release_signature,
-    check_signature,
-    sign_manifest,
-    sign_release,
-)
+from runner.registry.signing import check_release_signature, check_signature, sign_manifest, sign_release
 from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.listing import SIGNATURE_FILE
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_release_problems
 from tests.support.hang_guard import HANG_SECONDS
@@ -87,21 +82,21 @@ def test_what_we_sign_the_command_line_of_the_library_verifies_and_what_it_signs
     theirs = tmp_path / "theirs.sig"
     done = model_signing("sign", "key", folder / MANIFEST, "--signature", theirs, "--private_key", private)
     assert "Signing succeeded" in done.stdout, done.stderr
-    check_signature((folder / MANIFEST).read_bytes(), {SIGNATURE_FILE: theirs.read_bytes()}, public)
+    check_signature((folder / MANIFEST).read_bytes(), theirs.read_bytes(), public)
     with pytest.raises(ReleaseError, match="does not match this manifest"):
-        check_signature(b"{}", {SIGNATURE_FILE: theirs.read_bytes()}, public)
+        check_signature(b"{}", theirs.read_bytes(), public)
 
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_a_byte_changed_in_a_manifest_is_found(library: None, tmp_path: Path, curve: str) -> None:
     private, public = key_pair(tmp_path, curve=curve)
     manifest = bundle().manifest
-    files = dict(sign_manifest(manifest, private))
-    check_signature(manifest, files, public)
+    signature = sign_manifest(manifest, private)
+    check_signature(manifest, signature, public)
     for place in range(0, len(manifest), 64):
         changed = manifest[:place] + bytes([manifest[place] ^ 1]) + manifest[place + 1 :]
         with pytest.raises(ReleaseError, match="does not match this manifest"):
-            check_signature(changed, files, public)
+            check_signature(changed, signature, public)
 
 
 def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refused(
@@ -110,22 +105,20 @@ def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refuse
     private, public = key_pair(tmp_path)
     other, _ = key_pair(tmp_path, "other")
     manifest = bundle().manifest
-    ours = dict(sign_manifest(manifest, private))[SIGNATURE_FILE]
+    ours = sign_manifest(manifest, private)
     forged = (
         b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", ours[:-10], ours[: len(ours) // 2],
-        dict(sign_manifest(manifest, other))[SIGNATURE_FILE],
-        dict(sign_manifest(bundle("2").manifest, private))[SIGNATURE_FILE],
+        sign_manifest(manifest, other),
+        sign_manifest(bundle("2").manifest, private),
         ours.replace(b"in-toto", b"in-toti"),
         ours.replace(b'"sig":"', b'"sig":"AAAA'),
     )  # fmt: skip
     for signature in forged:
         with pytest.raises(ReleaseError, match="the signature does not match this manifest"):
-            check_signature(manifest, {SIGNATURE_FILE: signature}, public)
-    with pytest.raises(ReleaseError, match="the signature file is missing"):
-        check_signature(manifest, {"other.sig": ours}, public)
+            check_signature(manifest, signature, public)
     older = json.loads(ours)
     del older["verificationMaterial"]["publicKey"]["hint"]
-    check_signature(manifest, {SIGNATURE_FILE: json.dumps(older).encode()}, public)
+    check_signature(manifest, json.dumps(older).encode(), public)
     assert capsys.readouterr().out == ""  # where the library prints a warning
 
 
@@ -143,7 +136,7 @@ def test_a_signature_that_was_once_made_of_nothing_does_not_hold_for_everything(
     manifest = manifest.rename(tmp_path / "elsewhere" / MANIFEST)
     verifying.Config().use_elliptic_key_verifier(public_key=public).verify(manifest, signature)
     with pytest.raises(ReleaseError, match="does not cover this manifest"):
-        check_signature(manifest.read_bytes(), {SIGNATURE_FILE: signature.read_bytes()}, public)
+        check_signature(manifest.read_bytes(), signature.read_bytes(), public)
 
 
 def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Registry, tmp_path: Path) -> None:
@@ -188,7 +181,7 @@ def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_
     assert check_release_signature(registry, only(registry), None) is None
     with pytest.raises(ReleaseError, match=r"is not signed, but --signer-key requires a signature; ask its publisher"):
         check_release_signature(registry, only(registry), Path("key.pub"))
-    registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
+    registry.add_signature(only(registry), b"{}")
     note = check_release_signature(registry, only(registry), None)
     assert note == "run/acme/signed@1 is signed, but not checked; check it with --signer-key"
     assert note in [line for line in find_release_problems(registry, only(registry)) if isinstance(line, CheckNote)]
@@ -200,7 +193,7 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
 
     private, public = key_pair(tmp_path)
     manifest = bundle().manifest
-    files = dict(sign_manifest(manifest, private))
+    signature = sign_manifest(manifest, private)
     encrypted, other, curve = (tmp_path / name for name in ("encrypted.pem", "rsa.pem", "curve.pem"))
     pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
     of_curve = ec.generate_private_key(ec.SECP256R1())
@@ -213,7 +206,7 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
             sign_manifest(manifest, path)
     for path in (tmp_path / "none.pem", tmp_path, private, other):
         with pytest.raises(UsageError, match=r"is not a usable public key: .*elliptic curve"):
-            check_signature(manifest, files, path)
+            check_signature(manifest, signature, path)
 
 
 def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library: None, tmp_path: Path) -> None:

@@ -1,35 +1,28 @@
-"""Backup, restore and upgrade: nothing that is nowhere else is lost, and a damaged file changes nothing."""
+"""Backup and restore: nothing that is nowhere else is lost, and a damaged file changes nothing."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import shutil
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import insert, update
 
 from runner.base.errors import RunError, UsageError
 from runner.documents.releases.reference import Kind
+from runner.server.accounts.accounts import add_account
 from runner.server.store.backup import back_up, find_missing_blobs, restore
 from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import VERSION
+from runner.server.store.schema import VERSION, files, meta, releases
 from tests.server.test_keeping import keep
 from tests.support.kept import rows
-from tests.support.paths import ROOT
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
-
-SCHEMA_1 = (ROOT / "tests" / "fixtures" / "server" / "schema_1.sql").read_text("utf-8")
-"""A server's database as the first schema had it, with an account, a token and a release."""
-SCHEMA_2 = (ROOT / "tests" / "fixtures" / "server" / "schema_2.sql").read_text("utf-8")
-"""As the second had it, with a competition, a label and a submission that waits."""
 
 
 def seen(served: Served, who: str | None) -> list[tuple[str, str]]:
@@ -56,69 +49,33 @@ def test_a_restored_server_has_all_and_goes_on(served: Served, tmp_path: Path) -
         assert len(seen(again, None)) == len(seen(served, None)) + 1
 
 
-def made(path: Path, statements: str = SCHEMA_1) -> str:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
-    return f"sqlite:///{path}"
+def made(path: Path) -> str:
+    """A server's database with an account and a release."""
+    url, sha256 = f"sqlite:///{path}", "a" * 64
+    with closing(Database(url)) as database, database.writing() as connection:
+        account = add_account(connection, "alice", 0.0)
+        release = {
+            "kind": "dataset", "owner": "alice", "name": "council", "version": "1", "sha256": sha256,
+            "visibility": "public", "publisher_id": account, "created": 0.0,
+        }  # fmt: skip
+        number = connection.execute(insert(releases).returning(releases.c.id), release).scalar_one()
+        file = {"path": "dataset/alice/council/1/release.json", "release_id": number, "part": "", "size": 1}
+        connection.execute(insert(files), {**file, "sha256": sha256})
+    return url
 
 
-def test_a_database_of_the_schema_before_is_upgraded_once_it_is_backed_up(tmp_path: Path) -> None:
-    url = made(tmp_path / "old.sqlite")
-    with pytest.raises(RunError, match="start `nip-run serve` once to upgrade the database"):
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [(VERSION + 1, f"has schema {VERSION + 1}, .* upgrade nip-run"), (VERSION - 1, "has the unknown schema")],
+)
+def test_another_schema_is_refused_and_left_as_it_is(schema: int, message: str, tmp_path: Path) -> None:
+    url = made(tmp_path / "other.sqlite")
+    with closing(Database(url)) as database, database.writing() as connection:
+        connection.execute(update(meta).where(meta.c.key == "schema").values(value=str(schema)))
+    before = (tmp_path / "other.sqlite").read_bytes()
+    with pytest.raises(RunError, match=message):
         Database(url)
-    Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "b", found))).close()
-    found = rows(url)
-    assert [row[1] for row in found["accounts"]] == ["alice"]
-    assert (len(found["tokens"]), len(found["releases"]), len(found["files"])) == (1, 1, 1)
-    fresh = f"sqlite:///{tmp_path / 'fresh.sqlite'}"
-    Database(fresh).close()
-    assert shape(url) == shape(fresh)
-    restored = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    with closing(Database(restored)) as database:
-        restore(database, tmp_path / "b")
-    assert rows(restored) == found
-
-
-def test_a_competition_of_the_second_schema_is_upgraded_with_its_labels_and_submissions(tmp_path: Path) -> None:
-    url = made(tmp_path / "old.sqlite", SCHEMA_2)
-    Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "b", found))).close()
-    found, fresh = rows(url), f"sqlite:///{tmp_path / 'fresh.sqlite'}"
-    assert found["competition_labels"] == [(1, "c1", 1, False)]
-    assert [row[-3:] for row in found["competitions"]] == [(None, None, None)]
-    assert [row[6:] for row in found["submissions"]] == [("waiting", "", None, None)]
-    Database(fresh).close()
-    assert shape(url) == shape(fresh)
-    restored = f"sqlite:///{tmp_path / 'restored.sqlite'}"
-    with closing(Database(restored)) as database:
-        restore(database, tmp_path / "b")
-    assert rows(restored) == found
-
-
-def shape(url: str) -> dict[str, Any]:
-    inspected = inspect(create_engine(url))
-    return {
-        name: (
-            sorted((one["name"], str(one["type"]), one["nullable"]) for one in inspected.get_columns(name)),
-            sorted(str(one["column_names"]) for one in inspected.get_indexes(name)),
-        )
-        for name in inspected.get_table_names()
-    }
-
-
-def test_an_upgrade_whose_backup_fails_changes_nothing(tmp_path: Path) -> None:
-    url = made(tmp_path / "old.sqlite")
-    (tmp_path / "there").touch()
-    with pytest.raises(UsageError, match="choose another name for the backup"):
-        Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "there", found)))
-    with pytest.raises(RunError, match="has schema 1"):
-        Database(url)
-
-
-def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    url = made(tmp_path / "new.sqlite", SCHEMA_1 + f"UPDATE meta SET value = '{VERSION + 1}' WHERE key = 'schema';")
-    for asked in (None, lambda database, found: None):
-        with pytest.raises(RunError, match=f"has schema {VERSION + 1}, .* upgrade nip-run"):
-            Database(url, before_upgrade=asked)
+    assert (tmp_path / "other.sqlite").read_bytes() == before
 
 
 def damaged(lines: list[bytes]) -> dict[str, bytes]:
@@ -139,9 +96,7 @@ def damaged(lines: list[bytes]) -> dict[str, bytes]:
 
 
 def test_a_damaged_backup_restores_nothing(tmp_path: Path) -> None:
-    url = made(tmp_path / "old.sqlite")
-    Database(url, before_upgrade=lambda *_: None).close()
-    with closing(Database(url)) as database:
+    with closing(Database(made(tmp_path / "old.sqlite"))) as database:
         back_up(database, tmp_path / "good")
         with pytest.raises(UsageError, match="database is not empty"):
             restore(database, tmp_path / "good")

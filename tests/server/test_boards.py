@@ -104,8 +104,7 @@ def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(hel
     shown = board(held, tmp_path / "board")
     (task,) = shown.tasks
     assert task["ranked"] == 2
-    (earlier_page,) = task["earlier_pages"]
-    assert shown.task(earlier_page) == shown.task(task["page"]) == task
+    assert shown.task(task["page"]) == task
 
 
 def content(folder: Path) -> dict[str, Any]:

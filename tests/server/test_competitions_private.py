@@ -18,7 +18,6 @@ from runner.results.metric_definitions import ACCURACY
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
 from runner.server.competitions import board as boards
 from runner.server.competitions.scores import HELD_PART, OPEN_PART
-from runner.server.competitions.scoring_thread import Scoring
 from runner.server.competitions.storage import (
     DAY,
     REFUSED,
@@ -26,7 +25,6 @@ from runner.server.competitions.storage import (
     WAITING,
     CompetitionRequest,
     create_competition,
-    list_waiting,
     submit_run,
 )
 from runner.server.service import Service
@@ -193,24 +191,6 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
     hidden = update(releases).where(releases.c.id == later).values(visibility="private")
     records.connection.execute(hidden)
     assert boards.describe_board(records.connection, ANYBODY, "mallory", "early", NOW)["copied_from"] is None
-
-
-def test_accounts_are_scored_by_turns(tmp_path: Path) -> None:
-    settings = Settings(folder=tmp_path)
-    database = Database(settings.database_url)
-    with database.writing() as connection:
-        records = Records(connection)
-        connection.execute(update(competitions).values(day_limit=1000))
-        for number in range(4):
-            records.submitted("mallory", f"m{number}")
-        records.submitted("bob", "b", owner="bob")
-    scoring, order = Scoring(settings, database), []
-    while (there := list_waiting(database)) and (one := scoring.next_submission(there)) is not None:
-        order.append(there[one])
-        with database.writing() as connection:
-            connection.execute(update(submissions).where(submissions.c.id == one).values(state=SCORED))
-    assert order == [records.ids[name] for name in ("mallory", "bob", "mallory", "mallory", "mallory")]
-    database.close()
 
 
 def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have_them(records: Records) -> None:

@@ -47,9 +47,9 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
             time.sleep(0.01)  # so that it is among those that are taken
         with Raw(small.address, None) as reader:
             # As soon as all that was asked for is answered, or waits for who does not read it.
-            until(lambda: reader.client.get("/tree").status_code == 200)
+            until(lambda: reader.client.get("/releases").status_code == 200)
             assert all(small.ask("/healthz").status == 200 for _ in range(5))
-            assert [reader.client.get("/tree").status_code for _ in range(5)] == [200] * 5
+            assert [reader.client.get("/releases").status_code for _ in range(5)] == [200] * 5
     assert "Traceback" not in small.log
 
 

@@ -240,7 +240,7 @@ def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
 
 @pytest.mark.full
 def test_no_more_is_listed_or_sent_at_once_than_fits(acme: Raw) -> None:
-    for path in ("/tree", "/releases", "/competitions"):
+    for path in ("/releases", "/competitions"):
         assert acme.client.get(path, params={"limit": 10_000}).status_code == 422
         assert acme.client.get(path, params={"limit": 0}).status_code == 422
     assert acme.client.post("/files", json={"paths": ["a"] * 100_000}).status_code == 422

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from runner.base.errors import RunError, TakenError
+from runner.base.errors import TakenError
 from runner.documents.releases.reference import Kind
 from runner.server.accounts.accounts import add_account
 from runner.server.store.backup import back_up, restore
 from runner.server.store.database import Database
-from runner.server.store.schema import VERSION, accounts
+from runner.server.store.schema import accounts
 from tests.server.test_backup import seen
 from tests.server.test_serve import refused
-from tests.support.kept import made_as_schema, rows
+from tests.support.kept import rows
 from tests.support.postgresql import cluster
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
@@ -123,22 +123,3 @@ def test_a_backup_goes_from_either_database_into_either_and_numbers_go_on(
             add_account(connection, "zoe", time.time())
             connection.execute(accounts.delete().where(accounts.c.name == "zoe"))
     assert rows(light) == rows(heavy) == rows(served.database)
-
-
-@pytest.mark.parametrize("version", range(1, VERSION))
-def test_an_earlier_schema_is_upgraded_there_too(
-    served: Served, database: Callable[[], str], tmp_path: Path, version: int
-) -> None:
-    assert served.database is not None
-    url, restored = database(), database()
-    there = made_as_schema(version, served.database, url)
-    with pytest.raises(RunError, match=f"has schema {version}"):
-        Database(url)
-    Database(url, before_upgrade=lambda there, found: print(back_up(there, tmp_path / "old", found))).close()
-    with closing(Database(restored)) as new:
-        restore(new, tmp_path / "old")
-    assert rows(url) == rows(restored)
-    assert rows(url, there) == rows(served.database, there)
-    assert rows(url)["tokens"]
-    with closing(Database(url)) as upgraded, upgraded.writing() as connection:  # numbers go on
-        add_account(connection, "zoe", time.time())

@@ -1,4 +1,4 @@
-"""What follows from releases is made again from their manifests and blobs; what is nobody's goes; while none serves."""
+"""Uploads go on after kills; releases are checked again, and what is nobody's goes, while none serves."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
+from runner.server.background_worker import BackgroundWorker
 from runner.server.rebuild import exclusive_access, rebuild, remove_unused_blobs
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
-from runner.server.store.schema import checks, files, uploads
+from runner.server.store.schema import files, uploads
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import DiskFullError, OffsetError
-from runner.server.uploads.publishing import Publishing
-from runner.server.uploads.queue import QueuedUpload, UploadQueue
+from runner.server.uploads.publishing import NOT_CHECKED, Publishing
 from runner.server.uploads.uploads import CHECKING, MAX_ENDED, OPEN, PUBLISHED, REFUSED, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
@@ -64,7 +64,7 @@ class Held:
 
     def rows(self) -> list[object]:
         with self.database.reading() as connection:
-            return [tuple(row) for table in (files, checks) for row in connection.execute(select(table))]
+            return [tuple(row) for row in connection.execute(select(files))]
 
     def killed(self) -> Held:
         """As it is found by the next process, which nobody has told anything."""
@@ -109,7 +109,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     assert held.rows() == []
     held.publishing.start()
     assert held.ended(upload) == PUBLISHED
-    assert len(held.rows()) == len(contents) + 1
+    assert len(held.rows()) == len(contents)
     until(lambda: not list(held.settings.incoming.iterdir()))
 
     held = held.killed()  # when it was shown, and the answer was lost
@@ -125,7 +125,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
 
 
 @pytest.mark.full
-def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, tmp_path: Path) -> None:
+def test_releases_are_checked_again_and_what_is_nobodys_goes(held: Held, tmp_path: Path) -> None:
     held.publishing.start()
     for name in ("one", "two"):
         upload, contents = held.begun(name)
@@ -143,9 +143,6 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     held.blobs.put(kept, path)
     (tmp_path / "nobodys").write_bytes(b"nobody's")
     held.blobs.put("a" * 64, tmp_path / "nobodys")
-    with held.database.writing() as connection:
-        connection.execute(delete(checks))
-        connection.execute(delete(files))
     with (
         exclusive_access(held.settings),
         pytest.raises(UsageError, match="stop that server first"),
@@ -158,14 +155,14 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
     assert not stale.exists()
     assert (done.returncode, done.stdout) == (
-        0, "2 releases checked, 2 changed; 1 unused blob removed\n"
+        0, "2 releases checked; 1 unused blob removed\n"
     )  # fmt: skip
-    assert sorted(map(str, held.rows())) == sorted(map(str, before))
+    assert held.rows() == before
     assert held.blobs.has(kept)
     assert not held.blobs.has("a" * 64)
     with exclusive_access(held.settings):
         again = rebuild(held.settings, print)
-        assert (again.releases, again.changed, again.problems) == (2, 0, [])
+        assert (again.releases, again.problems) == (2, [])
         assert remove_unused_blobs(held.settings) == 0
     held.close()
 
@@ -210,7 +207,7 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
         )
     held.publishing.uploads.delete_expired()
     assert [path.name for path in held.settings.incoming.iterdir()] == [new.id]
-    assert held.publishing.uploads.list_unchecked() == [("e" * 32, 1)]
+    assert held.publishing.uploads.list_unchecked() == {"e" * 32: 1}
     assert held.state(new) == OPEN
     held.close()
 
@@ -245,18 +242,39 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
     held.close()
 
 
-def test_accounts_are_checked_by_turns_and_each_upload_once() -> None:
-    queue = UploadQueue()
-    for number in range(3):
-        queue.put(QueuedUpload(f"busy{number}", 1))
-    queue.put(QueuedUpload("other", 2))
-    queue.put(QueuedUpload("busy0", 1))
-    taken = [queue.take() for _ in range(4)]
-    assert [one.upload for one in taken if one is not None] == ["busy0", "other", "busy1", "busy2"]
-    assert taken[0] is not None
-    queue.put(taken[0])  # it is still being checked
-    queue.close()
-    assert queue.take() is None
+def test_accounts_take_turns() -> None:
+    waiting = {"busy0": 1, "busy1": 1, "busy2": 1, "other": 2}
+    worker, order = BackgroundWorker[str]("check", lambda: waiting, lambda upload, account: None, retry_seconds=1), []
+    while (upload := worker.next_item(waiting)) is not None:
+        order.append(upload)
+        del waiting[upload]
+    assert order == ["busy0", "other", "busy1", "busy2"]
+
+
+def test_of_uploads_whose_checks_fail_others_are_checked_and_those_open_again(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.server.uploads.publishing._CHECK_RETRY_SECONDS", 0.01)
+    held = held.killed()
+    failing, contents = held.begun("failing")
+    held.send(failing, contents)
+    other, contents = held.begun("other")
+    held.send(other, contents)
+    check = held.publishing.check
+
+    def fails(upload: str, account: int) -> None:
+        if upload == failing.id:
+            raise OSError("the disk is full")
+        check(upload, account)
+
+    monkeypatch.setattr(held.publishing, "check", fails)
+    for upload in (failing, other):
+        held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
+    held.publishing.start()
+    assert held.ended(other) == PUBLISHED
+    assert held.ended(failing) == OPEN
+    assert held.publishing.uploads.find(held.viewer, failing.id).problems == [NOT_CHECKED]
+    held.close()
 
 
 def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path) -> None:

@@ -61,11 +61,11 @@ def test_its_numbers_are_for_who_keeps_it(served: Served, slow: Served) -> None:
 
 
 def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) -> None:
-    path = "/api/v1/tree?prefix=SECRETQUERY"
+    path = "/api/v1/releases?prefix=SECRETQUERY"
     served.ask(path, token=served.tokens["alice"])
     served.ask("/nothing\x1b[31m".encode("unicode_escape").decode(), token="nip_WRONGTOKEN")
     lines = [json.loads(line) for line in served.log.splitlines()]
-    assert any(one.get("path") == "/api/v1/tree" and one["account"] == "alice" for one in lines)
+    assert any(one.get("path") == "/api/v1/releases" and one["account"] == "alice" for one in lines)
     assert "SECRETQUERY" not in served.log
     assert "WRONGTOKEN" not in served.log
     assert served.tokens["alice"].split("_", 2)[2] not in served.log

@@ -220,7 +220,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
     assert acme.client.post("/uploads", content=iter(large)).status_code == 413
     assert acme.client.post("/files", content=b"".join(large)).status_code == 413
     assert acme.client.post("/uploads", content=b"[" * 100_000).status_code == 422
-    assert acme.client.get("/tree", params={"prefix": "a\0b"}).json()["files"] == []
+    assert acme.client.get("/releases", params={"prefix": "a\0b"}).json()["releases"] == []
     assert acme.client.get("/tree/a%00b").status_code == 404
 
 
@@ -229,12 +229,12 @@ def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: Served
     with publishing_to(server, server.account("acme")), Registry(HttpTransport(server.address)) as registry:
         registry.publish([made()], "x")
         reference = parse_reference("dataset/acme/council@1")
-        registry.add_signature(registry.find(reference), [("release.json.sig", b"one")])
+        registry.add_signature(registry.find(reference), b"one")
         transport = HttpTransport(server.address)
         with pytest.raises(TakenError):
-            transport.add({"dataset/acme/council/1/signature": [("other.sig", b"two")]}, "x")
+            transport.add({"dataset/acme/council/1/signature": [("release.json.sig", b"two")]}, "x")
         with pytest.raises(ReleaseError, match="refuses the upload"):
-            transport.add({"dataset/acme/nothing/1/signature": [("other.sig", b"two")]}, "x")
+            transport.add({"dataset/acme/nothing/1/signature": [("release.json.sig", b"two")]}, "x")
         transport.close()
     with publishing_to(server, server.account("eve")), Registry(HttpTransport(server.address)) as registry:
         with pytest.raises(UsageError, match="may not publish as acme"):

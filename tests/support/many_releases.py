@@ -15,8 +15,7 @@ from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import accounts, checks, files, releases
-from runner.server.uploads.publishing import check_row
+from runner.server.store.schema import accounts, files, releases
 
 
 def planted(settings: Settings, account: str, bundles: Iterable[Bundle]) -> int:
@@ -41,7 +40,6 @@ def _plant(connection: Connection, settings: Settings, publisher: int, bundle: B
         "sha256": bundle.sha256, "visibility": release.visibility, "publisher_id": publisher, "created": time.time(),
     }  # fmt: skip
     made = connection.execute(insert(releases).returning(releases.c.id), row).scalar_one()
-    connection.execute(insert(checks), check_row(made, release.kind, ()))
     rows = []
     for path, content in bundle.files():
         with open_content(content) as source:

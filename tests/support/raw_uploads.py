@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import httpx2
 
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release
 from tests.support.processes import until
 
 
@@ -67,8 +68,16 @@ class Raw:
         }
 
     def files(self) -> list[str]:
-        """All that this token sees."""
-        return [one["path"] for one in self.client.get("/tree").json()["files"]]
+        """The files of all releases that this token sees."""
+        folders = [one["folder"] for one in self.client.get("/releases").json()["releases"]]
+        releases = {
+            folder: Release.from_bytes(self.client.get(f"/tree/{folder}/{MANIFEST}").content) for folder in folders
+        }
+        return [
+            f"{folder}/{path}"
+            for folder, release in releases.items()
+            for path in (*(file.path for file in release.files), MANIFEST, CHECKSUM)
+        ]
 
 
 def declared(path: str, data: bytes) -> dict[str, Any]:

@@ -14,15 +14,13 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from runner.documents.releases.bundle import Bundle, open_content
-from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_drafts
 from runner.registry.draft import Naming
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import add_account, find_account_id
 from runner.server.service import Service
-from runner.server.store.schema import accounts, checks, files, releases
-from runner.version import __version__
+from runner.server.store.schema import accounts, files, releases
 from tests.support.runs import played
 from tests.support.specs import spec_file
 
@@ -64,8 +62,6 @@ def _put(server: Service, connection: Connection, bundle: Bundle, at: float) -> 
         "sha256": bundle.sha256, "visibility": release.visibility, "publisher_id": publisher, "created": at,
     }  # fmt: skip
     made = connection.execute(insert(releases).returning(releases.c.id), row).scalar_one()
-    tier = "recomputed" if release.kind == Kind.RUN else "self-reported"
-    connection.execute(insert(checks), {"release_id": made, "by": __version__, "tier": tier, "said": '{"notes": []}'})
     rows = [
         {"path": f"{release.reference.folder}/{path}", "release_id": made, "part": "", "sha256": sha256, "size": size}
         for path, sha256, size in _kept(server, bundle)

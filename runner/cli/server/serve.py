@@ -65,7 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first import the releases that `publish --to DIR` wrote; creates missing accounts of owners",
     )
-    add("--rebuild", action="store_true", help="do not serve; rebuild and check everything derived from releases")
+    add(
+        "--rebuild",
+        action="store_true",
+        help="do not serve; check every release, and build the leaderboards again at the next start",
+    )
     add("--collect", action="store_true", help="do not serve; remove files that belong to no release")
 
 
@@ -186,8 +190,7 @@ def _rebuild_or_collect(settings: Settings, args: argparse.Namespace) -> int:
     if args.json:
         print_json({**vars(result), "collected": collected})
     else:
-        rebuilt = f"{counted(result.releases, 'release')} checked, {result.changed:,} changed"
-        parts = [rebuilt] if args.rebuild else []
+        parts = [f"{counted(result.releases, 'release')} checked"] if args.rebuild else []
         parts += [f"{counted(collected, 'unused blob')} removed"] if args.collect and not result.problems else []
         say("; ".join([*parts, *([f"{counted(len(result.problems), 'problem')}"] if result.problems else [])]))
     return ExitCode.FAILED if result.problems else ExitCode.DONE

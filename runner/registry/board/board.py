@@ -77,8 +77,6 @@ class RegistryBoard:
     """Number of runs that are not shown because they were yanked."""
     older: int = 0
     """Number of runs that are not shown because the board has a newer version of the same release."""
-    cycles: list[list[str]] = field(default_factory=list)
-    """Groups of runs whose models claim to be trained from each other in a circle, so at least one claim is wrong."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
@@ -133,7 +131,6 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
             published = _published_row(row, entry, runs[sha256], lineage, nodes)
             published.marks = [*repeats.get(sha256, ()), *published.marks]
             board.rows.append(published)
-    board.cycles = lineage.find_cycles()
     return LoadedBoard(board, releases, nodes)
 
 

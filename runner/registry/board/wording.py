@@ -52,10 +52,6 @@ def describe_training_games(effort: Mapping[str, Any]) -> str:
 def describe_omissions(board: RegistryBoard) -> list[str]:
     """Return lines about the releases that a board omits, with reasons."""
     lines = [f"left out: {release}: {reason}" for release, reason in board.left_out]
-    lines += [
-        f"these releases claim that their models come from each other, which is impossible: {', '.join(cycle)}"
-        for cycle in board.cycles
-    ]
     hidden = {"private": board.private, "yanked": board.yanked, "of an older version": board.older}
     counts = [f"{number} {kind}" for kind, number in hidden.items() if number]
     return [*lines, f"not shown: {', '.join(counts)}"] if counts else lines

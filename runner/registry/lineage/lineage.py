@@ -1,12 +1,12 @@
 """Add up all training behind a model: its effort, its datapoints, and which parts of it are unknown.
 
-Boards, `nip-run log` and the checks of `publish` use the class `Lineage`.
+Boards and `nip-run log` use the class `Lineage`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.lineage.links import EFFORT
@@ -174,43 +174,6 @@ class Lineage(OriginIndex):
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
                 yield part
-
-    def find_cycles(self) -> list[list[str]]:
-        """Return the keys of nodes that claim to have made each other's models, so that at least one claim is wrong."""
-        makers = self._makers_by_node()
-        chains = (_find_cycle(key, makers) for key in sorted(makers))
-        return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
-
-    def find_cycle(self, key: str, owner: str | None = None) -> list[str]:
-        """Return the keys of the shortest chain of makers from a node back to itself; empty if there is none.
-
-        If an owner is given, only that owner's releases are used.
-        """
-        return _find_cycle(key, self._makers_by_node(owner))
-
-    def _makers_by_node(self, owner: str | None = None) -> dict[str, set[str]]:
-        """Return the keys of the makers of each node's start models, by its key; only nodes of `owner`, if given."""
-        by_node: dict[str, set[str]] = {}
-        for node in (item for item in self.nodes if owner in (None, item.owner)):
-            if makers := {maker.node.key for maker in self.makers_of(node)}:
-                by_node[node.key] = makers
-        return by_node
-
-
-def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
-    """Return the shortest chain of makers from `key` back to `key`; empty if there is none."""
-    previous: dict[str, str] = {}
-    pending = deque([key])
-    while pending and key not in previous:
-        current = pending.popleft()
-        for maker in sorted(makers.get(current, ())):
-            if maker not in previous:
-                previous[maker] = current
-                pending.append(maker)
-    chain = [key] if key in previous else []
-    while chain and (len(chain) == 1 or chain[-1] != key):
-        chain.append(previous[chain[-1]])
-    return chain[::-1]
 
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:

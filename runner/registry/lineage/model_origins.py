@@ -1,6 +1,6 @@
 """Find the origin of a model: the run whose training made the model that another run started from.
 
-Boards, `nip-run log` and the checks of `publish` use origins to add up the training behind a model. A run declares the
+Boards and `nip-run log` use origins to add up the training behind a model. A run declares the
 past trainings of its models (its *lineage*), but a publisher could remove steps from it. So an origin is found by the
 model's identity. It is *proved* by the hash of the weights, *declared* by the model's name at its provider, and
 *broken* if the lineage names a run that did not make the model.

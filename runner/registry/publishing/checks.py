@@ -23,7 +23,6 @@ from runner.game.prompts.sandbox import scan as scan_template
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
-from runner.registry.lineage.cycles import find_closed_cycle
 from runner.registry.publishing.name_conflict import find_name_conflict
 from runner.registry.publishing.spec_check import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder
@@ -144,8 +143,6 @@ def _check_references(subject: Subject) -> Iterator[str]:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
             yield from _check_link(subject, link.role, reference, link.sha256, subject.registry)
-    if subject.registry is not None and (cycle := find_closed_cycle(subject.release, subject.batch, subject.registry)):
-        yield cycle
 
 
 def _check_kind(subject: Subject) -> Iterator[str]:

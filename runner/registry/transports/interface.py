@@ -7,7 +7,7 @@ every address a registry is a tree of files:
     {kind}/{owner}/{name}/{version}/release.json     the manifest
     {kind}/{owner}/{name}/{version}/...              the files in the manifest, by their paths there
     {kind}/{owner}/{name}/{version}/yanked/yanked.json       the reason, if the release was yanked (withdrawn)
-    {kind}/{owner}/{name}/{version}/signature/...    the signature of the manifest, if the release is signed
+    {kind}/{owner}/{name}/{version}/signature/release.json.sig   the signature of the manifest, if it is signed
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class IndexedRelease:
     """The level of verification that the server states for a run; empty if it states none."""
 
 
-class Transport(Protocol):
+class _Transport(Protocol):
     """Access to the files of one registry.
 
     A folder is read in its current state. A repository is read at one commit: the newest one, or the requested one.
@@ -64,13 +64,6 @@ class Transport(Protocol):
     @property
     def address(self) -> str:
         """The registry's address for messages, locks and links, without secrets and without a commit."""
-
-    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        """Yield all completely written files whose path starts with `prefix`, in any order.
-
-        Raises:
-            ReleaseError: the registry cannot be read.
-        """
 
     def open(self, path: str) -> IO[bytes]:
         """Open a file to read.
@@ -94,9 +87,20 @@ class Transport(Protocol):
         """Close connections, and remove temporary copies."""
 
 
+class FileTransport(_Transport, Protocol):
+    """A transport that lists files (of a folder or repository)."""
+
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
+        """Yield all completely written files whose path starts with `prefix`, in any order.
+
+        Raises:
+            ReleaseError: the registry cannot be read.
+        """
+
+
 @runtime_checkable
-class BulkTransport(Protocol):
-    """A transport that can list all releases in one request, and fetch many files in one request (a server's).
+class BulkTransport(_Transport, Protocol):
+    """A transport that lists releases, and can fetch many files in one request (a server's).
 
     The hashes in its answers are checked in the same way as checksum files.
     """
@@ -113,3 +117,7 @@ class BulkTransport(Protocol):
 
         Files that do not exist are allowed.
         """
+
+
+Transport = FileTransport | BulkTransport
+"""Access to the files of one registry."""

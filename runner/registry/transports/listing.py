@@ -15,7 +15,8 @@ from runner.documents.releases.versions import VersionKey, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 
-SIGNATURE_FOLDER = "signature"
+SIGNATURE_FOLDER, SIGNATURE_FILE = "signature", "release.json.sig"
+MAX_SIGNATURE_BYTES = 1 << 20
 _FOLDER_NAMES = 4
 """The number of folders in the path of a release: kind, owner, name, version."""
 
@@ -79,7 +80,7 @@ class Listing:
             folder, inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
             if inside == [CHECKSUM] and (reference := Reference.of_folder(folder)) is not None:
                 references.append(reference)
-            elif inside == [YANKED, YANKED_FILE] or (len(inside) > 1 and inside[0] == SIGNATURE_FOLDER):
+            elif inside in ([YANKED, YANKED_FILE], [SIGNATURE_FOLDER, SIGNATURE_FILE]):
                 yanked_or_signed.add((folder, inside[0]))
         return {reference: self._entry(reference, yanked_or_signed) for reference in references}
 

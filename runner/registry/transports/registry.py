@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,12 +22,18 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
 from runner.registry.transports.interface import AddResult, BulkTransport, Transport
-from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, read_small_file
+from runner.registry.transports.listing import (
+    MAX_SIGNATURE_BYTES,
+    SIGNATURE_FILE,
+    SIGNATURE_FOLDER,
+    Listing,
+    ReleaseEntry,
+    read_small_file,
+)
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_file
 
 __all__ = ("PublishResult", "Registry", "ReleaseEntry", "version_order")
 
-MAX_SIGNATURE_FILES = 16
 MAX_UNEXPECTED_FILES = 20
 """Maximum number of files that `find_problems` reports because they do not belong to the release."""
 
@@ -221,11 +227,14 @@ class Registry:
 
     def _unexpected_files(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
         """Yield the files in a release's folder that do not belong to it."""
-        expected = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
+        if isinstance(self._transport, BulkTransport):
+            return  # a server has only files of releases
+        additions = {f"{YANKED}/{YANKED_FILE}", f"{SIGNATURE_FOLDER}/{SIGNATURE_FILE}"}
+        expected = {MANIFEST, CHECKSUM, *additions, *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
         for stored in self._transport.list_files(prefix):
             path = stored.path.removeprefix(prefix)
-            if path not in expected and path.partition("/")[0] != SIGNATURE_FOLDER:
+            if path not in expected:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[PublishResult], AddResult]:
@@ -290,36 +299,29 @@ class Registry:
         self._listing.clear()
         return added
 
-    def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> AddResult:
+    def add_signature(self, entry: ReleaseEntry, signature: bytes) -> AddResult:
         """Add a signature of a manifest to a release.
 
         Raises:
             TakenError: the release has a signature already.
         """
         added = self._transport.add(
-            {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": list(files)}, f"Sign {entry.reference}"
+            {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": [(SIGNATURE_FILE, signature)]}, f"Sign {entry.reference}"
         )
         self._listing.clear()
         return added
 
-    def read_signature(self, entry: ReleaseEntry, max_bytes: int = 1 << 20) -> dict[str, bytes]:
-        """Return the files of a release's signature, by name; empty if the release is not signed.
+    def read_signature(self, entry: ReleaseEntry) -> bytes:
+        """Return the signature of a release's manifest.
 
         Raises:
-            ReleaseError: there are too many files, or one is larger than `max_bytes` bytes.
+            ReleaseError: the file is missing, too large, or cannot be read.
         """
-        prefix = f"{entry.reference.folder}/{SIGNATURE_FOLDER}/"
-        paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURE_FILES + 1)]
-        if len(paths) > MAX_SIGNATURE_FILES:
-            raise ReleaseError(
-                f"{entry.reference} in {self.address}: its signature has more than {MAX_SIGNATURE_FILES} files; tell "
-                "its publisher"
-            )
-        files = {}
-        for path in paths:
-            with suppress(NotFoundError):
-                files[path.removeprefix(prefix)] = read_small_file(self._transport.open(path), path, max_bytes)
-        return files
+        path = f"{entry.reference.folder}/{SIGNATURE_FOLDER}/{SIGNATURE_FILE}"
+        try:
+            return read_small_file(self._transport.open(path), path, MAX_SIGNATURE_BYTES)
+        except NotFoundError as error:
+            raise ReleaseError("the file is missing; ask the publisher to sign the release again") from error
 
 
 def _check_taken(bundle: Bundle, published: ReleaseEntry | None, address: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from runner.base.storage.strict_json import is_same, parse_strict_json
 from runner.base.text import in_one_line, shortened
 from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
-from runner.registry.verification.row_matching import Key, OrdersTooDifferent, Row, match_rows
 from runner.results.folder import RunFolder
 from runner.results.table_columns import COLUMNS
+
+Row = Mapping[str, Any]
 
 MAX_SHOWN = 80
 """Maximum number of characters of a name or value in a message."""
@@ -42,13 +43,13 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, allow_mi
     """
     published_file, no_columns = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published_file.is_file():
-        read_rows = partial(_read_published_rows, published_file, allow_missing)
-        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", read_rows, recomputed, no_columns)
+        rows = _read_published_rows(published_file, allow_missing)
+        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", rows, recomputed, no_columns)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
             ignored = _find_missing_columns(path) if name == "completions" else no_columns
-            yield from _compare_rows(path.name, name, partial(read_table_rows, recorded, name), recomputed, ignored)
+            yield from _compare_rows(path.name, name, read_table_rows(recorded, name), recomputed, ignored)
         elif not published_file.is_file():
             yield f"{path.name} is missing"
 
@@ -63,45 +64,40 @@ def find_published_differences(recorded: RunFolder, replay: RunFolder, *, allow_
         yield f"{ROLLOUTS_FILE} is missing"
         return
     yield from _compare_rows(
-        ROLLOUTS_FILE, "rollouts", partial(_read_published_rows, path, allow_missing), replay, _RUN_ID_COLUMN
+        ROLLOUTS_FILE, "rollouts", _read_published_rows(path, allow_missing), replay, _RUN_ID_COLUMN
     )
 
 
 def _compare_rows(
-    file: str, table: str, read_recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
+    file: str, table: str, recorded: Iterator[Row], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
-    """Yield a message for each recorded row that is wrong. Rows are matched by their keys, not by position."""
-    key = partial(_row_key, KEYS[table])
-    is_in_order = True
-    try:
-        for match in match_rows(read_recorded(), read_table_rows(recomputed, table), key):
-            position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
-            if match.is_out_of_order and is_in_order:
-                is_in_order = False
-                yield f"{position}: the rows are in another order; this row is the first that is out of place"
-            if match.recorded is None:
-                yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
-            elif match.recomputed is None:
-                yield f"{position}: the row is recorded twice, or no game in the journal has it"
-            elif differences := _describe_differing_columns(match.recorded, match.recomputed, ignored):
-                yield f"{position}: {differences}"
-    except OrdersTooDifferent as error:
-        yield f"{file}: the rows after row {error.row_count:,} were not compared, because their order is too different"
+    """Yield a message for each recorded row that is wrong.
+
+    Both tables are in the order of the plan. If a row is missing, added or moved, the rows after it are not compared.
+    """
+    for position, (row, expected) in enumerate(zip_longest(recorded, read_table_rows(recomputed, table)), 1):
+        if row is None:
+            yield f"{file} ends before row {position}: {_describe_row(table, expected)} is missing"
+            return
+        if expected is None:
+            yield f"{file}, row {position}, {_describe_row(table, row)}: the journal gives only {position - 1:,} rows"
+            return
+        if any(row.get(name) != expected[name] for name in KEYS[table]):
+            yield (
+                f"{file}, row {position}: {_describe_row(table, row)}, but the journal gives "
+                f"{_describe_row(table, expected)} here; the rows after it were not compared"
+            )
+            return
+        if columns := _describe_differing_columns(row, expected, ignored):
+            yield f"{file}, row {position}, rollout {expected['rollout_id']}: {columns}"
 
 
-def _row_key(columns: Sequence[str], row: Row) -> Key:
-    """Return a hashable key of a row. The row is untrusted, so its values may have any type."""
-    values = (row.get(name) for name in columns)
-    return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
-
-
-def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
-    """Describe a row by its rollout, or by its complete key."""
-    columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
+def _describe_row(table: str, row: Row) -> str:
+    """Describe a row by the columns that identify it."""
     return ", ".join(
-        f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MAX_SHOWN))}"
-        for name, value in columns
-        if value is not None or name == "rollout_id"
+        f"{name.removesuffix('_id')} {in_one_line(shortened(str(row.get(name)), MAX_SHOWN))}"
+        for name in KEYS[table]
+        if row.get(name) is not None or name == "rollout_id"
     )
 
 

@@ -16,7 +16,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +163,10 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, files: _ListFiles
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
-    # Earlier versions of nip-run computed the ids of tasks differently. Old URLs must still lead to the current pages.
-    earlier_names = {
-        row.release: task_name(replace(row, task=row.earlier_task))
-        for row in board_input.loaded.board.rows
-        if row.earlier_task
-    }
     for place, ranking in enumerate(board.lists):
         rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
         files.write(ranking, rows)
-        earlier_pages = {earlier_names[row["release"]] for row in rows if row["release"] in earlier_names}
-        summary = {**_task_summary(ranking, rows), "earlier_pages": sorted(earlier_pages)}
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _to_json(summary)))
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _to_json(_task_summary(ranking, rows))))
         values = [(ranking.name, row_place, row["release"], _to_json(row)) for row_place, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from sqlalchemy import Select, select
 
@@ -43,9 +43,7 @@ class PublicRegistry(Registry):
 
     def __init__(self, database: Database, blobs: BlobStore, address: str, limits: Limits) -> None:
         super().__init__(ServerTree(database, blobs, address=address), limits)
-        self._database, self._blobs = database, blobs
-        self._files: tuple[ReleaseEntry | None, dict[str, str]] = (None, {})
-        """The release that `open` read last, and the hashes of its files by path."""
+        self._blobs = blobs
         self.listed: dict[Reference, PublicRelease] = {}
         with database.reading() as connection:
             self.revision = database.revision(connection)
@@ -80,17 +78,6 @@ class PublicRegistry(Registry):
     def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
         """Return the releases, or those of one kind, sorted by name and version."""
         return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
-
-    def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """Open a file of a release. The file list of the last release is cached, because callers read several files."""
-        if self._files[0] != entry:
-            query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
-            with self._database.reading() as connection:
-                self._files = (entry, {row.path: row.sha256 for row in connection.execute(query)})
-        sha256 = self._files[1].get(f"{entry.reference.folder}/{path}")
-        if sha256 is None:
-            raise ReleaseError(f"{entry.reference} has no file {path}; its owner must publish a complete version")
-        return self._blobs.open(sha256)
 
 
 def _select_parts() -> Select[Any]:

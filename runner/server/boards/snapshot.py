@@ -10,7 +10,6 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +67,8 @@ class BoardSnapshot:
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Return the summary of the list on the page with this name, which may be an earlier name of the page."""
-        current = (task for task in self.tasks if task["page"] == name)
-        earlier = (task for task in self.tasks if name in task.get("earlier_pages", ()))
-        return next(chain(current, earlier), None)
+        """Return the summary of the list on the page with this name."""
+        return next((task for task in self.tasks if task["page"] == name), None)
 
     def _rows(self, task: str, first: int, limit: int) -> tuple[dict[str, Any], ...]:
         """Return the rows of a list, from the position `first` on."""

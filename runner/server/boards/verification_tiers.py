@@ -1,7 +1,7 @@
 """Determines the verification tier of each public run, which the board worker stores in the board.
 
-A run is self-reported, recomputed by this server, or reproduced: others have published a run of the same game that
-agrees. `MEANINGS` explains the tiers to readers of the pages.
+A run is recomputed by this server, or also reproduced: others have published a run of the same game that agrees.
+`MEANINGS` explains the tiers to readers of the pages.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ from runner.results.leaderboard.results_folder import Results
 from runner.server.boards.copied_answers import PublishedRun, compare_answers
 from runner.server.boards.public_registry import PublicRegistry
 from runner.server.store.database import Database
-from runner.server.store.schema import accounts, checks, members
+from runner.server.store.schema import accounts, members
 from runner.version import __version__
 
-SELF_REPORTED, RECOMPUTED, REPRODUCED = "self-reported", "recomputed", "reproduced"
+RECOMPUTED, REPRODUCED = "recomputed", "reproduced"
 
 MEANINGS = {
-    SELF_REPORTED: "The publisher reports these numbers; this server has not recomputed them.",
     RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
     "games were played.",
     REPRODUCED: "Others, who share no account or organisation with the publisher, have published a reproduction: a run "
@@ -86,8 +85,6 @@ def assign_tiers(
     database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, RunTier]:
     """Return the tier of each public run with valid facts, by the hash of its release."""
-    with database.reading() as connection:
-        checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
     # Facts of a release that is not in `loaded.nodes` are not checked, so their types are unknown.
     entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
@@ -95,12 +92,11 @@ def assign_tiers(
     reproductions = _find_reproductions(registry, cache, loaded, groups)
     tiers = {}
     for entry in entries:
-        tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
         attempts = tuple(reproductions.get(entry.sha256, ()))
         successes = [attempt for attempt in attempts if attempt.outcome == REPRODUCED]
-        count = _count_independent(successes, groups) if tier == RECOMPUTED else 0
+        count = _count_independent(successes, groups)
         owner_runs = runs_on_task[_owner_and_task(entry, loaded)]
-        tiers[entry.sha256] = RunTier(REPRODUCED if count else tier, attempts, owner_runs, count)
+        tiers[entry.sha256] = RunTier(REPRODUCED if count else RECOMPUTED, attempts, owner_runs, count)
     return tiers
 
 

@@ -13,7 +13,7 @@ import orjson
 
 from runner.base.hashing import tagged_hash
 from runner.registry.bundles.runs import ROWS
-from runner.registry.transports.interface import Transport
+from runner.registry.transports.interface import FileTransport
 
 MAX_LINE = 64 << 20
 """Maximum bytes of one row."""
@@ -24,7 +24,7 @@ def competition_rows(hashes: Iterable[str]) -> str:
     return tagged_hash("competition_rows", sorted(hashes))
 
 
-def rows_of_run(tree: Transport, folder: str) -> str | None:
+def rows_of_run(tree: FileTransport, folder: str) -> str | None:
     """Return `competition_rows` for the datapoints of a published run.
 
     Return None if the rows have labels or are not part of the release. The check of the upload has verified that the

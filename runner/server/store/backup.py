@@ -19,27 +19,28 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import MetaData, Table, func, insert, select, text, update
+from sqlalchemy import Table, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from runner.base.errors import ReleaseError, RunError, UsageError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create, open_to_read
 from runner.server.store.blobs import BlobStore
-from runner.server.store.database import Database, describe_error
-from runner.server.store.schema import files, meta, metadata
-from runner.server.store.upgrades import TEMPORARY_TABLES, check_version, upgrade_row
+from runner.server.store.database import Database, check_version, describe_error
+from runner.server.store.schema import VERSION, files, meta, metadata
 
 FORMAT = "nip-run server backup 1"
 _MAX_LINE_BYTES = 64 << 20
 _BATCH_ROWS = 500
 """Number of rows to insert with one statement."""
+TEMPORARY_TABLES = frozenset({"browsers", "uploads"})
+"""Tables that backups leave out: clients can upload again, and browsers can sign in again."""
+_UNUSED_TABLE = "checks"
+"""A table in older backups and databases, which nothing reads."""
 
 
-def back_up(database: Database, file: Path, schema: int | None = None) -> dict[str, int]:
+def back_up(database: Database, file: Path) -> dict[str, int]:
     """Write a backup to a new file and return the number of rows of each table.
-
-    `schema` is the database's schema version if the database needs an upgrade; None if it has the current schema.
 
     Raises:
         UsageError: the file exists.
@@ -53,7 +54,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     try:
         with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as compressed:
             os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
-            for table, line in _backup_lines(database, schema):
+            for table, line in _backup_lines(database):
                 counts[table] += 1
                 hasher.update(line)
                 compressed.write(line)
@@ -74,17 +75,12 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     return dict(counts)
 
 
-def _backup_lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:
+def _backup_lines(database: Database) -> Iterator[tuple[str, bytes]]:
     """Yield pairs of a table's name and the line of one of its rows. The header comes first, with the name ""."""
     with database.reading() as connection:
-        tables = metadata
-        if schema is not None:  # read the tables and columns of the earlier version from the database
-            tables = MetaData()
-            tables.reflect(connection)
-        version = schema or database.schema_version(connection)
-        header = {"format": FORMAT, "schema": version, "revision": database.revision(connection)}
+        header = {"format": FORMAT, "schema": VERSION, "revision": database.revision(connection)}
         yield "", orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE)
-        for table in tables.sorted_tables:
+        for table in metadata.sorted_tables:
             if table.name in TEMPORARY_TABLES or table.name == meta.name:
                 continue
             for row in connection.execute(select(table).order_by(*table.primary_key.columns)).mappings():
@@ -138,18 +134,18 @@ def _advance_sequence(connection: Any, table: Table) -> None:
 
 
 def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield pairs of a table's name and a row in the current schema. The header comes first, with the name ""."""
+    """Yield pairs of a table's name and a row. The header comes first, with the name ""."""
     damaged = f"the backup {file} is damaged"
-    hasher, rows, schema = hashlib.sha256(), 0, 0
+    hasher, rows, has_header = hashlib.sha256(), 0, False
     try:
         with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as compressed:
             while line := compressed.readline(_MAX_LINE_BYTES):
                 entry = orjson.loads(line)
-                if not schema:
+                if not has_header:
                     if entry.get("format") != FORMAT:
                         raise RunError(f"{file} is not a server's backup; use a file of `nip-run server backup`")
-                    schema = int(entry["schema"])
-                    check_version(schema, f"the backup {file}")
+                    check_version(int(entry["schema"]), f"the backup {file}")
+                    has_header = True
                     yield "", entry
                 elif "table" not in entry:
                     if (entry["rows"], entry["sha256"]) != (rows, hasher.hexdigest()) or compressed.read(1):
@@ -157,9 +153,9 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     return
                 else:
                     rows += 1
-                    table = metadata.tables[entry["table"]]
-                    row = dict(upgrade_row(table.name, entry["row"], schema))
-                    yield table.name, {column.name: row[column.name] for column in table.columns}
+                    if entry["table"] != _UNUSED_TABLE:
+                        table = metadata.tables[entry["table"]]
+                        yield table.name, {column.name: entry["row"][column.name] for column in table.columns}
                 hasher.update(line)
     except OSError as error:  # includes gzip.BadGzipFile
         raise RunError(f"cannot read the backup {file}: {error.strerror or error}; check the path") from error

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from runner.base.errors import RunError, UsageError
 from runner.server.store.schema import VERSION, meta, metadata
-from runner.server.store.upgrades import check_version, upgrade
 
 _WRITE_OPTION = "nip_run_writes"
 """Key of the connection option that marks a write transaction for `_begin_sqlite`."""
@@ -45,21 +44,18 @@ BUSY_SECONDS = 30.0
 class Database:
     """The connections of one process to the database, shared by its threads."""
 
-    def __init__(self, url: str, *, before_upgrade: Callable[[Database, int], None] | None = None) -> None:
-        """Connect, create the tables of an empty database, and upgrade the tables of an earlier version.
-
-        Before an upgrade, `before_upgrade` is called with the database and its schema version. If it raises an error,
-        nothing is upgraded. If it is None, a database of an earlier version is an error.
+    def __init__(self, url: str) -> None:
+        """Connect, and create the tables of an empty database.
 
         Raises:
             UsageError: the URL does not name a supported database.
-            RunError: the database cannot be reached, comes from a newer nip-run, or needs an upgrade.
+            RunError: the database cannot be reached, or has the schema of another nip-run.
         """
         self._engine = _create_engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self._server_lock_connection: Connection | None = None
         try:
-            self._prepare(before_upgrade)
+            self._prepare()
         except DBAPIError as error:
             self._engine.dispose()
             where = make_url(url).render_as_string(hide_password=True)
@@ -69,27 +65,17 @@ class Database:
             self._engine.dispose()
             raise
 
-    def _prepare(self, before_upgrade: Callable[[Database, int], None] | None) -> None:
-        """Create or upgrade the tables, if necessary."""
+    def _prepare(self) -> None:
+        """Create the tables, if necessary."""
         with self.reading() as connection:
-            version = self.schema_version(connection) if inspect(connection).has_table("meta") else None
-        if version == VERSION:
-            return
-        if version is not None:
-            check_version(version, "the database")
-            if before_upgrade is None:
-                raise RunError(
-                    f"the database has schema {version}, but this nip-run needs {VERSION}; "
-                    "start `nip-run serve` once to upgrade the database"
-                )
-            before_upgrade(self, version)
-        with self.writing() as connection:  # check again: another process may have created or upgraded the tables
+            if inspect(connection).has_table("meta"):
+                check_version(self.schema_version(connection), "the database")
+                return
+        with self.writing() as connection:  # check again: another process may have created the tables
             if not inspect(connection).has_table("meta"):
                 metadata.create_all(connection)
                 rows = [{"key": "schema", "value": str(VERSION)}, {"key": "revision", "value": "0"}]
                 connection.execute(insert(meta), rows)
-            elif (current := self.schema_version(connection)) != VERSION:
-                upgrade(connection, current)
 
     @staticmethod
     def schema_version(connection: Connection) -> int:
@@ -147,6 +133,17 @@ class Database:
             self._server_lock_connection.close()
             self._server_lock_connection = None
         self._engine.dispose()
+
+
+def check_version(version: int, source: str) -> None:
+    """Raise RunError if this nip-run cannot read a schema version; `source` names the file or database."""
+    if version > VERSION:
+        raise RunError(f"{source} has schema {version}, but this nip-run knows only {VERSION}; upgrade nip-run")
+    if version != VERSION:
+        raise RunError(
+            f"{source} has the unknown schema {version}, so it is damaged or not from a released nip-run; use another "
+            "copy"
+        )
 
 
 def _create_engine(url: str) -> Engine:

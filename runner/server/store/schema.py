@@ -1,8 +1,6 @@
 """The tables of a server's database, one schema for SQLite and PostgreSQL.
 
-The tables `files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables, such as
-accounts, tokens and publication times, contain data that exists nowhere else. All modules in `server/` that use the
-database import their tables from here.
+All modules in `server/` that use the database import their tables from here.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from sqlalchemy import (
 from runner.documents.releases.reference import Kind, Reference
 
 VERSION = 3
-"""Schema version. `upgrades.py` upgrades databases of earlier versions; later versions are refused."""
+"""Schema version. Databases and backups with other versions are refused."""
 
 metadata = MetaData()
 
@@ -118,15 +116,6 @@ files = Table(
     Column("part", String(10), nullable=False),  # "" for the release itself, `yanked` or `signature`
     Column("sha256", String(64), nullable=False, index=True),
     Column("size", BigInteger, nullable=False),
-)
-
-checks = Table(
-    "checks",
-    metadata,
-    Column("release_id", ForeignKey("releases.id"), primary_key=True),
-    Column("by", String(40), nullable=False),  # the version of nip-run that checked the release
-    Column("tier", String(20), nullable=False),  # `recomputed` or `self-reported`
-    Column("said", Text, nullable=False),  # JSON: notes of the check
 )
 
 competitions = Table(

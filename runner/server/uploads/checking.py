@@ -39,8 +39,6 @@ class UploadVerdict:
     """The outcome of the check of one upload."""
 
     problems: Sequence[str] = ()
-    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Notes on each accepted release, by the release's folder."""
     rows: Mapping[str, str] = field(default_factory=dict)
     """The hash of the rows (`competition_rows`) of each run that was played without labels, by the release's folder."""
 
@@ -76,14 +74,12 @@ class UploadTransport:
 def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
     """Check an upload in this process, and return the verdict."""
     problems: list[str] = []
-    notes: dict[str, Sequence[str]] = {}
     rows: dict[str, str] = {}
     registry = Registry(incoming, settings.limits)
     for folder in declaration.folders:
         try:
             if folder.part == "":
-                findings = list(_release_findings(registry, incoming, folder, settings))
-                notes[folder.path] = [finding for finding in findings if isinstance(finding, CheckNote)]
+                findings = _release_findings(registry, incoming, folder, settings)
                 problems += (_with_release(folder, line) for line in findings if not isinstance(line, CheckNote))
                 rows_sha256 = rows_of_run(incoming, folder.path) if folder.reference.kind == Kind.RUN else None
                 if rows_sha256 is not None:
@@ -96,7 +92,7 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
             problems.append(f"{folder.path}: {describe_error(error)}")
         if len(problems) >= MAX_PROBLEMS:
             break
-    return UploadVerdict(problems[:MAX_PROBLEMS], notes, rows)
+    return UploadVerdict(problems[:MAX_PROBLEMS], rows)
 
 
 def _with_release(folder: DeclaredFolder, line: str) -> str:
@@ -197,4 +193,4 @@ def _check_in_process(settings: Settings, _: Path, viewer: Viewer, upload: str, 
         declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
     )
     verdict = check(incoming, declaration, settings)
-    return {"problems": list(verdict.problems), "notes": dict(verdict.notes), "rows": dict(verdict.rows)}
+    return {"problems": list(verdict.problems), "rows": dict(verdict.rows)}

@@ -21,11 +21,10 @@ from runner.documents.releases.limits import MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
-from runner.registry.transports.listing import SIGNATURE_FOLDER
-from runner.registry.transports.registry import MAX_SIGNATURE_FILES
+from runner.registry.transports.listing import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, SIGNATURE_FOLDER
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
-MAX_SIGNATURE_BYTES = 1 << 20
+_FILE_OF_PART = {YANKED: YANKED_FILE, SIGNATURE_FOLDER: SIGNATURE_FILE}
 _HEX = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
 """Maximum sizes of the two files that describe a release. Settings of the server limit all other files."""
@@ -129,7 +128,7 @@ class Declaration:
 def _split_folder(path: str) -> tuple[Reference | None, str]:
     """Split the path of a declared folder into a release and the name of its part; the release is None if invalid."""
     base, _, part = path.rpartition("/")
-    if part in (YANKED, SIGNATURE_FOLDER) and Reference.of_folder(path) is None:
+    if part in _FILE_OF_PART and Reference.of_folder(path) is None:
         return Reference.of_folder(base), part
     return Reference.of_folder(path), ""
 
@@ -157,10 +156,8 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     names = {file.path for file in files}
     if folder.part == "" and not {MANIFEST, CHECKSUM} <= names:
         yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"
-    if folder.part == YANKED and names != {YANKED_FILE}:
-        yield f"this folder must contain {YANKED_FILE} and nothing else"
-    if folder.part == SIGNATURE_FOLDER and not 1 <= len(files) <= MAX_SIGNATURE_FILES:
-        yield f"this folder must contain 1 to {MAX_SIGNATURE_FILES} files"
+    if folder.part and names != {_FILE_OF_PART[folder.part]}:
+        yield f"this folder must contain {_FILE_OF_PART[folder.part]} and nothing else"
 
 
 def _max_bytes(part: str, path: str, limits: Limits) -> int:

@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
-from threading import Event, Thread
+from collections import Counter
 
-import orjson
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
-from runner.documents.releases.reference import Kind
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
-from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
-from runner.server.competitions.scoring_thread import Scoring
-from runner.server.competitions.storage import submit_run
+from runner.server.background_worker import BackgroundWorker
+from runner.server.competitions.storage import list_waiting, score_submission, submit_run
 from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.schema import checks, files, is_release, releases
+from runner.server.store.schema import files, is_release, releases
 from runner.server.uploads.checking import UploadVerdict, check_isolated
 from runner.server.uploads.declaration import DeclaredFolder
-from runner.server.uploads.queue import QueuedUpload, UploadQueue
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, TAKEN, Upload, Uploads, is_published
-from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
-RETRY_SECONDS = 2.0
-"""Time between the failure of a check and the next attempt."""
+_CHECK_RETRY_SECONDS, _SCORE_RETRY_SECONDS = 2.0, 60.0
 NOT_CHECKED = "the server failed to check this upload; publish again later, and tell the server's administrator"
 
 
@@ -46,28 +39,28 @@ class _TakenFolder(Exception):
 
 
 class Publishing:
-    """Checks complete uploads in background threads, and publishes those without problems."""
+    """Checks complete uploads in a background thread, and publishes those without problems."""
 
     def __init__(self, settings: Settings, database: Database, blobs: BlobStore) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
-        self.scoring = Scoring(settings, database)
-        self._queue = UploadQueue()
-        self._stopping = Event()
+        self.scoring = BackgroundWorker[int](
+            "scoring of a submission",
+            lambda: list_waiting(database),
+            lambda submission, _: score_submission(settings, database, submission),
+            retry_seconds=_SCORE_RETRY_SECONDS,
+        )
+        self._checks = BackgroundWorker[str](
+            "check of an upload", self.uploads.list_unchecked, self._check_or_reopen, retry_seconds=_CHECK_RETRY_SECONDS
+        )
+        self._failures: Counter[str] = Counter()
+        """The number of attempts to check an upload that failed because of the server."""
 
     def start(self) -> None:
         """Start the threads that check uploads and score submissions."""
         remove_leftovers(self._settings)  # before any task starts
-        for number in range(self._settings.checks_at_once):
-            Thread(target=self._work, name=f"check-{number}", daemon=True).start()
+        self._checks.start()
         self.scoring.start()
-        self.queue_unchecked()
-
-    def queue_unchecked(self) -> None:
-        """Queue all uploads that wait for their check, including those from before a crash."""
-        self.scoring.wake()
-        for upload, account in self.uploads.list_unchecked():
-            self._queue.put(QueuedUpload(upload, account))
 
     def commit(self, upload: Upload) -> None:
         """Queue a complete upload for its check and publication; do nothing if its state is not open.
@@ -80,30 +73,19 @@ class Publishing:
         if upload.missing:
             raise ReleaseError(f"{len(upload.missing)} files of the upload are missing; send them, then commit again")
         if self.uploads.set_state(upload.id, CHECKING, [], if_state=OPEN):
-            self._queue.put(QueuedUpload(upload.id, upload.account_id))
+            self._checks.wake()
 
-    def _work(self) -> None:
-        """Check one upload after another, in a thread of the server."""
-        while (queued := self._queue.take()) is not None:
-            try:
-                self.check(queued.upload, queued.account_id)
-            except Exception:
-                LOG.exception("the check of an upload failed", extra={"upload": queued.upload})
-                self._stopping.wait(RETRY_SECONDS)
-                self._try_again(replace(queued, tries=queued.tries + 1))
-            else:
-                self._queue.remove(queued)
-
-    def _try_again(self, queued: QueuedUpload) -> None:
-        """Queue an upload again. After too many tries, reopen it instead, so that its client can commit it again."""
-        if queued.tries < self._settings.check_tries:
-            self._queue.requeue(queued)
-            return
+    def _check_or_reopen(self, upload_id: str, account_id: int) -> None:
+        """Check an upload. After too many failures, reopen it instead, so that its client can commit it again."""
         try:
-            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], if_state=CHECKING)
-        except Exception:  # `queue_unchecked` will queue the upload
-            LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
-        self._queue.remove(queued)
+            self.check(upload_id, account_id)
+        except Exception:
+            self._failures[upload_id] += 1
+            if self._failures[upload_id] < self._settings.check_tries:
+                raise
+            LOG.exception("the check of an upload failed too often", extra={"id": upload_id})
+            self.uploads.set_state(upload_id, OPEN, [NOT_CHECKED], if_state=CHECKING)
+        self._failures.pop(upload_id, None)
 
     def check(self, upload_id: str, account_id: int) -> None:
         """Check an upload in this thread, and publish or refuse it; do nothing if its state is not CHECKING."""
@@ -182,7 +164,7 @@ class Publishing:
         """
         reference = folder.reference
         if folder.part == "":
-            release_id = self._insert_release(connection, upload, folder, verdict)
+            release_id = self._insert_release(connection, upload, folder)
             if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
                 submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=received_at)
         else:
@@ -199,9 +181,7 @@ class Publishing:
         ]  # fmt: skip
         connection.execute(insert(files), rows)
 
-    def _insert_release(
-        self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: UploadVerdict
-    ) -> int:
+    def _insert_release(self, connection: Connection, upload: Upload, folder: DeclaredFolder) -> int:
         reference = folder.reference
         manifest = next(file for file in folder.files if file.path == MANIFEST)
         with self._blobs.open(manifest.sha256) as source:
@@ -211,22 +191,9 @@ class Publishing:
             "sha256": manifest.sha256, "visibility": release.visibility, "publisher_id": upload.account_id,
             "created": time.time(),
         }  # fmt: skip
-        release_id = int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
-        connection.execute(insert(checks), check_row(release_id, reference.kind, verdict.notes.get(folder.path, ())))
-        return release_id
+        return int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
 
     def close(self) -> None:
         """Stop without waiting for queued uploads. The restarted server checks them."""
-        self._stopping.set()
         self.scoring.close()
-        self._queue.close()
-
-
-def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check.
-
-    The tier of a run is `RECOMPUTED`, because the check of a run recomputes its metrics.
-    """
-    result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
-    tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
-    return {"release_id": release, "by": __version__, "tier": tier, "said": result}
+        self._checks.close()

@@ -237,11 +237,11 @@ class Uploads:
         """Return the time when an upload last received bytes or, during its check, when the check was requested."""
         return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
 
-    def list_unchecked(self) -> list[tuple[str, int]]:
-        """Return the id and the account of each upload that waits for its check or is being checked."""
+    def list_unchecked(self) -> dict[str, int]:
+        """Return the account of each upload that waits for its check or is being checked, oldest upload first."""
         with self._database.reading() as connection:
             query = select(uploads.c.id, uploads.c.account_id).where(uploads.c.state == CHECKING)
-            return [(row.id, row.account_id) for row in connection.execute(query.order_by(uploads.c.touched))]
+            return {row.id: row.account_id for row in connection.execute(query.order_by(uploads.c.touched))}
 
     def abandon(self, viewer: Viewer, upload: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""

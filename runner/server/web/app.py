@@ -96,11 +96,10 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
 
 async def _clean_up(server: Service) -> None:
-    """Delete expired uploads and queue uploads whose check was interrupted, until the server stops."""
+    """Delete expired uploads until the server stops."""
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)
-            await asyncio.to_thread(server.publishing.queue_unchecked)
         except Exception:  # the next time may succeed
             LOG.exception("old uploads could not be deleted")
         await asyncio.sleep(CLEANUP_SECONDS)

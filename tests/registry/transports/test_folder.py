@@ -171,14 +171,6 @@ def test_a_reason_is_one_line_of_text_and_any_that_is_taken_is_read_again(tmp_pa
         registry(tmp_path).yank(REFERENCE, "again")
 
 
-def test_a_signature_of_too_many_files_is_refused(tmp_path: Path) -> None:
-    publish(tmp_path, bundle())
-    there = registry(tmp_path)
-    there.add_signature(there.find(REFERENCE), [(f"s{number}", b"x") for number in range(17)])
-    with pytest.raises(ReleaseError, match="more than 16 files"):
-        there.read_signature(there.find(REFERENCE))
-
-
 # Where it is written
 
 

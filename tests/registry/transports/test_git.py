@@ -167,6 +167,7 @@ def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(reposi
     after = git.git(repository, "ls-tree", "-r", "main").splitlines()
     assert sorted(line for line in after if "prompts/" not in line) == sorted(before.splitlines())
     with connect(f"git:{repository}") as registry:
+        assert isinstance(registry._transport, GitTransport)
         assert {stored.path.partition("/")[0] for stored in registry._transport.list_files()} == {"prompts"}
         entry = registry.find(COUNCIL)
         assert registry.open(entry, "a.jinja").read() == b"one\ntwo\r\n"

@@ -64,13 +64,13 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
-GOOD = (200, {"content-type": "application/json"}, b'{"files": [], "next": null}')
+GOOD = (200, {"content-type": "application/json"}, b'{"releases": [], "next": null}')
 
 
 def listed(where: str) -> list[Any]:
     transport = HttpTransport(where, timeouts=Timeouts(tries=1, read=10))
     try:
-        return list(transport.list_files())
+        return list(transport.list_releases())
     finally:
         transport.close()
 

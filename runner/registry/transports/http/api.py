@@ -18,7 +18,7 @@ from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_token_for_other_server, token_for
 from runner.registry.transports.http_client import ConnectionFailed, HttpClient, TransferError
-from runner.registry.transports.interface import IndexedRelease, StoredFile
+from runner.registry.transports.interface import IndexedRelease
 from runner.registry.transports.timeouts import Timeouts, requested_wait
 
 _MAX_NOTES, _MAX_NOTE_CHARACTERS, _MAX_PROBLEMS = 20, 500, 50
@@ -198,29 +198,21 @@ def parse_account(body: Mapping[str, Any], address: str) -> tuple[str, list[str]
     return name, [shortened(owner, _MAX_NAME_CHARACTERS) for owner in owner_names]
 
 
-def _invalid_entry(kind: str, item: Any, address: str) -> ReleaseError:
-    entry = in_one_line(shortened(repr(item), 200))
-    return ReleaseError(
-        f"{address}: the server's list of {kind} has an invalid entry: {entry}. Check that the address is that of a "
-        "nip-run registry, or tell its operator"
-    )
-
-
-def parse_file(item: Any, address: str) -> StoredFile:
-    """Parse a file in a server's list. Raises: ReleaseError: the entry is invalid."""
-    if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
-        raise _invalid_entry("files", item, address)
-    return StoredFile(item["path"], item["size"])
-
-
 def parse_release(item: Any, address: str) -> IndexedRelease:
     """Parse a release in a server's list. Raises: ReleaseError: the entry is invalid."""
     values = item if isinstance(item, dict) else {}
     folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
-    if not isinstance(folder, str) or not isinstance(sha256, str) or not isinstance(yanked, str | None):
-        raise _invalid_entry("releases", item, address)
-    if not _HASH.fullmatch(sha256):
-        raise _invalid_entry("releases", item, address)
+    if (
+        not isinstance(folder, str)
+        or not isinstance(yanked, str | None)
+        or not isinstance(sha256, str)
+        or not _HASH.fullmatch(sha256)
+    ):
+        entry = in_one_line(shortened(repr(item), 200))
+        raise ReleaseError(
+            f"{address}: the server's list of releases has an invalid entry: {entry}. Check that the address is that "
+            "of a nip-run registry, or tell its operator"
+        )
     stated_tier = values.get("tier")
     tier = stated_tier if isinstance(stated_tier, str) and _TIER.fullmatch(stated_tier) else ""
     reason = None if yanked is None else yanked.encode("utf-8", "replace")

@@ -21,16 +21,15 @@ from runner.registry.transports.http.api import (
     ApiResponse,
     RegistryApi,
     UploadStatus,
-    parse_file,
     parse_release,
     read_list,
 )
 from runner.registry.transports.http.prefetch import FilePrefetch
 from runner.registry.transports.http.tokens import normalize_address
-from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
+from runner.registry.transports.interface import AddResult, IndexedRelease
 from runner.registry.transports.timeouts import BUSY, Timeouts
 
-MAX_FILES, MAX_RELEASES = 10_000_000, 1_000_000
+MAX_RELEASES = 1_000_000
 """Maximum number of entries in a listing."""
 REQUEST_BYTES = 8 << 20
 """Maximum number of bytes of a file to send in one request."""
@@ -58,21 +57,9 @@ class HttpTransport:
 
     # Read
 
-    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        after = ""
-        for item in self._list_entries("/tree", "files", prefix, MAX_FILES):
-            file = parse_file(item, self.address)
-            if file.path <= after or not file.path.startswith(prefix):
-                raise ReleaseError(
-                    f"{self.address} lists {file.path[:200]!r}, which is out of order or does not start with "
-                    f"{prefix!r}; tell its operator"
-                )
-            after = file.path
-            yield file
-
     def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
         folders: set[str] = set()
-        for item in self._list_entries("/releases", "releases", prefix, MAX_RELEASES):
+        for item in self._list_entries(prefix):
             release = parse_release(item, self.address)
             if release.folder in folders or not f"{release.folder}/".startswith(prefix):
                 raise ReleaseError(
@@ -82,27 +69,27 @@ class HttpTransport:
             folders.add(release.folder)
             yield release
 
-    def _list_entries(self, path: str, key: str, prefix: str, limit: int) -> Iterator[Any]:
-        """Yield the entries of a listing from all of its pages."""
+    def _list_entries(self, prefix: str) -> Iterator[Any]:
+        """Yield the entries of the listing from all of its pages."""
         parameters: dict[str, Any] = {"prefix": prefix}
         count = pages = 0
         while True:
             pages += 1
             try:
-                body = self._api.get_json(path, params=parameters)
+                body = self._api.get_json("/releases", params=parameters)
             except NotFoundError as error:
                 raise ReleaseError(
                     f"no nip-run registry answers at {self.address}. Check the address: https://HOST without a path."
                 ) from error
-            page = read_list(body, key, self.address)
+            page = read_list(body, "releases", self.address)
             yield from page
             count += len(page)
             next_page = body.get("next")
             if next_page is None:
                 return
-            is_too_long = count > limit or pages > MAX_SMALL_PAGES + count // SMALL_PAGE
+            is_too_long = count > MAX_RELEASES or pages > MAX_SMALL_PAGES + count // SMALL_PAGE
             if not page or is_too_long or not isinstance(next_page, str | int):
-                raise ReleaseError(f"{self.address} sends a list of {key} that does not end; tell its operator")
+                raise ReleaseError(f"{self.address} sends a list of releases that does not end; tell its operator")
             parameters["after"] = next_page
 
     def announce_files(self, paths: Sequence[str]) -> None:

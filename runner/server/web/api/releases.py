@@ -49,19 +49,6 @@ class ServerResponse(ResponseBody):
     """Maximum number of files in one release."""
 
 
-class ListedFile(ResponseBody):
-    path: str
-    size: int
-
-
-class FileListResponse(ResponseBody):
-    """Files of the registry, sorted by path."""
-
-    files: list[ListedFile]
-    next: str | None
-    """The value of `after` for the next request; null if there are no more."""
-
-
 class ListingQuery(BaseModel):
     """The requested part of a list."""
 
@@ -81,14 +68,6 @@ def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
     )  # fmt: skip
 
 
-@router.get("/tree")
-def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
-    """List the files whose path starts with `prefix` and that the token may see."""
-    page = _visible_tree(request, viewer).page_of_files(query.prefix, query.after, query.limit)
-    next_after = page[-1].path if len(page) == query.limit else None
-    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=next_after)
-
-
 class ReleaseResponse(ResponseBody):
     """A release and its status."""
 
@@ -100,8 +79,8 @@ class ReleaseResponse(ResponseBody):
     """Content of the release's `yanked.json`; null if it is not yanked."""
     signed: bool
     tier: str | None
-    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null for other
-    kinds of releases, and for runs that the server's newest leaderboard (board) does not have yet."""
+    """Verification tier of a public run: `recomputed` or `reproduced by N`. Null if the newest board does not have the
+    run yet, and for other kinds of releases."""
 
 
 class ReleaseListResponse(ResponseBody):

@@ -1,0 +1,88 @@
+"""A background thread of the server that processes items, such as uploads to check, one at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import Generic, TypeVar
+
+LOG = logging.getLogger("nip_run.server")
+Item = TypeVar("Item", int, str)
+_POLL_SECONDS = 5.0
+"""Maximum interval between two searches for items. Another process, such as a command, may add items."""
+
+
+class BackgroundWorker(Generic[Item]):
+    """Processes waiting items. Accounts take turns, to prevent an account from blocking the others.
+
+    The waiting items are in the database, so a restarted server continues with them.
+
+    Args:
+        task: what the worker does, for the log.
+        list_waiting: returns the account of each waiting item, oldest item first.
+        process: processes an item of an account, so that it no longer waits.
+        retry_seconds: delay before the next attempt after a failure of the server itself, such as a full disk.
+    """
+
+    def __init__(
+        self, task: str, list_waiting: Callable[[], Mapping[Item, int]], process: Callable[[Item, int], None], *,
+        retry_seconds: float,
+    ) -> None:  # fmt: skip
+        self._task, self._retry_seconds = task, retry_seconds
+        self._list_waiting: Callable[[], Mapping[Item, int]] = list_waiting
+        self._process: Callable[[Item, int], None] = process
+        self._wake_up, self._stopping = Event(), Event()
+        self._retry_at: dict[Item, float] = {}
+        """The time of the next attempt for each item whose processing failed."""
+        self._turns: dict[int, int] = {}
+        """The number of the last turn of each account with waiting items; a larger number is more recent."""
+
+    def start(self) -> None:
+        Thread(target=self._work, name=self._task, daemon=True).start()
+
+    def wake(self) -> None:
+        """Search for waiting items now."""
+        self._wake_up.set()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._process_waiting()
+            except Exception:  # the items stay in the database
+                LOG.exception("the server could not list what waits for the %s", self._task)
+            self._wake_up.wait(min(_POLL_SECONDS, self._retry_seconds))
+            self._wake_up.clear()
+
+    def _process_waiting(self) -> None:
+        """Process items until none is ready."""
+        while not self._stopping.is_set():
+            waiting = self._list_waiting()
+            item = self.next_item(waiting)
+            if item is None:
+                return
+            try:
+                self._process(item, waiting[item])
+            except Exception:  # the thread continues with the next item
+                LOG.exception(
+                    "the %s failed; next attempt in %g s", self._task, self._retry_seconds, extra={"id": item}
+                )
+                self._retry_at[item] = time.monotonic() + self._retry_seconds
+
+    def next_item(self, waiting: Mapping[Item, int]) -> Item | None:
+        """Return the oldest ready item of the account whose last turn is longest ago, or None if all must wait."""
+        now = time.monotonic()
+        self._retry_at = {item: at for item, at in self._retry_at.items() if item in waiting}
+        self._turns = {account: turn for account, turn in self._turns.items() if account in waiting.values()}
+        ready = [item for item in waiting if self._retry_at.get(item, 0.0) <= now]
+        if not ready:
+            return None
+        chosen = min(ready, key=lambda item: self._turns.get(waiting[item], 0))
+        self._turns[waiting[chosen]] = 1 + max(self._turns.values(), default=0)
+        return chosen
+
+    def close(self) -> None:
+        """Stop without waiting for the current item."""
+        self._stopping.set()
+        self._wake_up.set()
