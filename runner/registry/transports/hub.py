@@ -58,6 +58,7 @@ class HubClient(HttpClient):
 
     def __init__(self, endpoint: str, timeouts: Timeouts) -> None:
         super().__init__(endpoint, timeouts, follow_redirects=True)
+        self.action = _ActionRequests()
 
     def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
         """Send a request. `huggingface_hub` passes an open file as `data`, but httpx2 expects it as `content`."""
@@ -86,6 +87,21 @@ class HubClient(HttpClient):
     def _is_repeatable(self, request: httpx2.Request) -> bool:
         path = request.url.path
         return request.method in ("GET", "HEAD") or "/preupload/" in path or path.endswith("/info/lfs/objects/batch")
+
+    def _check_request(self, request: httpx2.Request) -> None:
+        self.action.requests += request.method in ("GET", "HEAD")
+        if self.action.requests > self.timeouts.requests:
+            raise TransferError(
+                f"more than {self.timeouts.requests:,} requests are needed, because the repository has too many files "
+                "for a registry. Ask its owner to split it."
+            )
+        super()._check_request(request)
+
+
+class _ActionRequests(threading.local):
+    """The number of GET and HEAD requests in a thread since the start of its last `HubSession.map_errors` block."""
+
+    requests = 0
 
 
 class HubSession:
@@ -180,6 +196,7 @@ class HubSession:
             if HubSession._client_settings != (self._endpoint, self._timeouts):
                 self._hub.set_client_factory(lambda: HubClient(self._endpoint, self._timeouts))
                 HubSession._client_settings = (self._endpoint, self._timeouts)
+        self._client.action.requests = 0
         try:
             yield
         except (NipRunError, GeneratorExit):

@@ -40,6 +40,8 @@ class Timeouts:
     """Time that each request adds to the maximum time for all answers of a server together."""
     rate: int = 8 << 10
     """Minimum rate in bytes per second, in either direction: each transferred byte adds 1 / `rate` seconds."""
+    requests: int = 2_000
+    """Maximum number of requests to the Hub for one action, such as listing all files page by page."""
 
     def seconds_for(self, size: int) -> float:
         """Return the maximum time for a transfer of this many bytes, in either direction."""

@@ -17,7 +17,8 @@ from runner.base.errors import ReleaseError
 from runner.registry.transports.http.transport import MAX_SMALL_PAGES, HttpTransport
 from runner.registry.transports.time_budget import TimeBudget
 from runner.registry.transports.timeouts import Timeouts
-from tests.support.hub import registry
+from tests.support.hub import QUICK, registry
+from tests.support.servers.client import Loopback
 
 SHORT = Timeouts(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -126,6 +127,15 @@ def test_a_listing_of_many_short_pages_is_given_up() -> None:
             list(transport.list_releases())
         server.shutdown()
     assert asked == MAX_SMALL_PAGES + 1
+
+
+def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:
+    hub.change(mode="endless_pages")
+    with (
+        registry(published, timeouts=replace(QUICK, requests=12)) as one,
+        pytest.raises(ReleaseError, match="more than 12 requests are needed"),
+    ):
+        one.entries()
 
 
 class Clock:
