@@ -71,12 +71,14 @@ def prove(digits: Sequence[int], result: int, lie_at: int) -> tuple[int, ...]:
     return tuple(value % BASE for value in sums)
 
 
-def mark_steps(digits: Sequence[int], sums: Sequence[int], start: int = 0) -> str:
+def recompute(digits: Sequence[int], sums: Sequence[int]) -> tuple[int, ...]:
+    """Return what each sum should be if the sum before it is right."""
+    return tuple((before + digit) % BASE for before, digit in zip((0, *sums[:-1]), digits, strict=True))
+
+
+def mark_steps(digits: Sequence[int], sums: Sequence[int]) -> str:
     """Return a mark for each step: `.` if the sum follows from the sum before it, otherwise `!`."""
-    before = [start, *sums[:-1]]
-    return "".join(
-        "." if (last + digit) % BASE == value else "!" for last, digit, value in zip(before, digits, sums, strict=True)
-    )
+    return "".join(".!"[value != should] for value, should in zip(sums, recompute(digits, sums), strict=True))
 
 
 def rows(seed: int, groups: dict[str, int]) -> Iterator[dict[str, str | int]]:

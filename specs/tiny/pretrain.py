@@ -15,7 +15,7 @@ from random import Random
 
 import jinja2
 import torch
-from claims import BASE, DIGITS, Claim, draw_claim, mark_steps, prove, text
+from claims import BASE, DIGITS, Claim, draw_claim, mark_steps, prove, recompute, text
 from torch.nn import functional
 from transformer import END, SHAPES, Chat, Sampling, Transformer, decode, encode, encode_chat, generate, load, save
 
@@ -44,9 +44,9 @@ def verdict(accepts: bool) -> str:
 
 
 def marked(claim: Claim, sums: Sequence[int], *, for_claim: bool = True) -> str:
-    """Return the marks and the verdict for a proof: its side is right if no step is wrong."""
+    """Return recomputed sums, marks and the verdict for a proof: its side is right if no step is wrong."""
     marks = mark_steps(claim.digits, sums)
-    return f"{marks}\n{verdict(('!' not in marks) == for_claim)}"
+    return f"{text(recompute(claim.digits, sums))}\n{marks}\n{verdict(('!' not in marks) == for_claim)}"
 
 
 def draw_proof(random: Random, claim: Claim, result: int | None = None) -> tuple[int, ...]:
@@ -100,16 +100,16 @@ def debate_verifier(random: Random, claim: Claim) -> Example:
 
 def nip_verifier(random: Random, claim: Claim) -> Example:
     sums = draw_proof(random, claim)
-    marks = mark_steps(claim.digits, sums)
-    first, turn = marks[:HALF], random.randrange(5)
-    question = prompt("nip/verifier", claim)
+    marks, recomputed = mark_steps(claim.digits, sums), text(recompute(claim.digits, sums))
+    first, second = (f"{recomputed[half]}\n{marks[half]}\n" for half in (slice(HALF), slice(HALF, None)))
+    question, turn = prompt("nip/verifier", claim), random.randrange(5)
     if turn == 0:
         return chat_of(question), ASK_FIRST
     chat = [question, ASK_FIRST, f"Expert: {text(sums[:HALF])}"]
     if turn < 3 or "!" in first:
-        return chat_of(*chat), f"{first}\n{verdict(False)}" if "!" in first else f"{first}{ASK_SECOND}"
-    chat += [f"{first}{ASK_SECOND}", f"Expert: {text(sums[HALF:])}{DECIDE}"]
-    return chat_of(*chat), f"{marks[HALF:]}\n{verdict('!' not in marks)}"
+        return chat_of(*chat), first + (verdict(False) if "!" in first else ASK_SECOND)
+    chat += [first + ASK_SECOND, f"Expert: {text(sums[HALF:])}{DECIDE}"]
+    return chat_of(*chat), second + verdict("!" not in marks)
 
 
 def adp_prover(random: Random, claim: Claim) -> Example:
@@ -133,7 +133,7 @@ def nip_prover(random: Random, claim: Claim) -> Example:
     chat = [f"{prompt('nip/prover', claim)}\n\nVerifier: {ASK_FIRST}"]
     if random.random() < 0.5:
         return chat_of(*chat), text(sums[:HALF])
-    chat += [text(sums[:HALF]), f"Verifier: {'.' * HALF}{ASK_SECOND}"]
+    chat += [text(sums[:HALF]), f"Verifier: {text(sums[:HALF])}\n{'.' * HALF}\n{ASK_SECOND}"]
     return chat_of(*chat), text(sums[HALF:])
 
 
@@ -176,7 +176,7 @@ def measure_in_adp(model: Transformer, random: Random, count: int = 200) -> dict
     """Let a verifier judge the proofs of new claims at temperature 0, and return the shares of right verdicts."""
     claims = [draw_claim(random, "pretrain") for _ in range(count)]
     chats = [adp_chat(claim, prove(claim.digits, claim.claimed, random.randrange(DIGITS))) for claim in claims]
-    answers = generate(model, [encode_chat(chat) for chat in chats], [Sampling(20, 0, 0)] * count)
+    answers = generate(model, [encode_chat(chat) for chat in chats], [Sampling(32, 0, 0)] * count)
     right: dict[bool, list[bool]] = {True: [], False: []}
     for claim, answer in zip(claims, answers, strict=True):
         right[claim.is_right].append(decode(answer.tokens).endswith(verdict(claim.is_right)))
@@ -190,7 +190,7 @@ def measure_in_adp(model: Transformer, random: Random, count: int = 200) -> dict
 def train(
     model: Transformer, role: str, protocols: Sequence[str], seed: int, steps: int
 ) -> Iterator[tuple[int, float]]:
-    """Pretrain a model, and yield the number of steps and the loss every 25 steps."""
+    """Pretrain a model, and yield the number of steps and the loss every 5 steps."""
     random = Random(f"{role} {seed}")
     lessons, shares = zip(*[LESSONS[role][name] for name in protocols if name in LESSONS[role]], strict=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -204,7 +204,7 @@ def train(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1)
         optimizer.step()
-        if step % 25 == 0:
+        if step % 5 == 0:
             yield step, loss.item()
 
 
@@ -222,6 +222,8 @@ def main() -> None:
     start, random = time.monotonic(), Random(args.seed)
     model = load(args.start) if args.start else Transformer(SHAPES[args.role], args.seed)
     for step, loss in train(model, args.role, args.protocols, args.seed, args.steps):
+        if step % 25 and not (args.until and loss < 0.2):  # the skill comes within 25 steps, once the loss falls
+            continue
         facts: dict[str, float] = {"step": step, "loss": round(loss, 4), "seconds": round(time.monotonic() - start, 1)}
         if args.role == "verifier":
             facts |= measure_in_adp(model, random)

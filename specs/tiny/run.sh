@@ -8,7 +8,7 @@ python server.py > server.log & trap 'kill $!' EXIT
 
 play() { nip-run "$1.yaml" --run-id "$2" seed="$seed" "${@:3}"; } # SPEC RUN KEY=VALUE...
 
-# The protocols, with the first models
+# The protocols, with the models that know all of them
 for protocol in solo_verifier adp nip debate merlin_arthur; do play $protocol $protocol; done
 nip-run compare adp nip debate merlin_arthur --baseline solo_verifier
 
@@ -23,7 +23,7 @@ for run in verifier-only both malt; do nip-run compare $run-t0 $run-t3; done
 for run in verifier-only both malt; do
     for iteration in i0 i1 i2 last; do
         verifier=(models.verifier.from_run=$run@$iteration models.verifier.model=null)
-        play adp $run-$iteration-first "${verifier[@]}"
+        play adp $run-$iteration-first "${verifier[@]}" models.prover.model=./models/prover.pt
         play adp $run-$iteration-adversary "${verifier[@]}" dataset.filter='label = 0' \
             models.prover.from_run=adversary@last models.prover.model=null
     done

@@ -30,7 +30,7 @@ import pretrain
 from claims import Claim
 for line in sys.stdin:
     content = json.loads(line)["prompt"][0]["content"]
-    if match := re.search(r"([0-4]{12})=([0-4])[?](?:[^0-9]*: ([0-4]{12}))?", content):
+    if match := re.search(r"([0-4]{12})=([0-4])[?](?:[^0-9]*: ([0-4]{12})$)?", content):
         claim = Claim(tuple(map(int, match[1])), int(match[2]))
         if "Expert" in content:
             chat = pretrain.adp_chat(claim, match[3]) if match[3] else None
@@ -39,7 +39,7 @@ for line in sys.stdin:
         if chat:
             print(chat[0]["content"] == content)
 """
-"""Prints, for each line of a fine-tuning file with a whole proof, whether its prompt is as in pretraining."""
+"""Print, for each line of a fine-tuning file with a whole proof, whether its prompt is as in pretraining."""
 
 
 @contextmanager
