@@ -153,7 +153,7 @@ LESSONS: dict[str, dict[str, tuple[Lesson, int]]] = {
         "nip": (nip_prover, 2),
     },
 }
-"""What each model learns for each protocol, with the share of the lesson."""
+"""The lesson of each model for each protocol, with its share."""
 
 
 def batch_loss(model: Transformer, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:

@@ -164,7 +164,7 @@ def _log_probabilities(answer: Answer, top: int) -> list[dict[str, Any]]:
     content = []
     for token, row in zip(answer.tokens, answer.log_probabilities, strict=True):
         likely = row.topk(top).indices.tolist()
-        content.append({**_entry(token, row), "top_logprobs": [_entry(other, row) for other in likely]})
+        content.append({**_entry(token, row), "top_logprobs": [_entry(alternative, row) for alternative in likely]})
     return content
 
 

@@ -67,10 +67,10 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def play(folder: Path, address: str, *words: str) -> Any:
+def play(folder: Path, address: str, *arguments: str) -> Any:
     servers = [f"models.{group}.base_url={address}" for group in ("prover", "verifier")]
-    groups = servers[1:] if words[0] == "solo_verifier.yaml" else servers
-    done = nip_run(*words, *groups, "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+    groups = servers[1:] if arguments[0] == "solo_verifier.yaml" else servers
+    done = nip_run(*arguments, *groups, "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
