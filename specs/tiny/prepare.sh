@@ -8,7 +8,7 @@ python claims.py claims.jsonl --seed "$seed"
 
 pretrain() { python pretrain.py "$1" "models/$2.pt" --seed "$seed" "${@:3}" > "$2.log"; } # ROLE NAME OPTION...
 provers() {
-    pretrain prover prover --protocols adp --steps $((steps < 400 ? steps : 400))
+    pretrain prover prover --protocols adp --steps $((steps < 1500 ? steps : 1500))
     pretrain prover broad_prover --start models/prover.pt --steps $((steps / 3))
 }
 provers & provers=$!
