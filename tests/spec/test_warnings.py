@@ -184,6 +184,12 @@ def test_templates_that_do_not_say_how_answers_are_read(tmp_path: Path, verifier
     ]
 
 
+def test_a_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
+    debate = "name: own\nextends: debate\nparameters: {verifier_first: false, max_message_rounds: 2}\n"
+    templates = {"prover0": "x", "prover1": "x", "verifier": "{{ accept }} {{ reject }}", "verifier.last_round": "now"}
+    assert warnings_of(load_spec(own_spec(tmp_path, debate, **templates))) == []
+
+
 @pytest.mark.full
 def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
     spec_file(tmp_path, size=1, sweep={"seed": [0, 1]})

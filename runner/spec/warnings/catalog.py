@@ -87,8 +87,11 @@ def _fixed_verdicts(spec: Spec) -> Iterator[str]:
 
 def _required_headers(protocol: Protocol, agent: str) -> set[str]:
     """Return the headers that an agent's answers need: those of channels that it uses in the same round."""
-    rounds = (protocol.can_be_active(round_).get(agent, ()) for round_ in range(len(protocol.steps)))
-    channels = {channel for spoken_in in rounds if len(spoken_in) > 1 for channel in spoken_in}
+    active = map(protocol.can_be_active, range(protocol.max_message_rounds))
+    turns = [speakers[agent] for speakers in active if agent in speakers]
+    if agent == protocol.verifier_name:
+        turns = turns[:-1]  # in its last turn, the verifier must decide
+    channels = {channel for spoken_in in turns if len(spoken_in) > 1 for channel in spoken_in}
     return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in channels}
 
 

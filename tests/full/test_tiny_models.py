@@ -1,0 +1,128 @@
+"""The example `specs/tiny` with fewer steps: pretraining, the server, games, both kinds of training, a restart.
+
+The models learn too little to play well. The test checks that every part fits the next.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.claims import Claims
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.paths import ROOT
+from tests.support.processes import environment, nip_run
+
+PROTOCOLS = ("solo_verifier", "adp", "nip", "debate", "merlin_arthur")
+ONE_THREAD = environment(OMP_NUM_THREADS="1", PATH=f"{Path(sys.executable).parent}:{environment()['PATH']}")
+
+PRETRAINING_CHATS = """
+import json, re, sys
+import pretrain
+from claims import Claim
+for line in sys.stdin:
+    content = json.loads(line)["prompt"][0]["content"]
+    if match := re.search(r"([0-4]{12})=([0-4])[?](?:[^0-9]*: ([0-4]{12})$)?", content):
+        claim = Claim(tuple(map(int, match[1])), int(match[2]))
+        if "Expert" in content:
+            chat = pretrain.adp_chat(claim, match[3]) if match[3] else None
+        else:
+            chat = pretrain.chat_of(pretrain.prompt("adp/prover", claim))
+        if chat:
+            print(chat[0]["content"] == content)
+"""
+"""Print, for each line of a fine-tuning file with a whole proof, whether its prompt is as in pretraining."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Start the example's server in a folder, and yield its address."""
+    command = [sys.executable, "server.py", "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, env=ONE_THREAD, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that prepare.sh makes, with models that were trained for at most 150 steps."""
+    folder = tmp_path_factory.mktemp("tiny")
+    command = ["bash", str(ROOT / "specs/tiny/prepare.sh")]
+    done = subprocess.run(
+        command, cwd=folder, env={**ONE_THREAD, "STEPS": "150"}, capture_output=True, text=True, check=False,
+        timeout=10 * HANG_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def play(folder: Path, address: str, *arguments: str) -> Any:
+    servers = [f"models.{group}.base_url={address}" for group in ("prover", "verifier")]
+    groups = servers[1:] if arguments[0] == "solo_verifier.yaml" else servers
+    done = nip_run(*arguments, *groups, "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def answers(address: str, chat: Any, **settings: Any) -> Any:
+    body = {"model": "./models/verifier.pt", "messages": chat, "max_tokens": 20, **settings}
+    request = Request(f"{address}/chat/completions", json.dumps(body).encode())
+    with urlopen(request, timeout=HANG_SECONDS) as response:
+        return json.loads(response.read())["choices"]
+
+
+def test_train_and_test_claims_share_no_digits(example: Path) -> None:
+    rows = [json.loads(line) for line in (example / "claims.jsonl").read_text("utf-8").splitlines()]
+    digits = {split: {row["digits"] for row in rows if row["split"] == split} for split in ("train", "test")}
+    assert len(digits["test"]) == 300
+    assert not digits["train"] & digits["test"]
+    for row in rows:
+        assert row["label"] == (sum(map(int, row["digits"])) % 5 == int(row["claim"][-2]))
+
+
+def test_the_example_plays_and_trains(example: Path, claims: Claims) -> None:
+    with serving(example) as address:
+        for protocol in PROTOCOLS:
+            play(example, address, f"{protocol}.yaml", "--run-id", protocol, "dataset.limit=20")
+        for method in ("expert_iteration", "malt"):
+            small = ["training.iterations=1", "training.datapoints_per_iteration=60", "training.test.limit=20"]
+            play(example, address, f"{method}.yaml", "--run-id", method, *small)
+            check_training(example, method, claims)
+
+
+def check_training(example: Path, run: str, claims: Claims) -> None:
+    folder = example / "results/runs" / run
+    for group, model in json.loads((folder / "state.json").read_bytes()).items():
+        (step,) = model["lineage"]
+        weights = (example / step["model"]).read_bytes()
+        claims(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
+    for path in sorted((folder / "iterations/0").glob("*.sft.trl.jsonl")):
+        command = [sys.executable, "-c", PRETRAINING_CHATS]
+        compared = subprocess.check_output(
+            command, cwd=example, env=ONE_THREAD, input=path.read_text("utf-8"), text=True
+        ).split()
+        claims(set(compared) == {"True"}, f"{path.name}: {len(compared)} prompts are as in pretraining")
+
+
+def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
+    chat = [{"role": "user", "content": "Do these digits add up to this sum modulo 5? 314102430212=3?"}]
+    sent = [(0, {"n": 1}), (1, {"n": 3}), (0, {"logprobs": True, "top_logprobs": 2})]
+    before, after = [], []
+    for results in (before, after):
+        with serving(example) as address:
+            results += [answers(address, chat, temperature=temperature, **more) for temperature, more in sent]
+    assert before == after
+    assert [len(choices) for choices in before] == [1, 3, 1]
+    tokens = before[2][0]["logprobs"]["content"]
+    assert "".join(token["token"] for token in tokens) == before[2][0]["message"]["content"]
