@@ -118,7 +118,8 @@ def check_training(example: Path, run: str, claims: Claims) -> None:
 def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
     chat = [{"role": "user", "content": "Do these digits add up to this sum modulo 5? 314102430212=3?"}]
     sent = [(0, {"n": 1}), (1, {"n": 3}), (0, {"logprobs": True, "top_logprobs": 2})]
-    before, after = [], []
+    before: list[Any] = []
+    after: list[Any] = []
     for results in (before, after):
         with serving(example) as address:
             results += [answers(address, chat, temperature=temperature, **more) for temperature, more in sent]
