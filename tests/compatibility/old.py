@@ -279,6 +279,7 @@ ADDED = (
     "    logprobs: null\n    top_logprobs: null\n",
     "  labels: {}\n  ids: column\n  explode: null\n",
     "  group_by: null\n",
+    "  unique_by: []\n",
     "stances: null\n",
     "seats: null\n",
     '  confidence: "Confidence:"\n',

@@ -178,16 +178,16 @@ def _roles_of(path: Path) -> ColumnRoles:
 def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> dict[str, bytes]:
     """Return the files of a spec for a data file, by name."""
     from runner.documents.yaml_writer import dump_inline
-    from runner.spec.datasets.column_roles import SHOWN
+    from runner.spec.datasets.column_roles import PROMPT_ROLES
     from runner.spec.schemas import editor_schema
 
     starter, code = STARTER / "data", _prompts(root() / "prompts" / "code_validation" / protocol)
     prompts = dict(code)
     if not roles.is_code:
-        shown = [role for role in SHOWN if role in roles.columns]
-        is_answer = "solution" in shown and "claim" not in shown
+        prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
+        is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
         words = {
-            "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in shown),
+            "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in prompt_roles),
             "SUBJECT": "the solution" if is_answer else "the claim",
             "TRUE": "right" if is_answer else "true",
             "FALSE": "wrong" if is_answer else "false",

@@ -29,7 +29,7 @@ _NAMES: Final[Mapping[str, Collection[str]]] = {
     "context": ("context", "passage", "evidence", "document", "article"),
 }
 """Words in the names of the columns for each role. Roles are assigned in this order."""
-SHOWN: Final = ("context", "question", "claim", "solution")
+PROMPT_ROLES: Final = ("context", "question", "claim", "solution")
 """The roles of columns that agents see."""
 _TRUE = "true yes t y 1 1.0 correct right supported supports valid real fact accept accepted"
 _FALSE = "false no f n 0 0.0 incorrect wrong refuted refutes unsupported invalid fake myth reject rejected buggy"
@@ -133,7 +133,7 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
         rows = [i for i, value in enumerate(labels) if _label_text(value) == text]
         problem = f"the label {text!r}" if text else "no label"
         roles.notices.append(f"{names.list(rows)}: {problem}; skipped by dataset.labels: {{{text or repr('')}: skip}}")
-    judged = [role for role in SHOWN if role in columns and role != "context"]
+    judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
     empty = [i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)]
     if empty:
         roles.keys["filter"] = " AND ".join(f"{role} <> ''" for role in judged)
