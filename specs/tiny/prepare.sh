@@ -1,17 +1,26 @@
 #!/usr/bin/env bash
-# Copy this folder to the current one, make the claims, and pretrain the models: bash PATH/prepare.sh [SEED]
+# Copy the example to this folder, make the claims, and pretrain the models of a seed: bash PATH/prepare.sh [SEED]
 set -euo pipefail
 seed=${1:-0} steps=${STEPS:-2000}    # STEPS: the maximum for one model
 export OMP_NUM_THREADS=1             # one thread for each of the two processes
-cp -r "$(dirname "$0")"/. .
-python claims.py claims.jsonl --seed "$seed"
+[ -e claims.py ] || cp -r "$(dirname "$0")"/. .
+[ -e claims.jsonl ] || python claims.py claims.jsonl
 
-pretrain() { python pretrain.py "$1" "models/$2.pt" --seed "$seed" "${@:3}" > "$2.log"; } # ROLE NAME OPTION...
+pretrain() { # ROLE PROTOCOL STEPS FOLDER OPTION...
+    local file=models/$seed/$4/$1
+    mkdir -p "$(dirname "$file")"
+    python pretrain.py "$1" "$file.pt" --protocols "$2" --steps $(($3 < steps ? $3 : steps)) --seed "$seed" "${@:5}" > "$file.log"
+}
 provers() {
-    pretrain prover prover --protocols adp --steps $((steps < 1500 ? steps : 1500))
-    pretrain prover broad_prover --start models/prover.pt --steps $((steps / 3))
+    pretrain prover adp 1500 start
+    mkdir -p "models/$seed/adp" && cp "models/$seed/start/prover.pt" "models/$seed/adp/prover.pt"
+    for protocol in nip debate merlin_arthur; do
+        pretrain prover $protocol 700 $protocol --start "models/$seed/start/prover.pt"
+    done
 }
 provers & provers=$!
-pretrain verifier verifier --protocols solo_verifier adp --until 0.75 --steps "$steps"
-pretrain verifier broad_verifier --start models/verifier.pt --steps $((steps / 3))
+pretrain verifier adp 2000 start --until 0.75
+for protocol in solo_verifier adp nip debate merlin_arthur; do
+    pretrain verifier $protocol 600 $protocol --start "models/$seed/start/verifier.pt"
+done
 wait $provers

@@ -1,7 +1,7 @@
 """Pretrain a verifier and a prover, in chats that are byte for byte those of the games.
 
-python pretrain.py verifier models/verifier.pt --seed 0 --until 0.8
-python pretrain.py prover models/prover.pt --seed 0 --steps 400
+python pretrain.py verifier models/0/verifier.pt --protocols adp --seed 0 --until 0.75
+python pretrain.py prover models/0/prover.pt --protocols adp --seed 0 --steps 1500
 """
 
 from __future__ import annotations
@@ -43,10 +43,14 @@ def verdict(accepts: bool) -> str:
     return f"Decision: {'accept' if accepts else 'reject'}"
 
 
-def marked(claim: Claim, sums: Sequence[int], *, for_claim: bool = True) -> str:
-    """Return recomputed sums, marks and the verdict for a proof: its side is right if no step is wrong."""
+def checked(claim: Claim, sums: Sequence[int], side: str = "") -> str:
+    """Return recomputed sums, marks and the verdict for a proof, which is right if no step is wrong.
+
+    The side is `+` for a proof of the claim and `-` for a proof of another sum, or empty if only the first is possible.
+    """
     marks = mark_steps(claim.digits, sums)
-    return f"{text(recompute(claim.digits, sums))}\n{marks}\n{verdict(('!' not in marks) == for_claim)}"
+    accepts = ("!" not in marks) == (side != "-")
+    return f"{text(recompute(claim.digits, sums))}\n{marks}{side}\n{verdict(accepts)}"
 
 
 def draw_proof(random: Random, claim: Claim, result: int | None = None) -> tuple[int, ...]:
@@ -82,20 +86,20 @@ def adp_chat(claim: Claim, sums: Sequence[int]) -> Chat:
 
 def adp_verifier(random: Random, claim: Claim) -> Example:
     sums = draw_proof(random, claim)
-    return adp_chat(claim, sums), marked(claim, sums)
+    return adp_chat(claim, sums), checked(claim, sums)
 
 
 def merlin_arthur_verifier(random: Random, claim: Claim) -> Example:
     sums = draw_proof(random, claim, claim.claimed if random.random() < 0.5 else other_result(random, claim))
     chat = chat_of(f"{prompt('merlin_arthur/verifier', claim)}\n\nAnonymous: {text(sums)}")
-    return chat, marked(claim, sums, for_claim=sums[-1] == claim.claimed)
+    return chat, checked(claim, sums, "+" if sums[-1] == claim.claimed else "-")
 
 
 def debate_verifier(random: Random, claim: Claim) -> Example:
     sums = draw_proof(random, claim)
     debate = f"\n\nExpert_2: {text(sums)}\n\nExpert_1: {dispute(random, claim, sums)}"
     chat = chat_of(f"{prompt('debate/verifier', claim)}{debate}{DECIDE}")
-    return chat, marked(claim, sums)
+    return chat, checked(claim, sums)
 
 
 def nip_verifier(random: Random, claim: Claim) -> Example:
@@ -138,22 +142,22 @@ def nip_prover(random: Random, claim: Claim) -> Example:
 
 
 Lesson = Callable[[Random, Claim], Example]
-LESSONS: dict[str, dict[str, tuple[Lesson, int]]] = {
+LESSONS: dict[str, dict[str, list[Lesson]]] = {
     "verifier": {
-        "solo_verifier": (solo_verifier, 1),
-        "adp": (adp_verifier, 4),
-        "merlin_arthur": (merlin_arthur_verifier, 4),
-        "debate": (debate_verifier, 4),
-        "nip": (nip_verifier, 4),
+        "solo_verifier": [solo_verifier],
+        "adp": [adp_verifier],
+        "merlin_arthur": [merlin_arthur_verifier],
+        "debate": [debate_verifier],
+        "nip": [nip_verifier],
     },
     "prover": {
-        "adp": (adp_prover, 3),
-        "merlin_arthur": (contrary_prover, 2),
-        "debate": (disputing_prover, 2),
-        "nip": (nip_prover, 2),
+        "adp": [adp_prover],
+        "merlin_arthur": [adp_prover, contrary_prover],
+        "debate": [adp_prover, disputing_prover],
+        "nip": [nip_prover],
     },
 }
-"""The lesson of each model for each protocol, with its share."""
+"""The lessons of each model for each protocol."""
 
 
 def batch_loss(model: Transformer, rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
@@ -192,12 +196,12 @@ def train(
 ) -> Iterator[tuple[int, float]]:
     """Pretrain a model, and yield the number of steps and the loss every 5 steps."""
     random = Random(f"{role} {seed}")
-    lessons, shares = zip(*[LESSONS[role][name] for name in protocols if name in LESSONS[role]], strict=True)
+    lessons = [lesson for name in protocols for lesson in LESSONS[role][name]]
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in range(1, steps + 1):
         optimizer.param_groups[0]["lr"] = 2e-3 * min(1, step / 50)
         claims = [draw_claim(random, "pretrain") for _ in range(64)]
-        chosen = random.choices(lessons, shares, k=len(claims))
+        chosen = random.choices(lessons, k=len(claims))
         rows = [tokens_of(lesson(random, claim)) for lesson, claim in zip(chosen, claims, strict=True)]
         loss = batch_loss(model, rows)
         optimizer.zero_grad()
@@ -213,7 +217,7 @@ def main() -> None:
     parser.add_argument("role", choices=sorted(SHAPES))
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--start", type=Path, help="the checkpoint to start from; default: a new model")
-    parser.add_argument("--protocols", nargs="+", default=list(LESSONS["verifier"]), help="default: all")
+    parser.add_argument("--protocols", nargs="+", choices=list(LESSONS["verifier"]), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1000, help="maximum number of steps")
     parser.add_argument("--until", type=float, help="stop once a verifier has this accuracy in adp")
@@ -225,7 +229,7 @@ def main() -> None:
         if step % 25 and not (args.until and loss < 0.2):  # the skill comes within 25 steps, once the loss falls
             continue
         facts: dict[str, float] = {"step": step, "loss": round(loss, 4), "seconds": round(time.monotonic() - start, 1)}
-        if args.role == "verifier":
+        if args.role == "verifier" and "adp" in args.protocols:
             facts |= measure_in_adp(model, random)
         print(json.dumps(facts), flush=True)
         save(model, args.checkpoint)

@@ -4,30 +4,42 @@
 set -euo pipefail
 seed=${1:-0}
 export OMP_NUM_THREADS=1
-python server.py > server.log & trap 'kill $!' EXIT
+python server.py > server.log 2>&1 & trap 'kill $!' EXIT
+until python -c 'import socket; socket.create_connection(("127.0.0.1", 8137))' 2> server.wait; do
+    kill -0 $! || { cat server.log; exit 1; }    # the server did not start
+    sleep 1
+done
 
-play() { nip-run "$1.yaml" --run-id "$2" seed="$seed" "${@:3}"; } # SPEC RUN KEY=VALUE...
+play() { nip-run "$1.yaml" --run-id "$2-$seed" seed="$seed" "${@:3}" >> run.log; }    # SPEC RUN KEY=VALUE...
+compare() { nip-run compare "$@" --flips 0; }
 
-# The protocols, with the models that know all of them
-for protocol in solo_verifier adp nip debate merlin_arthur; do play $protocol $protocol; done
-nip-run compare adp nip debate merlin_arthur --baseline solo_verifier
+# The protocols, each with models that were trained for it
+protocols=(adp nip debate merlin_arthur)
+for protocol in solo_verifier "${protocols[@]}"; do play "$protocol" "$protocol"; done
+compare "${protocols[@]/%/-$seed}" --baseline "solo_verifier-$seed"
 
-# Three kinds of training: an adversarial prover, a verifier alone, both together
+# Four kinds of training: an adversarial prover, a verifier alone, and both together by two methods
 play adversary adversary
 play verifier_only verifier-only
-play expert_iteration both
+play expert_iteration both training.iterations=6
 play malt malt
-for run in verifier-only both malt; do nip-run compare $run-t0 $run-t3; done
+for run in verifier-only both malt; do compare "$run-$seed-t0" "$run-$seed-t3"; done
+compare "both-$seed-t3" "both-$seed-t6"
 
-# The verifier of each iteration against the first prover, the current prover and the adversarial prover
+# The trained verifiers against the first prover and the adversarial prover, and with their own prover at temperature 0
 for run in verifier-only both malt; do
-    for iteration in i0 i1 i2 last; do
-        verifier=(models.verifier.from_run=$run@$iteration models.verifier.model=null)
-        play adp $run-$iteration-first "${verifier[@]}" models.prover.model=./models/prover.pt
-        play adp $run-$iteration-adversary "${verifier[@]}" dataset.filter='label = 0' \
-            models.prover.from_run=adversary@last models.prover.model=null
+    iterations=(i0 i1 i2 last)
+    if [ $run = both ]; then iterations=(i0 i2 i4 last); fi
+    for iteration in "${iterations[@]}"; do
+        verifier=(models.verifier.from_run="$run-$seed@$iteration" models.verifier.model=null)
+        play adp "$run-$iteration-first" "${verifier[@]}" models.prover.model="./models/$seed/start/prover.pt"
+        play adp "$run-$iteration-adversary" "${verifier[@]}" dataset.filter='label = 0' \
+            models.prover.from_run="adversary-$seed@last" models.prover.model=null
+        play adp "$run-$iteration-cold" "${verifier[@]}" models.{verifier,prover}.temperature=0 \
+            models.prover.from_run="$run-$seed@$iteration" models.prover.model=null
     done
-    nip-run compare $run-i0-first $run-last-first
-    nip-run compare $run-i0-adversary $run-last-adversary
+    for prover in first adversary cold; do compare "$run-i0-$prover-$seed" "$run-last-$prover-$seed"; done
 done
-nip-run sql @learning_curve
+nip-run sql "PIVOT (FROM metrics SELECT run_id, metric, value WHERE agent IS NULL AND run_id LIKE '%-$seed%'
+    AND metric IN ('accuracy', 'completeness', 'soundness_error', 'ece_corrected_logprob'))
+    ON metric USING first(value) ORDER BY run_id"

@@ -1,7 +1,7 @@
 """Serve checkpoints in OpenAI's chat format: python server.py --port 8137
 
-A model's name is the path of its checkpoint, such as ./models/verifier.pt. It must be in the folder where the server
-was started. The server loads it for the first request, so a new model can be served once its trainer has written it.
+A model's name is the path of its checkpoint, such as ./models/0/start/verifier.pt, in the folder where the server was
+started. The server loads it for the first request, so a new model can be served once its trainer has written it.
 
 The server answers requests in batches if they are for the same model and their prompts have the same length. An answer
 depends only on the model, the chat, the settings and the number of equal requests before. So with the same requests, a
@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 from aiohttp import web
@@ -55,8 +55,8 @@ def _load(path: Path, _changed: int) -> Transformer:
 class Server:
     """Answers requests with the checkpoints in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
+    def __init__(self, folder: Path, log: TextIO | None = None) -> None:
+        self._folder, self._log = folder.resolve(), log
         self._queue = asyncio.Queue[Job]()
         self._requests = Counter[str]()
 
@@ -112,7 +112,10 @@ class Server:
             return _error(refusal.status, str(refusal))
         except (ValueError, KeyError, TypeError) as error:
             return _error(400, f"The request is not valid: {error!r}")
-        return web.json_response(_response(body, len(jobs[0].prompt), answers))
+        response = _response(body, len(jobs[0].prompt), answers)
+        if self._log:
+            print(json.dumps({"request": body, "response": response}), file=self._log, flush=True)
+        return web.json_response(response)
 
     def _jobs(self, body: dict[str, Any]) -> list[Job]:
         name, chat, count = str(body["model"]), body["messages"], int(body.get("n") or 1)
@@ -176,9 +179,10 @@ def _entry(token: int, log_probabilities: torch.Tensor) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the checkpoints in this folder.")
     parser.add_argument("--port", type=int, default=8137, help="0: any free port; the server prints its address")
+    parser.add_argument("--log", type=argparse.FileType("a"), help="a file for each request and its response, as JSONL")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    server, app = Server(Path()), web.Application()
+    server, app = Server(Path(), args.log), web.Application()
     app.cleanup_ctx.append(server.run_batches)
     app.add_routes([web.get("/v1/models", server.list_models), web.post("/v1/chat/completions", server.complete)])
     listener = socket.create_server(("127.0.0.1", args.port))

@@ -9,9 +9,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
-from tests.support.processes import environment, nip_run
+from tests.support.processes import command, environment, nip_run, until
 
 PROTOCOLS = ("solo_verifier", "adp", "nip", "debate", "merlin_arthur")
 ONE_THREAD = environment(OMP_NUM_THREADS="1", PATH=f"{Path(sys.executable).parent}:{environment()['PATH']}")
@@ -42,16 +43,32 @@ for line in sys.stdin:
 """Print, for each line of a fine-tuning file with a whole proof, whether its prompt is as in pretraining."""
 
 
+REQUESTS = "requests.jsonl"
+"""The server's log: each request with its response."""
+
+
+def start_server(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+    """Start the example's server in a folder, and return its process and its address."""
+    words = [sys.executable, "server.py", "--port", str(port), "--log", REQUESTS]
+    process = subprocess.Popen(words, cwd=folder, env=ONE_THREAD, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+@contextmanager
+def killed_at_end(process: subprocess.Popen[Any]) -> Iterator[None]:
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Start the example's server in a folder, and yield its address."""
-    command = [sys.executable, "server.py", "--port", "0"]
-    with subprocess.Popen(command, cwd=folder, env=ONE_THREAD, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    process, address = start_server(folder)
+    with killed_at_end(process):
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +85,33 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def play(folder: Path, address: str, *arguments: str) -> Any:
-    servers = [f"models.{group}.base_url={address}" for group in ("prover", "verifier")]
-    groups = servers[1:] if arguments[0] == "solo_verifier.yaml" else servers
-    done = nip_run(*arguments, *groups, "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+    done = nip_run(*arguments, *at(address), "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
+def at(address: str) -> list[str]:
+    """Return the overrides of a spec for a server's address."""
+    return [f"models.{group}.base_url={address}" for group in ("prover", "verifier")]
+
+
+def requests(folder: Path) -> list[Any]:
+    """Return what the server has logged: requests and their responses."""
+    path = folder / REQUESTS
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def played_chats(folder: Path) -> set[str]:
+    """Return each chat that the server has received with each of its answers, as JSON."""
+    return {
+        json.dumps([entry["request"]["messages"], choice["message"]["content"]])
+        for entry in requests(folder)
+        for choice in entry["response"]["choices"]
+    }
+
+
 def answers(address: str, chat: Any, **settings: Any) -> Any:
-    body = {"model": "./models/verifier.pt", "messages": chat, "max_tokens": 20, **settings}
+    body = {"model": "./models/0/start/verifier.pt", "messages": chat, "max_tokens": 20, **settings}
     request = Request(f"{address}/chat/completions", json.dumps(body).encode())
     with urlopen(request, timeout=HANG_SECONDS) as response:
         return json.loads(response.read())["choices"]
@@ -107,6 +142,15 @@ def check_training(example: Path, run: str, claims: Claims) -> None:
         (step,) = model["lineage"]
         weights = (example / step["model"]).read_bytes()
         claims(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
+    played = played_chats(example)
+    for path in sorted((folder / "iterations/0").glob("*.trl.jsonl")):
+        examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        keys = [key for key in ("completion", "chosen", "rejected") if key in examples[0]]
+        learned = {json.dumps([row["prompt"], row[key][0]["content"]]) for row in examples for key in keys}
+        claims(
+            learned <= played,
+            f"{path.name}: {len(learned)} chats to learn are as the server received and answered them",
+        )
     for path in sorted((folder / "iterations/0").glob("*.sft.trl.jsonl")):
         command = [sys.executable, "-c", PRETRAINING_CHATS]
         compared = subprocess.check_output(
@@ -127,3 +171,44 @@ def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
     assert [len(choices) for choices in before] == [1, 3, 1]
     tokens = before[2][0]["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == before[2][0]["message"]["content"]
+
+
+def test_after_kills_of_the_game_the_server_and_the_trainer_the_same_command_goes_on(
+    example: Path, claims: Claims
+) -> None:
+    """A kill loses at most the answers that are on their way, one for each game that is played at the same time."""
+    (example / REQUESTS).unlink(missing_ok=True)
+    trainer_log = example / "results/runs/killed/iterations/0/verifier.job/trainer.log"
+    concurrency = 8
+    with ExitStack() as stack:
+        server, address = start_server(example)
+        stack.enter_context(killed_at_end(server))
+        words = [
+            "expert_iteration.yaml", "--run-id", "killed", "training.iterations=1", "training.test.limit=20",
+            "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}", *at(address),
+        ]  # fmt: skip
+        with playing(example, words) as process:
+            until(lambda: len(requests(example)) > 80 or process.poll() is not None)
+        before = len(requests(example))
+        with playing(example, words) as process:
+            until(lambda: len(requests(example)) > before + 40 or process.poll() is not None)
+            server.kill()
+            restarted, _ = start_server(example, urlsplit(address).port or 0)
+            stack.enter_context(killed_at_end(restarted))
+            until(lambda: trainer_log.exists() or process.poll() is not None)
+        done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    journals = [path.read_text("utf-8") for path in example.glob("results/runs/killed-*/journal.jsonl")]
+    calls = sum(journal.count('"kind":"call"') for journal in journals)
+    answered = len(requests(example))
+    claims(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
+    check_training(example, "killed", claims)
+
+
+@contextmanager
+def playing(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run nip-run until the end of the block, and kill it."""
+    with subprocess.Popen(command(*words), cwd=folder, env=ONE_THREAD, stderr=subprocess.DEVNULL) as process:
+        yield process
+        assert process.poll() is None, "the run ended before it was killed"
+        process.kill()
