@@ -89,6 +89,14 @@ def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp
     assert (lone["system"], lone["n"]) == ("solo_verifier", "8")
 
 
+def test_runs_about_other_datapoints_are_not_pooled_as_seeds(tmp_path: Path) -> None:
+    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=0")
+    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=1")
+    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=6", "seed=2")
+    assert plot(tmp_path, "forest", ids(tmp_path, "quickstart"), tmp_path / "f.csv") == 0
+    assert sorted(row["n"] for row in rows(tmp_path / "f.csv")) == ["4", "6"]
+
+
 def test_the_lone_verifier_is_found_as_the_baseline(results: Path, tmp_path: Path) -> None:
     assert plot(results, "accuracy_by_protocol", ids(results, "sure")[:1], tmp_path / "f.json") == 0
     told = json.loads((tmp_path / "f.json").read_bytes())
@@ -104,6 +112,16 @@ def test_a_learning_curve_pools_the_tests_of_its_seeds(seeds: Path, tmp_path: Pa
     assert [(row["iteration"], row["seeds"], row["n"]) for row in found] == [(str(i), "3", "18") for i in range(3)]
     assert {row["runs"] for row in found} == {" ".join(names)}
     assert all(float(row["ci_low"]) <= float(row["value"]) <= float(row["ci_high"]) for row in found)
+    other = trained(
+        training_spec(
+            tmp_path / "other",
+            seed=3,
+            training={"test": {"scheme": "all", "split": "test"}, "datapoints_per_iteration": 2},
+        ),
+        seeds,
+    )
+    assert plot(seeds, "learning_curve", [*names, other.run_id], tmp_path / "g.csv") == 0
+    assert {row["seeds"] for row in rows(tmp_path / "g.csv")} == {"3", "1"}
     words = ("--title", "Expert iteration", "--width", "page")
     assert plot(seeds, "learning_curve", names, tmp_path / "f.svg", *words) == 0
     assert "Expert iteration" in (tmp_path / "f.svg").read_text("utf-8")

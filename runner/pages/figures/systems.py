@@ -12,7 +12,9 @@ from itertools import combinations
 from typing import Any
 
 from runner.base.errors import UsageError
+from runner.base.hashing import canonical
 from runner.base.text import comma_join, counted
+from runner.documents.dataclass_schema import to_plain
 from runner.pages.charts.estimates import ChartEstimate
 from runner.results.comparison.shared_samples import refuse_repeated_answers, shared_answers_remark, shared_verdicts
 from runner.results.comparison.systems import System
@@ -24,6 +26,7 @@ from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.metric_definitions import METRICS
+from runner.spec.loader import load_saved
 
 _NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("value", "ci_low", "ci_high")), "n": 0, "clusters": 0, "reason": "not measured",
@@ -105,16 +108,30 @@ def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
 
 
 def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
-    """Group runs of the same game into systems. Each gets the shortest name that no other system has."""
-    games: dict[str, dict[str, tuple[RunFolder, Manifest]]] = {}  # by game, then by run id: a run may be named twice
+    """Group runs that differ only in their seeds. Each group gets the shortest name that no other group has."""
+    groups: dict[bytes, dict[str, tuple[RunFolder, Manifest]]] = {}  # then by run id, because a run may be named twice
     for folder, manifest in zip(folders, manifests, strict=True):
-        games.setdefault(manifest.game_sha256, {})[manifest.run_id] = folder, manifest
-    members = [list(runs.values()) for runs in games.values()]
+        groups.setdefault(_settings_key(folder, manifest), {})[manifest.run_id] = folder, manifest
+    members = [list(runs.values()) for runs in groups.values()]
     name = _choose_naming([runs[0][1] for runs in members])
     return [
         FigureSystem(name(runs[0][1]), tuple(folder for folder, _ in runs), tuple(manifest for _, manifest in runs))
         for runs in members
     ]
+
+
+def _settings_key(folder: RunFolder, manifest: Manifest) -> bytes:
+    """Return bytes that are equal for runs that differ only in their seeds or in the number of iterations so far."""
+    settings: dict[str, Any] = {
+        "game": manifest.game_sha256,
+        "dataset": manifest.dataset_source_sha256,
+        "selection": manifest.dataset_selection,
+    }
+    if manifest.is_training_run:
+        experiment = load_saved(folder.spec).experiment
+        settings["training"] = to_plain(experiment.training) | {"iterations": None}
+        settings["frozen"] = [name for name, agent in experiment.agents.items() if agent.freeze]
+    return canonical(settings)
 
 
 def _choose_naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
