@@ -15,7 +15,7 @@ provers() {
     pretrain prover adp 1500 start
     mkdir -p "models/$seed/adp" && cp "models/$seed/start/prover.pt" "models/$seed/adp/prover.pt"
     for protocol in nip debate merlin_arthur; do
-        pretrain prover $protocol 700 $protocol --start "models/$seed/start/prover.pt"
+        pretrain prover $protocol 1000 $protocol --start "models/$seed/start/prover.pt"
     done
 }
 provers & provers=$!
