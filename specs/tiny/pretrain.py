@@ -53,13 +53,14 @@ def checked(claim: Claim, sums: Sequence[int], side: str = "") -> str:
     return f"{text(recompute(claim.digits, sums))}\n{marks}{side}\n{verdict(accepts)}"
 
 
-def draw_proof(random: Random, claim: Claim, result: int | None = None) -> tuple[int, ...]:
-    """Draw a proof that the claim is right, or of another result. Half of the proofs are random numbers.
+def draw_proof(random: Random, claim: Claim, result: int | None = None, right: int = 0) -> tuple[int, ...]:
+    """Draw a proof that the claim is right, or of another result. Half of the proofs are random after `right` steps.
 
     Random numbers have many wrong steps. Without them, the verifier learns for very long that all steps are right.
     """
     if random.random() < 0.5:
-        return tuple(random.randrange(BASE) for _ in range(DIGITS))
+        honest = prove(claim.digits, claim.true_sum, DIGITS)
+        return (*honest[:right], *(random.randrange(BASE) for _ in range(DIGITS - right)))
     return prove(claim.digits, claim.claimed if result is None else result, random.randrange(DIGITS))
 
 
@@ -103,10 +104,10 @@ def debate_verifier(random: Random, claim: Claim) -> Example:
 
 
 def nip_verifier(random: Random, claim: Claim) -> Example:
-    sums = draw_proof(random, claim)
+    question, turn = prompt("nip/verifier", claim), random.randrange(5)
+    sums = draw_proof(random, claim, right=HALF if turn > 2 else 0)
     marks, recomputed = mark_steps(claim.digits, sums), text(recompute(claim.digits, sums))
     first, second = (f"{recomputed[half]}\n{marks[half]}\n" for half in (slice(HALF), slice(HALF, None)))
-    question, turn = prompt("nip/verifier", claim), random.randrange(5)
     if turn == 0:
         return chat_of(question), ASK_FIRST
     chat = [question, ASK_FIRST, f"Expert: {text(sums[:HALF])}"]
