@@ -43,3 +43,4 @@ done
 nip-run sql "PIVOT (FROM metrics SELECT run_id, metric, value WHERE agent IS NULL AND run_id LIKE '%-$seed%'
     AND metric IN ('accuracy', 'completeness', 'soundness_error', 'ece_corrected_logprob'))
     ON metric USING first(value) ORDER BY run_id"
+python proofs.py both-"$seed"-t{0,3,6}    # what the proofs of wrong claims look like

@@ -17,6 +17,7 @@ import json
 import socket
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -55,13 +56,13 @@ def _load(path: Path, _changed: int) -> Transformer:
 class Server:
     """Answers requests with the checkpoints in one folder."""
 
-    def __init__(self, folder: Path, log: TextIO | None = None) -> None:
-        self._folder, self._log = folder.resolve(), log
+    def __init__(self, folder: Path, aliases: Mapping[str, str], log: TextIO | None = None) -> None:
+        self._folder, self._aliases, self._log = folder.resolve(), aliases, log
         self._queue = asyncio.Queue[Job]()
         self._requests = Counter[str]()
 
     def _model(self, name: str) -> Transformer:
-        path = (self._folder / name).resolve()
+        path = (self._folder / self._aliases.get(name, name)).resolve()
         if path.suffix != ".pt" or not path.is_relative_to(self._folder) or not path.is_file():
             raise Refusal(404, f"There is no model {name!r} in {self._folder}; GET /v1/models lists the models.")
         return _load(path, path.stat().st_mtime_ns)
@@ -180,9 +181,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the checkpoints in this folder.")
     parser.add_argument("--port", type=int, default=8137, help="0: any free port; the server prints its address")
     parser.add_argument("--log", type=argparse.FileType("a"), help="a file for each request and its response, as JSONL")
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME=FILE", help="another name of a checkpoint; repeatable"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    server, app = Server(Path(), args.log), web.Application()
+    aliases = dict(alias.split("=", 1) for alias in args.alias)
+    server, app = Server(Path(), aliases, args.log), web.Application()
     app.cleanup_ctx.append(server.run_batches)
     app.add_routes([web.get("/v1/models", server.list_models), web.post("/v1/chat/completions", server.complete)])
     listener = socket.create_server(("127.0.0.1", args.port))
