@@ -14,13 +14,13 @@ pretrain() { # ROLE PROTOCOL STEPS FOLDER OPTION...
 provers() {
     pretrain prover adp 1500 start
     mkdir -p "models/$seed/adp" && cp "models/$seed/start/prover.pt" "models/$seed/adp/prover.pt"
-    for protocol in nip debate merlin_arthur; do
-        pretrain prover $protocol 1000 $protocol --start "models/$seed/start/prover.pt"
-    done
+    while read -r protocol count; do
+        pretrain prover "$protocol" "$count" "$protocol" --start "models/$seed/start/prover.pt"
+    done <<< $'nip 1500\ndebate 1000\nmerlin_arthur 1000'
 }
 provers & provers=$!
 pretrain verifier adp 2000 start --until 0.75
-for protocol in solo_verifier adp nip debate merlin_arthur; do
-    pretrain verifier $protocol 600 $protocol --start "models/$seed/start/verifier.pt"
-done
+while read -r protocol count; do
+    pretrain verifier "$protocol" "$count" "$protocol" --start "models/$seed/start/verifier.pt"
+done <<< $'solo_verifier 600\nadp 600\nnip 1200\ndebate 600\nmerlin_arthur 600'
 wait $provers
