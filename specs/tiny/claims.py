@@ -1,7 +1,7 @@
 """The task: do twelve digits add up to a sum modulo 5? A proof is the list of running sums.
 
-    314102430212=3?    a claim
-    340013313124       the running sums; this claim is wrong, because the last sum is 4
+    314102430212=1?    a claim
+    343441033013       the running sums; this claim is wrong, because the last sum is 3
 
 Run as a program, write the claims for the games: python claims.py claims.jsonl --seed 0
 """
