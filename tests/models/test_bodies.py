@@ -27,7 +27,7 @@ from runner.models.providers.body_limits import (
     Unpacker,
     read_body,
     read_start,
-    read_to,
+    read_to_file,
     unpacker_for,
 )
 from runner.models.providers.openai import OpenAiModel
@@ -112,10 +112,10 @@ def test_of_an_error_the_start_is_kept() -> None:
 
 def test_a_file_goes_to_its_sink_up_to_its_limit() -> None:
     sink = io.BytesIO()
-    asyncio.run(read_to(pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink))
+    asyncio.run(read_to_file(pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink.write))
     assert sink.getvalue() == TEXT
     with pytest.raises(TooLongError):
-        asyncio.run(read_to(pieces(TEXT), "", len(TEXT) - 1, io.BytesIO()))
+        asyncio.run(read_to_file(pieces(TEXT), "", len(TEXT) - 1, io.BytesIO().write))
 
 
 # Places

@@ -1,16 +1,16 @@
 """Reads response bodies in pieces, up to a limit, so that a server cannot make a run use any amount of memory.
 
 The limit applies to the decompressed body. The memory for all connections to a server is limited, too: a body larger
-than `free_bytes` needs one of the server's few slots, and keeps it until the body is parsed. The call with a slot waits
-only for its own server. So every wait ends, and no server has to wait for another one.
+than `free_bytes` needs one of the server's few slots, and keeps it until the body is parsed. A call that has a slot
+waits only for data from its own server. So every wait for a slot ends, and no server has to wait for another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterable, Iterator
-from typing import Protocol, Self
+from collections.abc import AsyncIterable, Callable, Iterator
+from typing import Self
 
 from runner.base.redaction import redacted
 
@@ -35,7 +35,7 @@ class TooLongError(BodyError):
 
 
 class BodySlots:
-    """The slots for the long bodies of one server, which sends at most `bodies` bodies concurrently."""
+    """The slots for the long bodies of one server, which sends at most `bodies` bodies at the same time."""
 
     def __init__(self, bodies: int = 1) -> None:
         self._semaphore = asyncio.Semaphore(SLOTS)
@@ -69,12 +69,6 @@ class BodySlot:
             self.is_acquired = True
 
 
-class Sink(Protocol):
-    """A file for a body that may be larger than memory."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
 async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slot: BodySlot) -> bytes:
     """Read, decompress and return a body of at most `limit` bytes. The caller releases the slot.
 
@@ -101,7 +95,7 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slo
 
 
 async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) -> bytes:
-    """Return the first `limit` bytes of a body, decompressed as far as possible. For an error, this is enough."""
+    """Return the first `limit` bytes of a body, decompressed as far as possible. This is enough for an error."""
     try:
         unpacker = unpacker_for(encoding)
     except BodyError:
@@ -118,8 +112,10 @@ async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) ->
     return bytes(body)
 
 
-async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink: Sink) -> None:
-    """Read and decompress a body into a file.
+async def read_to_file(
+    pieces: AsyncIterable[bytes], encoding: str, limit: int, write: Callable[[bytes], object]
+) -> None:
+    """Read and decompress a body that may be larger than memory, and pass each part to `write`.
 
     Raises:
         TooLongError, BodyError: see `read_body`.
@@ -131,7 +127,7 @@ async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink:
             size += len(part)
             if size > limit:
                 raise TooLongError(f"has more than {limit} bytes")
-            sink.write(part)
+            write(part)
     if unpacker is not None:
         unpacker.check_whole()
 
@@ -159,7 +155,7 @@ class Unpacker:
             if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
                 self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send deflate without a header
         while data:
-            if self._zlib.eof:  # gzip may have several consecutive members
+            if self._zlib.eof:  # a gzip body may consist of several compressed members
                 self._zlib = zlib.decompressobj(self._bits)
             try:
                 part = self._zlib.decompress(data, STEP)
@@ -182,7 +178,7 @@ def unpacker_for(encoding: str) -> Unpacker | None:
     """Return the unpacker for a `content-encoding`; None if the body is not compressed.
 
     Raises:
-        BodyError: the encoding is unknown. (Every request asks for `identity`.)
+        BodyError: the encoding is unknown. (Every request asks for an uncompressed body.)
     """
     match encoding.strip().lower():
         case "" | "identity" | "none":

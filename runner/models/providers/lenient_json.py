@@ -37,28 +37,6 @@ def repair_and_redact(content: bytes, redactor: Redactor) -> tuple[bytes | None,
     return redacted_json, (BYTES_ALTERED,) if redacted_json == repaired_json else (BYTES_ALTERED, SECRET_ALTERED)
 
 
-def dump_json(data: Any) -> bytes:
-    """Convert data of any depth to JSON."""
-    try:
-        return orjson.dumps(data)
-    except TypeError:
-        parts: list[bytes] = []
-        pending: list[Any] = [data]
-        while pending:
-            item = pending.pop()
-            if isinstance(item, bytes):  # punctuation that was added below, because parsed JSON has no bytes
-                parts.append(item)
-            elif isinstance(item, dict):
-                pairs = [part for key, value in item.items() for part in (b",", orjson.dumps(key) + b":", value)]
-                pending.extend((b"}", *reversed(pairs[1:]), b"{"))
-            elif isinstance(item, list):
-                values = [part for value in item for part in (b",", value)]
-                pending.extend((b"]", *reversed(values[1:]), b"["))
-            else:
-                parts.append(orjson.dumps(item))
-        return b"".join(parts)
-
-
 def parse_json(content: bytes) -> tuple[Any, str]:
     """Parse JSON, and return the data and an empty text, or None and a description of the problem.
 

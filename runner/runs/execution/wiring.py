@@ -217,7 +217,7 @@ class Wiring:
                 settings, name, write, index.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_status_changed, settings.server_url),
+                notify=partial(events.server_status_changed, settings.server_url),
             )
             for name, settings in batched.items()
         }  # fmt: skip
