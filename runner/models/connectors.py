@@ -78,7 +78,7 @@ def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any)
     settings, servers = target.settings, target.servers
     body_slots, connections = servers.body_slots(settings), servers.concurrency
     # Groups share a client if they have the same address, key, headers and time limit, so that they share connections.
-    client = servers.shared(
+    client = servers.shared_client(
         connection_key(settings),
         lambda: model.make_client(settings, target.group, connections, body_slots),
         close_client,
@@ -97,7 +97,7 @@ def _replay(target: ConnectionTarget) -> Provider:
     from runner.models.layers.replay import ReplayModel
 
     assert target.replayed is not None, target.group
-    return ReplayModel(*target.replayed, sent=lambda request: target.settings.sent_messages(request.messages))
+    return ReplayModel(*target.replayed, sent_messages=lambda request: target.settings.sent_messages(request.messages))
 
 
 CONNECTORS: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {

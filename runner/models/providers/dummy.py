@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from runner.base.hashing import derived_seed
-from runner.models.interface import Body, Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.models.interface import Body, Choice, Completion, Request, Usage, estimate_prompt_tokens, estimate_tokens
 
 MODEL = "dummy"
 
@@ -74,7 +74,7 @@ class DummyModel:
 
     async def complete(self, request: Request) -> Completion:
         text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
-        usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
+        usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
 

@@ -26,7 +26,7 @@ from runner.base.errors import (
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
 from runner.models.answers import as_text
-from runner.models.interface import Choice, Completion, Request, Usage, estimated_prompt_tokens
+from runner.models.interface import Choice, Completion, Request, Usage, estimate_prompt_tokens
 from runner.models.providers import error_phrases as phrases
 from runner.models.settings import ModelSettings
 
@@ -246,7 +246,7 @@ def truncated_answer_in(
     if not error.matches(phrases.TOKEN_LIMIT, (400, 422, 500)):
         return None
     limit = settings.max_completion_tokens or settings.max_tokens or 1
-    usage = Usage(estimated_prompt_tokens(request.messages), limit, estimated=True)
+    usage = Usage(estimate_prompt_tokens(request.messages), limit, estimated=True)
     error_field = {"error": {"message": escape_controls(redacted(error.message))[:500], "status": status}}
     return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other_fields=error_field)
 

@@ -15,7 +15,7 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import FailureRecord
 from runner.models.layers.cache import Cache
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.lost_calls import InFlightFile
 from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -66,7 +66,7 @@ class RunCallEvents(RecordedCallEvents):
 
     accounting: Accounting
     journal: Journal
-    in_flight: InFlight
+    in_flight: InFlightFile
 
     def sending(self, request: Request) -> None:
         self.stop.check()

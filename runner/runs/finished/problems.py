@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.text import in_one_line
 from runner.models.interface import Choice
-from runner.models.logprobs import BOUND, OPEN
+from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
 from runner.results.manifest import is_allowed_loss
 from runner.rollouts.rollout import UNREADABLE, Call, Outcome, Rollout
@@ -301,7 +301,7 @@ class GameProblems:
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
             return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
-        if note.endswith((BOUND, OPEN)):
+        if note.endswith((BOUND, UNBOUNDED)):
             group = self.plan.spec.experiment.agents[verifier].model
             top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
             return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""

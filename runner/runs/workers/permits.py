@@ -18,7 +18,7 @@ from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
 from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.lost_calls import InFlightFile
 from runner.models.retry_policy import Retry
 from runner.models.server_states import Servers
 from runner.models.usage_totals import UsageTotals
@@ -88,7 +88,7 @@ class Permits:
         servers: Servers,
         policy: Retry,
         budget: Budget | None,
-        in_flight: InFlight,
+        in_flight: InFlightFile,
         stop: StopSwitch,
         count_records: Callable[[], int],
     ) -> None:
