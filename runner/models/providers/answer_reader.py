@@ -16,7 +16,7 @@ from runner.base.text import escape_controls
 from runner.models.answers import choices_of, make_body, model_of, reported_usage, usage_of, with_first_choices
 from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import checked_usage
-from runner.models.providers.lenient_json import SECRET_ALTERED, parse_json, repair_and_redact
+from runner.models.providers.lenient_json import SECRET_ALTERED, parse_json, read_json
 from runner.models.providers.openai_errors import classify_error, status_in
 from runner.models.settings import ModelSettings, requested_answers
 
@@ -39,8 +39,12 @@ def read_completion(
     group = request.group
     data, problem = parse_json(content)
     if problem:
-        data, content, repairs = _repair(content, problem, settings, group)
-        altered = tuple(dict.fromkeys((*repairs, *altered)))
+        data, repaired_json, repairs = read_json(content, current_redactor())
+        if not repaired_json:
+            start = escape_controls(current_redactor().redact_start(content, 60))
+            server = settings.server_label(group)
+            raise TransientError(f"{server} sent an answer that is not JSON ({problem}): {start!r}")
+        content, altered = repaired_json, tuple(dict.fromkeys((*repairs, *altered)))
     if not isinstance(data, dict):
         raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
     if data.get("error"):
@@ -58,19 +62,6 @@ def read_completion(
     body = make_body(content, data, has_usage=usage == stored)
     completion = Completion(choices, model_of(data) or settings.name, usage, latency_ms, altered=altered, body=body)
     return with_first_choices(completion, requested_answers(request, settings))
-
-
-def _repair(content: bytes, problem: str, settings: ModelSettings, group: str) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Return the data of an answer that is not valid JSON, the repaired JSON, and the kinds of repairs.
-
-    Raises:
-        TransientError: the answer cannot be repaired; the message has the `problem` and the start of the answer.
-    """
-    strict_json, changes = repair_and_redact(content, current_redactor())
-    if strict_json is None:
-        start = escape_controls(current_redactor().redact_start(content, 60))
-        raise TransientError(f"{settings.server_label(group)} sent an answer that is not JSON ({problem}): {start!r}")
-    return orjson.loads(strict_json), strict_json, changes
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:

@@ -24,6 +24,8 @@ SLOTS = 2
 """Number of slots of a server."""
 STEP = 256 << 10
 """Maximum number of bytes to decompress at once."""
+_GZIP = zlib.MAX_WBITS | 16
+"""The value of `wbits` with which zlib reads gzip."""
 
 
 class BodyError(Exception):
@@ -74,7 +76,7 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slo
 
     Raises:
         TooLongError: the body is longer.
-        BodyError: the body has an unknown compression, or is damaged or incomplete.
+        BodyError: the body has another compression than gzip, or is damaged or incomplete.
     """
     unpacker = unpacker_for(encoding)
     body = bytearray()
@@ -133,13 +135,11 @@ async def read_to_file(
 
 
 class Unpacker:
-    """Decompresses gzip or deflate in steps of limited size."""
+    """Decompresses gzip in steps of limited size."""
 
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._zlib = zlib.decompressobj(bits)
-        self._header = b""
-        self._has_header = False
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(_GZIP)
+        self._has_data = False
 
     def parts(self, data: bytes) -> Iterator[bytes]:
         """Yield the decompressed form of the next bytes.
@@ -147,16 +147,10 @@ class Unpacker:
         Raises:
             BodyError: the bytes are damaged.
         """
-        if not self._has_header:
-            data = self._header = self._header + data
-            if len(data) < 2:
-                return
-            self._has_header = True
-            if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send deflate without a header
         while data:
-            if self._zlib.eof:  # a gzip body may consist of several compressed members
-                self._zlib = zlib.decompressobj(self._bits)
+            self._has_data = True
+            if self._zlib.eof:  # a body may consist of several compressed members
+                self._zlib = zlib.decompressobj(_GZIP)
             try:
                 part = self._zlib.decompress(data, STEP)
             except zlib.error as error:
@@ -170,7 +164,7 @@ class Unpacker:
         Raises:
             BodyError: the body is truncated.
         """
-        if self._header and not self._zlib.eof:
+        if self._has_data and not self._zlib.eof:
             raise BodyError("cannot be decompressed (the data is truncated)")
 
 
@@ -178,15 +172,13 @@ def unpacker_for(encoding: str) -> Unpacker | None:
     """Return the unpacker for a `content-encoding`; None if the body is not compressed.
 
     Raises:
-        BodyError: the encoding is unknown. (Every request asks for an uncompressed body.)
+        BodyError: the encoding is not gzip. (Every request asks for an uncompressed body.)
     """
     match encoding.strip().lower():
         case "" | "identity" | "none":
             return None
         case "gzip" | "x-gzip":
-            return Unpacker(zlib.MAX_WBITS | 16)
-        case "deflate":
-            return Unpacker(zlib.MAX_WBITS)
+            return Unpacker()
         case _:
             raise BodyError(
                 f"is compressed as {redacted(encoding)[:40]!r} although the request accepts only uncompressed answers; "

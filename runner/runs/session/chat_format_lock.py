@@ -154,7 +154,8 @@ def _format_overrides(group: str, settings: ChatSettings) -> str:
     chat_format_override = f"models.{group}.chat_format={settings.chat_format}"
     if settings.chat_format != "alternating":
         return chat_format_override
-    return f"{chat_format_override} models.{group}.system_role={'user' if settings.has_instructions_in_first_turn else 'system'}"
+    role = "user" if settings.has_instructions_in_first_turn else "system"
+    return f"{chat_format_override} models.{group}.system_role={role}"
 
 
 def _format_combinations(spec: Spec) -> Iterator[dict[str, ChatFormat]]:
