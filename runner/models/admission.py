@@ -42,7 +42,7 @@ class LocalAdmission:
         self._limits: dict[str | None, dict[str, GroupLimit]] = {None: {}}
         for group, settings in costs.groups.items():
             has_pool = len(settings.addresses) > 1
-            for server_settings in settings.settings_of_servers if settings.calls_server else ():
+            for server_settings in settings.settings_per_server if settings.calls_server else ():
                 server = server_of(server_settings) if has_pool else None
                 name = f"{group} at {server}" if has_pool else group
                 self._limits.setdefault(server, {})[group] = servers.limit(name, server_settings, policy)

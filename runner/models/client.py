@@ -107,7 +107,7 @@ class _GroupConnector:
         self._breakers = {
             server_of(server): self.servers.breaker(server_of(server), self.policy)
             for settings in self._groups_at_servers.values()
-            for server in settings.settings_of_servers
+            for server in settings.settings_per_server
         }
 
     def connect_all(self, providers: Mapping[str, Provider]) -> Complete:
@@ -170,7 +170,7 @@ class _GroupConnector:
     def _open_pool(self, group: str, settings: ModelSettings) -> ServerPool:
         """Open a provider for each server of a group, and return them as a pool."""
         servers = []
-        for server_settings in settings.settings_of_servers:
+        for server_settings in settings.settings_per_server:
             server = server_of(server_settings)
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
@@ -180,7 +180,7 @@ class _GroupConnector:
             )  # fmt: skip
             attempt_once = self._with_admission({group: complete}, server)
             servers.append(PooledServer(self._breakers[server], health, attempt_once))
-        placement = Placement(list(map(server_of, settings.settings_of_servers)))
+        placement = Placement(list(map(server_of, settings.settings_per_server)))
         return ServerPool(servers, placement, self.policy.transient, self.events, sleep=self.sleep)
 
     def _report_outages(self) -> Close:
@@ -188,7 +188,7 @@ class _GroupConnector:
         pooled_servers = {
             server_of(server)
             for settings in self._groups_at_servers.values()
-            for server in settings.settings_of_servers
+            for server in settings.settings_per_server
             if len(settings.addresses) > 1
         }
 

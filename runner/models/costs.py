@@ -22,7 +22,7 @@ MESSAGE_OVERHEAD = 16
 
 def answer_limit(settings: ModelSettings) -> int | None:
     """Return the maximum number of tokens of one answer, as set in requests; None if the spec sets no limit."""
-    parameters = settings.sampling()
+    parameters = settings.request_parameters
     limits = [parameters.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 

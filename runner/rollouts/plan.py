@@ -105,7 +105,7 @@ class Plan:
     def sharing_groups(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
         models, trees = self.spec.experiment.models, self.tree_shape is not None
-        return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
+        return frozenset(name for name, settings in models.items() if settings.shares_prompts(trees=trees))
 
     @cached_property
     def games_share_calls(self) -> bool:

@@ -68,7 +68,7 @@ def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
 
 def missing_addresses(plan: AnyPlan) -> list[str]:
     """Return the spec keys of the missing addresses of all model groups that are called or trained."""
-    return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.is_unserved]
+    return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.lacks_address]
 
 
 def _check_addresses(plan: AnyPlan, override: str) -> None:

@@ -281,7 +281,7 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         changes = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
         return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", changes)
     if phrases.answer_limit_fills_context(error.text):
-        limit = f"{key}.{settings.limit_key}"
+        limit = f"{key}.{settings.length_limit_key}"
         return _Advice(
             f"The token limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
         )

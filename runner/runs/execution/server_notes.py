@@ -61,7 +61,7 @@ class ServerNotes:
         self._last_answers: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
         self._answer_pairs = {group: _AnswerPairs() for group in groups}
-        self._sampling = {group: settings.sampling() for group, settings in groups.items()}
+        self._sampling = {group: settings.request_parameters for group, settings in groups.items()}
 
     def note(self, line: str, subject: str | None = None) -> None:
         """Add a note, unless the run already has the same note or another one on the same subject."""

@@ -266,7 +266,11 @@ async def _refuse_unrecorded(request: Request) -> Completion:
 
 def parameters_hash(settings: ModelSettings) -> str:
     """Return the hash of a group's requests without their messages."""
-    sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
+    sent = {
+        "model": settings.model,
+        "sampling": to_plain(settings.request_parameters),
+        "system_role": settings.system_role,
+    }
     return tagged_hash("model", sent)
 
 

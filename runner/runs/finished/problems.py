@@ -240,7 +240,7 @@ class GameProblems:
     def _advice_on_empty_answers(self, agent: str, rollout: Rollout) -> str:
         """Return advice about an agent whose model returned no content in a rollout."""
         group = self.plan.groups(swapped=rollout.job.swapped)[agent]
-        key = self.plan.spec.experiment.models[group].limit_key
+        key = self.plan.spec.experiment.models[group].length_limit_key
         return (
             f"raise models.{group}.{key}, which reasoning tokens also use up; lower models.{group}.reasoning_effort; "
             "or use another model"

@@ -106,8 +106,8 @@ def settings_to_check(settings: ModelSettings) -> Iterator[ModelSettings]:
     """
     if not settings.traits.remote:
         return
-    limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.limit_key: DEFAULT_LIMIT}
-    for server in settings.settings_of_servers:
+    limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.length_limit_key: DEFAULT_LIMIT}
+    for server in settings.settings_per_server:
         yield replace(server, batch=False, timeout=min(server.timeout, MAX_SECONDS), **limit)
 
 

@@ -1,4 +1,4 @@
-"""Check the size of a dataset while its file is read, since a small file can unpack to a large dataset."""
+"""Check the size of a dataset while its file is read, because a small file can unpack to a large dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings about a dataset: what it cannot measure, and columns that no agent is shown."""
+"""Warn about a dataset that is not sufficient for a measurement, and about columns that no template uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def single_label(spec: Spec) -> Iterator[str]:
 
 
 def few_groups(spec: Spec) -> Iterator[str]:
-    """Warn if the dataset or the test split has too few independent groups to measure anything."""
+    """Warn if the dataset or the test split has too few independent groups for useful intervals."""
     experiment = spec.experiment
     test_limit = None if experiment.training is None else experiment.training.test.limit
     for dataset, name, key, limit in (
