@@ -147,7 +147,7 @@ class Completion:
     body: Body | None = None
     """The server's complete answer; None if there was no server, or if an earlier version did not store it."""
     origin: str | None = None
-    """The number or the run id of the journal from which this answer was copied; None for a call of this run."""
+    """The number or the run id of the journal that had this answer first; None for a call of this run."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]

@@ -124,7 +124,7 @@ class FollowedIndex:
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
-    """Return a reader and an index of a journal to which no process appends. The caller closes the reader.
+    """Return a reader and an index of a journal. No process may append to it. The caller closes the reader.
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.

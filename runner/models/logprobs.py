@@ -1,7 +1,7 @@
 """Computes log-probabilities of a span of an answer, and the probability of its verdict, from the server's tokens.
 
-Servers report tokens in different ways. A token may be a part of a character (then its bytes are in `bytes`), it may be
-spelled as a piece of its tokenizer (`▁accept`, `Ġaccept`), or it may be in the lists of the older completions API.
+Servers report tokens in different ways. If a token is a part of a character, its bytes are in `bytes`. Some servers
+spell tokens as the pieces of their tokenizer (`▁accept`, `Ġaccept`), or send the lists of the older completions API.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the prices of model groups, in the spec or in the price list of the package `genai-prices`.
 
 The price list is the one in the installed package. Nothing is downloaded, even if another part of the program has
-requested an update of the list. Importing the list takes a third of a second, so it is imported only if the spec does
-not set a price.
+requested an update of the list. The import of the list takes a third of a second, and happens only if the spec does not
+set a price.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Servers:
         self.concurrency = concurrency
         self.semaphore = FairSemaphore(concurrency)
         self.adapters: Mapping[str, str] = {}
-        """The path from which servers load each LoRA adapter, by model name."""
+        """The path of each LoRA adapter, as servers see it, by model name."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, Breaker] = {}

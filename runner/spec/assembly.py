@@ -1,7 +1,7 @@
 """Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems.
 
 `loader` does this for each point of a sweep. In this package, `layered` is the merged data of a spec's files and
-overrides, in which each value has a place. A function `place_of` returns the place of a dotted key.
+overrides, with the place of each value. A function `place_of` returns the place of a dotted key.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Spec:
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that are written with their old names."""
     groups_with_default_format: frozenset[str] = frozenset()
-    """Model groups for which the spec sets no chat format, so that it depends on their address."""
+    """Model groups without a chat format in the spec. Their chat format depends on their address."""
     groups_with_default_role: frozenset[str] = frozenset()
-    """Model groups for which the spec sets no system role, so that it depends on their chat format."""
+    """Model groups without a system role in the spec. Their system role depends on their chat format."""
     fetched: Path | None = None
     """The folder of the download that the spec is from; None for a local spec."""
     got_from: Mapping[str, str] | None = None
@@ -159,7 +159,7 @@ class LoadedInputs:
 
 
 def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
-    """Return the spec. Check and read as much as possible, so that no error hides another one.
+    """Return the spec. Check and read as much as possible, because an error must not hide another one.
 
     Raises:
         SpecError: the spec has errors; lists all of them.
@@ -244,7 +244,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     Raises:
         SpecError: the spec has errors; lists all of them.
     """
-    experiment, models, written_groups = spec.experiment, spec.experiment.models, layered.data["models"]
+    experiment, models, written = spec.experiment, spec.experiment.models, layered.data["models"]
     place_of, test = _place_finder(layered), _load_test_dataset(layered, inputs, experiment)
     problems = list(_check_combinations(spec, test, layered))
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
@@ -265,11 +265,9 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
-        experiment=replace(
-            experiment, models=chat_formats.resolve_chat_formats(models, written_groups, replayed_formats)
-        ),
-        groups_with_default_format=chat_formats.groups_with_default_format(models, written_groups),
-        groups_with_default_role=frozenset(group for group in models if "system_role" not in written_groups[group]),
+        experiment=replace(experiment, models=chat_formats.resolve_chat_formats(models, written, replayed_formats)),
+        groups_with_default_format=chat_formats.groups_with_default_format(models, written),
+        groups_with_default_role=frozenset(group for group in models if "system_role" not in written[group]),
         test=test,
         cache=cache,
         replays=replays,
@@ -277,13 +275,13 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         trainer_files=trainer_files,
         renamed=tuple(layered.renamed_keys),
         fetched=fetched,
-        fetched_prices=frozenset(group for group in written_groups if _has_fetched_price(layered, group)),
+        fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),
     )
 
 
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
-    """Yield the problems between sections, each of which is valid alone."""
+    """Yield problems of sections that are valid alone, but not together."""
     experiment, protocol, dataset, place_of = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
     for key, message in (
         *tree_problems(experiment, protocol, dataset),

@@ -1,4 +1,4 @@
-"""Choose the chat format of each model group for which the spec sets none.
+"""Choose the chat format of each model group without one in the spec.
 
 The choice depends on the server's address. It is stored in the saved spec of a run, so a later change of the address
 does not change it. In this module, `written` has the keys of each model group as the spec sets them.
@@ -49,7 +49,7 @@ class ChatSettings:
         return self.chat_format == "alternating" and self.system_role == "user"
 
     def without_sending_settings(self) -> ChatSettings:
-        """Return the settings that affect the chat as agents build it, without those that apply when it is sent."""
+        """Return the settings that affect how agents build a chat. (Other settings only affect how it is sent.)"""
         return ChatSettings(self.chat_format, "user" if self.has_instructions_in_first_turn else "system")
 
 

@@ -214,7 +214,7 @@ class Components:
 
 
 def _is_same_model(local: Any, added: Mapping[str, Any]) -> bool:
-    """Return whether a group of the spec and an added group are the same model, wherever the model is served."""
+    """Return whether a group of the spec and an added group are the same model. Their servers may differ."""
     if added.get("base_url") == NOT_PUBLISHED and local.get("base_url"):
         added = {**added, "base_url": local["base_url"]}
     written = {"local": local, "added": added}

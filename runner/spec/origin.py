@@ -114,7 +114,7 @@ def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
 
 
 def _find_values(data: Any, pattern: KeyPath, parents: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the key and the value of each match of a pattern, in which `*` matches any name, below `parents`."""
+    """Yield the key and the value of each match of a pattern below `parents`. In a pattern, `*` matches any name."""
     if not pattern:
         yield parents, data
     elif isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""Paired designs: each datapoint has several games (a block), in which stances or players are exchanged.
+"""Paired designs: the games of a datapoint form a block. They differ in their stances, or in the seats of players.
 
 A seat is an agent of the protocol: its name, prompt, channels, stance and rewards. Its player is what the spec's
 `agents` set for it: a model group and a word limit.

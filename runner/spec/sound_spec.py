@@ -17,7 +17,7 @@ class SoundSpec:
     """The dotted keys that have schema errors."""
 
     def section(self, *keys: str) -> dict[str, Any]:
-        """Return the entries of a section without those that contain errors; `keys` are the keys on its path."""
+        """Return the entries of a section that contain no errors; `keys` are the keys on the section's path."""
         value: Any = self.data
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None

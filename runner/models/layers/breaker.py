@@ -54,7 +54,7 @@ class Breaker:
         self._jitter = random.Random()
         self._has_answered = False
         self._failures = self._outages = 0
-        """Number of consecutive failures, and number of those that cannot be caused by a prompt."""
+        """Number of consecutive failures, and of consecutive failures that no prompt can cause."""
         self._samples: set[SampleKey] = set()
         """Samples of the consecutive failures."""
         self._last_error = ""

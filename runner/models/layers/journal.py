@@ -34,7 +34,7 @@ class RecordLog(Protocol):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the journal has format 2 or later, in which every line is bound to its run."""
+        """Whether the journal has format 2 or later. These formats bind every line to its run."""
         ...
 
     async def append(self, *records: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
 """Weight of one call in the exponential moving average of 429s."""
 OVERLOADED = 0.25
-"""Share of recent calls with a 429 from which a server counts as overloaded."""
+"""A server is overloaded if the share of recent calls with a 429 is at least this."""
 MINUTE = 60.0
 BURST = 5.5 / MINUTE
 """Share of a minute's rate that may be sent in a burst.
@@ -55,7 +55,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class FairSemaphore:
-    """Allows `size` concurrent calls. Waiting groups get slots in turn, so that no group blocks another."""
+    """Allows `size` concurrent calls. Waiting groups get slots in turn, so a busy group does not block the others."""
 
     def __init__(self, size: int) -> None:
         self._free = self._size = size

@@ -41,9 +41,7 @@ def read_completion(
     if problem:
         data, repaired_json, repairs = read_json(content, current_redactor())
         if not repaired_json:
-            start = escape_controls(current_redactor().redact_start(content, 60))
-            server = settings.server_label(group)
-            raise TransientError(f"{server} sent an answer that is not JSON ({problem}): {start!r}")
+            raise _invalid_json_error(content, problem, settings.server_label(group))
         content, altered = repaired_json, tuple(dict.fromkeys((*repairs, *altered)))
     if not isinstance(data, dict):
         raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
@@ -62,6 +60,11 @@ def read_completion(
     body = make_body(content, data, has_usage=usage == stored)
     completion = Completion(choices, model_of(data) or settings.name, usage, latency_ms, altered=altered, body=body)
     return with_first_choices(completion, requested_answers(request, settings))
+
+
+def _invalid_json_error(content: bytes, problem: str, server: str) -> TransientError:
+    start = escape_controls(current_redactor().redact_start(content, 60))
+    return TransientError(f"{server} sent an answer that is not JSON ({problem}): {start!r}")
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:

@@ -25,7 +25,7 @@ SLOTS = 2
 STEP = 256 << 10
 """Maximum number of bytes to decompress at once."""
 _GZIP = zlib.MAX_WBITS | 16
-"""The value of `wbits` with which zlib reads gzip."""
+"""The value of `wbits` that makes zlib read gzip."""
 
 
 class BodyError(Exception):

@@ -29,7 +29,7 @@ _REPORTED_PROBABILITY = 0.98
 """Total probability of the alternatives that an answer reports for each token."""
 
 DECISION_PROBABILITY = 0.3
-"""Probability that a verifier decides in a round in which it may also continue."""
+"""Probability that a verifier decides if it may also continue."""
 
 EXAMPLES_FOR_HALF = 60
 """Number of examples after which a trained model knows half of the labels. It guesses the others."""
@@ -130,7 +130,7 @@ _MIN_SPARE_WORDS = 64
 
 @cache
 def _long_text(min_words: int) -> tuple[str, Sequence[int]]:
-    """Return a text of more than `min_words` words, from which long answers are cut, and the offset of each word."""
+    """Return a text of more than `min_words` words, and the offset of each word. Long answers are parts of this."""
     rng, sentences, word_count = random.Random(min_words), [], 0
     while word_count <= min_words:
         sentences.append(_sentence(rng))

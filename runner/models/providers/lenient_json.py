@@ -17,7 +17,7 @@ SECRET_ALTERED: Final = "secret"  # noqa: S105 - a word, not a secret
 
 
 def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Return the data of an answer, the JSON from which it was read, and the kinds of changes to the JSON.
+    """Return the data of an answer, its JSON, and the kinds of changes to the JSON.
 
     If the answer is not valid JSON, it is repaired. The data is None and the JSON is empty if this is impossible.
     """

@@ -37,7 +37,7 @@ class ServerAdapter:
     settings: ModelSettings
     group: str
     path: str
-    """The folder from which the server loads the adapter."""
+    """The adapter's folder, as the server sees it."""
 
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -356,7 +356,7 @@ class BatchModel:
             self._sender = asyncio.create_task(self._send_pending())
 
     async def _fetch_results(self, batch: Any) -> BatchResults:
-        """Return the results in both files of a batch. An expired batch also has results, for which the user pays."""
+        """Return the results in both files of a batch. An expired batch also has results, and they are billed."""
         results = BatchResults()
         self._all_results.append(results)
         for file_id in (getattr(batch, "output_file_id", None), getattr(batch, "error_file_id", None)):

@@ -102,7 +102,7 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connection pool that drops idle connections on which a server has sent data before it got a request.
+    """A connection pool that drops an idle connection if the server has sent data before it got a request.
 
     Otherwise, this data would be read as the answer to the next request.
     """
@@ -192,7 +192,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         *,
         to_disk: bool = False,
     ) -> Answer:
-        """Send a request, and return its answer, whatever its status.
+        """Send a request, and return its answer, even if the status is an error.
 
         Raises:
             httpx2.TransportError: there is no answer, or it cannot be read.

@@ -55,7 +55,7 @@ MAX_LINE_BYTES = 16 << 20
 BATCH_ROWS = 1000
 """Number of rows that are fetched from DuckDB at once."""
 MAX_FIRST_LINE_BYTES = 4096
-"""Number of bytes of the first line from which the encoding of a file is detected."""
+"""Number of bytes of the first line that are read to detect the encoding of a file."""
 
 
 def read_table(path: Path, limits: DatasetLimits) -> Table:

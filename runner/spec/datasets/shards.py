@@ -63,10 +63,6 @@ class Shard:
         """The name of the shard's folder."""
         return f"{self.number}-of-{self.of}"
 
-    def all(self) -> list[Shard]:
-        """Return all shards of the run, in order."""
-        return [Shard(number, self.of) for number in range(1, self.of + 1)]
-
     def points(self, points: Sequence[Datapoint]) -> list[Datapoint]:
         """Return the run's datapoints that this shard plays, in order; empty if there are fewer groups than shards."""
         shard_of_group = _assign_groups(points, self.of)

@@ -82,7 +82,7 @@ def _fixed_verdicts(spec: Spec) -> Iterator[str]:
 
 
 def _required_headers(protocol: Protocol, agent: str) -> set[str]:
-    """Return the headers that an agent's answers need: those of channels in which it speaks in the same round."""
+    """Return the headers that an agent needs: those of each channel, if it speaks in several channels in a round."""
     rounds = map(protocol.can_be_active, range(protocol.max_message_rounds))
     turns = [channels_of[agent] for channels_of in rounds if agent in channels_of]
     if agent == protocol.verifier_name:

@@ -45,7 +45,7 @@ def few_groups(spec: Spec) -> Iterator[str]:
 def unused_columns(spec: Spec) -> Iterator[str]:
     """Warn about columns that an agent should probably see, but that neither a template nor the spec uses.
 
-    The checked columns are those that `dataset.columns` renames, and those with questions or long texts.
+    Only columns that `dataset.columns` renames, and columns with questions or long texts, are checked.
     """
     dataset, settings = spec.dataset, spec.experiment.dataset
     used = {name for names in spec.prompts.variables.values() for name in names}
