@@ -93,10 +93,6 @@ class FollowedIndex:
         self._reader: JournalReader | None = None
         self.index = JournalIndex(self._record, ())
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the last read reached the end of the file."""
-        return self._follower.is_at_end
 
     def read(self, max_bytes: int = PIECE) -> list[IndexedRecord]:
         """Read and index the next records in at most `max_bytes` bytes, and return them.

@@ -49,7 +49,7 @@ class InFlightFile:
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: SampleKey, cost: UsageTotals, records: int) -> None:
+    def add_call(self, sample: SampleKey, cost: UsageTotals, records: int) -> None:
         """Store the maximum cost of a call before it is sent, and the number of journal records.
 
         Raises:
@@ -68,13 +68,13 @@ class InFlightFile:
                 "space, and run the same command again"
             ) from error
 
-    def settled(self, sample: SampleKey) -> None:
+    def settle_call(self, sample: SampleKey) -> None:
         """Free the slot of a call whose record is on disk. Calls without a slot are ignored."""
         offset = self._offsets.pop(sample, None)
         if offset is not None:
             self._free.append(offset)
 
-    def refused(self, sample: SampleKey) -> None:
+    def discard_call(self, sample: SampleKey) -> None:
         """Free the slot of a call that the provider refused, which has no record. Calls without a slot are ignored."""
         offset = self._offsets.pop(sample, None)
         if offset is not None:
@@ -82,7 +82,7 @@ class InFlightFile:
                 self._write(offset, bytes(_SLOT.size))
             self._free.append(offset)
 
-    def count(self) -> int:
+    def count_calls(self) -> int:
         """Return the number of calls in flight."""
         return len(self._offsets)
 

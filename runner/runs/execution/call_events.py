@@ -71,12 +71,12 @@ class RunCallEvents(RecordedCallEvents):
     def sending(self, request: Request) -> None:
         self.stop.check()
         if self.costs.groups[request.group].calls_server:
-            self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
+            self.in_flight.add_call(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         self.accounting.count_failure(error)
         await self.journal.append(self.add_failure(request, attempt, error, wait))
-        self.in_flight.settled(request.sample)
+        self.in_flight.settle_call(request.sample)
         self.stop.check()
 
     def server_status_changed(self, server: str, problem: str | None) -> None:
@@ -90,10 +90,10 @@ class RunCallEvents(RecordedCallEvents):
         self.store_in_cache(request, completion)
 
     def settled(self, sample: SampleKey) -> None:
-        self.in_flight.settled(sample)
+        self.in_flight.settle_call(sample)
 
     def refused(self, sample: SampleKey) -> None:
-        self.in_flight.refused(sample)
+        self.in_flight.discard_call(sample)
 
     def answered(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)

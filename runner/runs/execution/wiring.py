@@ -108,7 +108,7 @@ class Wiring:
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlightFile(self.folder.in_flight)
-            self.accounting.progress.in_flight = in_flight.count
+            self.accounting.progress.in_flight = in_flight.count_calls
             events = RunCallEvents(
                 self.costs, self.stop, failed_calls,
                 ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),

@@ -42,7 +42,7 @@ async def open_scheduler(
             open_games.read(wiring.folder.journal)
         in_flight = InFlightFile(wiring.folder.in_flight)
         closing.callback(in_flight.close)
-        accounting.progress.in_flight = in_flight.count
+        accounting.progress.in_flight = in_flight.count_calls
         wiring.add_open_files_note()
         for settings in costs.groups.values():
             remember_secrets(settings)  # so that the writer redacts these secrets
