@@ -93,7 +93,6 @@ class FollowedIndex:
         self._reader: JournalReader | None = None
         self.index = JournalIndex(self._record, ())
 
-
     def read(self, max_bytes: int = PIECE) -> list[IndexedRecord]:
         """Read and index the next records in at most `max_bytes` bytes, and return them.
 

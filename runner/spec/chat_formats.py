@@ -94,17 +94,13 @@ def resolve_chat_formats(
         chat_settings = ChatSettings(format_, "system" if settings.traits.has_system_prompt else default_role(format_))
         if settings.traits.needs_run and group in replayed:
             chat_settings = replayed[group]
-        models_with_formats[group] = _with_chat_settings(settings, chat_settings, written[group])
+        models_with_formats[group] = replace(
+            settings,
+            chat_format=settings.chat_format or chat_settings.chat_format,
+            system_role=settings.system_role if "system_role" in written[group] else chat_settings.system_role,
+            send_name=settings.send_name if "send_name" in written[group] else chat_settings.send_name,
+        )
     return models_with_formats
-
-
-def _with_chat_settings(settings: ModelSettings, chat: ChatSettings, written: Mapping[str, Any]) -> ModelSettings:
-    return replace(
-        settings,
-        chat_format=settings.chat_format or chat.chat_format,
-        system_role=settings.system_role if "system_role" in written else chat.system_role,
-        send_name=settings.send_name if "send_name" in written else chat.send_name,
-    )
 
 
 def find_replayed_formats(

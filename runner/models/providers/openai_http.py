@@ -231,7 +231,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         content = b""
         try:
             if answer.status >= 300:
-                content = _redact_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
+                start = await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach)
+                content = redactor.redact_start(start, MAX_ERROR_BYTES).encode("utf-8", "replace")
             elif to_disk:
                 extensions[FILE] = await _store_body(pieces, encoding)
             else:
@@ -305,11 +306,6 @@ def _redacted_headers(headers: Headers, redactor: Redactor) -> Headers:
     if not redactor.contains(joined.encode("utf-8", "surrogateescape")) and "earer" not in joined.lower():
         return headers
     return CIMultiDict([(name, redactor.redact_text(value)) for name, value in headers.items()])
-
-
-def _redact_error(body: bytes, redactor: Redactor) -> bytes:
-    """Return the start of an error's body without secrets. Bytes that are not UTF-8 are replaced."""
-    return redactor.redact_start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
 
 
 def without_secrets(body: bytes, redactor: Redactor) -> bytes:

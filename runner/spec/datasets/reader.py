@@ -101,7 +101,7 @@ def _unreadable_errors() -> Iterator[None]:
 
 
 def _read_json(path: Path, meter: Meter) -> Table:
-    meter.check_file(path)
+    meter.check_bytes(path.stat().st_size)
     rows = _read_json_lines(path, meter)
     if rows is None:
         rows = _read_json_with_duckdb(path, meter)
@@ -216,7 +216,7 @@ def _lines(path: Path) -> list[bytes]:
 def _read_csv(path: Path, meter: Meter) -> Table:
     import duckdb
 
-    meter.check_file(path)
+    meter.check_bytes(path.stat().st_size)
     with open_to_read(path) as file:
         if not any(line.strip() for line in file):
             return Table([], (), file_hash(path))
