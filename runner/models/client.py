@@ -162,7 +162,7 @@ class _GroupConnector:
         events = self.events
 
         async def call_provider(request: Request) -> Completion:
-            events.sending(request)
+            events.before_call(request)
             return await complete_by_group[request.group](request)
 
         return self.admission.wrap(call_provider, server)
@@ -175,8 +175,8 @@ class _GroupConnector:
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
                 server, group, self.policy.breaker.failures, self.policy.transient,
-                on_change=partial(self.events.server_status_changed, f"{server} ({group})"),
-                on_difference=partial(self.events.server_differs, group, server),
+                on_change=partial(self.events.on_server_status, f"{server} ({group})"),
+                on_difference=partial(self.events.on_server_difference, group, server),
             )  # fmt: skip
             attempt_once = self._with_admission({group: complete}, server)
             servers.append(PooledServer(self._breakers[server], health, attempt_once))
@@ -194,7 +194,7 @@ class _GroupConnector:
 
         def report(server: str, message: str | None) -> None:
             rerouting = "; its games continue at the other servers" if server in pooled_servers else ""
-            self.events.server_status_changed(server, None if message is None else message + rerouting)
+            self.events.on_server_status(server, None if message is None else message + rerouting)
 
         removers = [breaker.add_listener(partial(report, server)) for server, breaker in self._breakers.items()]
 

@@ -99,7 +99,7 @@ class JournaledCompleter:
         completion = self._from_journal(request, identity)
         if completion is None:
             completion = await self._from_model(request, identity)
-        self._events.answered(request, completion)
+        self._events.on_answer(request, completion)
         return completion
 
     async def _from_model(self, request: Request, identity: RequestRecord) -> Completion:
@@ -111,12 +111,12 @@ class JournaledCompleter:
                 completion = await self._call_one(request, identity)
         except CallError as error:
             await self._journal.append(EndedRecord.from_error(request.sample, identity, error).to_json())
-            self._events.settled(request.sample)
+            self._events.on_settled(request.sample)
             raise
         except ProviderRefusal:
-            self._events.refused(request.sample)
+            self._events.on_refused(request.sample)
             raise
-        self._events.settled(request.sample)
+        self._events.on_settled(request.sample)
         return completion
 
     def _from_journal(self, request: Request, identity: RequestRecord) -> Completion | None:
@@ -170,13 +170,13 @@ class JournaledCompleter:
             completion = await self._answer(combined)
         except SeveralRefusedError as error:
             self._sharing_groups -= {request.group}
-            await self._events.failed(request, 1, error, 0.0)
+            await self._events.on_failure(request, 1, error, 0.0)
             return await self._call_one(request, identity)
         except BudgetExhausted:
             return await self._call_one(request, identity)
         answers = list(zip(samples, split_choices(completion), strict=False))
         if len(answers) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
-            self._events.returned_fewer_answers(request)
+            self._events.on_fewer_answers(request)
         charge = self._charge(combined, completion)
         records = (
             RepeatRecord(sample, request.sample.repeat, index)
@@ -188,7 +188,7 @@ class JournaledCompleter:
         await self._journal.append(*(record.to_json() for record in records))
         for sample, answer in answers:
             if not completion.from_cache:
-                self._events.recorded(replace(request, sample=sample, n=len(samples)), answer)
+                self._events.on_recorded(replace(request, sample=sample, n=len(samples)), answer)
             self._requested.add(sample)
             self._unclaimed[sample] = answer
         return self._unclaimed.pop(request.sample)
@@ -198,7 +198,7 @@ class JournaledCompleter:
         completion = await self._answer(request)
         record = CallRecord(request.sample, identity, completion, self._charge(request, completion))
         await self._journal.append(record.to_json())
-        self._events.recorded(request, completion)
+        self._events.on_recorded(request, completion)
         return completion
 
     async def _answer(self, request: Request) -> Completion:

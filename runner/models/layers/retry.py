@@ -61,7 +61,7 @@ def with_retries(
                 first_failure = first_failure if attempt > 1 else clock()
                 elapsed = clock() - first_failure if has_time_limit(request) else 0.0
                 wait, is_last = after_failure(policy, error, attempt, elapsed, jitter)
-                await events.failed(request, attempt, error, -1.0 if is_last else wait)
+                await events.on_failure(request, attempt, error, -1.0 if is_last else wait)
                 if breaker is not None:
                     breaker.check()
                 if is_last:

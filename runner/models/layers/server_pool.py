@@ -162,7 +162,7 @@ class ServerPool:
                 completion = await self._servers[server].call(request, probe=probe)
             except TransientError as error:
                 wait, is_last = self._count_failure(error, server, progress, probe=probe)
-                await self._events.failed(request, progress.failed, error, -1.0 if is_last else wait)
+                await self._events.on_failure(request, progress.failed, error, -1.0 if is_last else wait)
                 self._check_reachable()
                 if is_last:
                     raise
@@ -174,7 +174,7 @@ class ServerPool:
                 progress.failed += 1
                 progress.refusals[server] = error
                 refusal = self._refusal_by_all(request, progress)
-                await self._events.failed(request, progress.failed, error, 0.0 if refusal is None else -1.0)
+                await self._events.on_failure(request, progress.failed, error, 0.0 if refusal is None else -1.0)
                 if refusal is not None:
                     raise refusal from None
             else:

@@ -217,7 +217,7 @@ class Wiring:
                 settings, name, write, index.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                notify=partial(events.server_status_changed, settings.server_url),
+                notify=partial(events.on_server_status, settings.server_url),
             )
             for name, settings in batched.items()
         }  # fmt: skip

@@ -93,7 +93,7 @@ class _FailureList(CallEvents):
     def __init__(self, errors: list[str]) -> None:
         self._errors = errors
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         del request, attempt
         if wait >= 0:
             self._errors.append(str(error))
