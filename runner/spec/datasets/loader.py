@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import orjson
-
 from runner.base.errors import SpecError
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.problems import Place, PlaceOf, Problem
@@ -366,7 +364,7 @@ def _value_problem(name: str, value: Any) -> str | None:
     if isinstance(value, (bytes, bytearray)):
         return f"column {name!r} contains bytes; convert the column to text"
     try:
-        orjson.dumps(value)
+        canonical(value)
     except (TypeError, ValueError) as error:
         return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error}); convert it"
     return None
