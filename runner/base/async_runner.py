@@ -1,9 +1,10 @@
-"""Run coroutines to completion from synchronous code, including in a notebook."""
+"""Run coroutines to completion from synchronous code, including in a notebook, and helpers for tasks and queues."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -103,6 +104,29 @@ class _ThreadedLoop:
             act()
         elif self._task is not None:
             self._task.cancel()
+
+
+async def wait_for_turn(queue: deque[asyncio.Future[None]], pass_on: Callable[[], object]) -> None:
+    """Join a queue, and wait until the future that this adds to the queue is done.
+
+    If the waiting task is cancelled just after its turn has come, `pass_on` must give the turn to the next one.
+    """
+    turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    queue.append(turn)
+    try:
+        await turn
+    except asyncio.CancelledError:
+        if turn.done() and not turn.cancelled():
+            pass_on()
+        raise
+
+
+async def close_all(closers: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Call all closers, even if one fails, and then raise the first error."""
+    outcomes = await asyncio.gather(*(close() for close in closers), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

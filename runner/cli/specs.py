@@ -89,7 +89,7 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
     problems: list[Problem] = []
     for path in specs:
         try:
-            points = load_specs(path, overrides, find_run, make_finder_for(path), also=list(COMMANDS))
+            points = load_specs(path, overrides, find_run, make_finder_for(path), suggestions=list(COMMANDS))
             plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(SpecPoint(path, plan) for plan in plans)

@@ -1,6 +1,6 @@
 """Admits calls when the budget and the rate limits allow them, in this process or in another one.
 
-`client` sends every call through it. Worker processes ask the process that keeps the run's budget.
+`client` sends every call through it. Worker processes ask the process that manages the run's budget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.models.retry_policy import Retry
 from runner.models.server_states import Servers, server_of
 
 RateListener = Callable[[Mapping[str, str]], None]
-"""Receives the headers of an answer, which may report rate limits."""
+"""Called with the headers of each answer, which may report rate limits."""
 
 
 class Admission(Protocol):
@@ -26,11 +26,11 @@ class Admission(Protocol):
     """
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
-        """Return a function that waits for admission, and then makes one attempt of a call with `complete`."""
+        """Return a function that waits until a call is admitted, and then makes one attempt of it with `complete`."""
         ...
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
-        """Return a function that receives the rate limits of a server; None if the group has no limits."""
+        """Return the function that receives a server's headers; None if the group has no limits."""
         ...
 
 
@@ -38,11 +38,11 @@ class LocalAdmission:
     """Admits calls by the budget and the limits of this process."""
 
     def __init__(self, costs: CallCosts, servers: Servers, policy: Retry, budget: Budget | None) -> None:
-        self._costs, self._gate, self._budget = costs, servers.gate, budget
+        self._costs, self._semaphore, self._budget = costs, servers.semaphore, budget
         self._limits: dict[str | None, dict[str, GroupLimit]] = {None: {}}
         for group, settings in costs.groups.items():
             has_pool = len(settings.addresses) > 1
-            for server_settings in settings.settings_of_servers if settings.calls_server else ():
+            for server_settings in settings.settings_per_server if settings.calls_server else ():
                 server = server_of(server_settings) if has_pool else None
                 name = f"{group} at {server}" if has_pool else group
                 self._limits.setdefault(server, {})[group] = servers.limit(name, server_settings, policy)
@@ -54,9 +54,9 @@ class LocalAdmission:
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
         limits, costs = self._limits[server], self._costs
-        limited = within_limits(complete, self._gate, limits, lambda request: costs.worst_case(request).tokens)
+        limited = within_limits(complete, self._semaphore, limits, lambda request: costs.worst_case(request).tokens)
         return limited if self._budget is None else within_budget(limited, self._budget, costs)
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         limit = self._limits[server].get(group)
-        return None if limit is None else limit.learn
+        return None if limit is None else limit.learn_rates

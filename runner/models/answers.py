@@ -18,9 +18,10 @@ from runner.models.interface import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
 """The key of the choices in a chat completion."""
-EXTRA: Final = "choices"
-"""The value of `altered` for an answer with more choices than requested; the additional ones were removed."""
+CHOICES_ALTERED: Final = "choices"
+"""The value in `Completion.altered` if a server returned more choices than requested. The surplus was removed."""
 _DETAILS: Final = ("prompt_tokens_details", "completion_tokens_details")
+"""The keys in a chat completion's usage whose values divide the prompt tokens and the answer tokens into classes."""
 MAX_COUNT: Final = 1 << 27
 """The maximum token count. No model reads or writes 134 million tokens in one call, so larger numbers are ignored."""
 MAX_REASON: Final = 200
@@ -45,8 +46,8 @@ _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
 """Matches line ends between JSON tokens. (In JSON strings, line ends are always escaped.)"""
 
 
-def body_of(content: bytes, data: Any, *, has_usage: bool) -> Body:
-    """Return an answer as a `Body` in one line. `data` is the parsed content."""
+def make_body(content: bytes, data: Any, *, has_usage: bool) -> Body:
+    """Return an answer as a `Body`, whose JSON is a single line. `data` is the parsed content."""
     line = content.strip()
     if b"\n" in line or b"\r" in line:
         line = _LINE_ENDS.sub(b"", line)
@@ -54,9 +55,10 @@ def body_of(content: bytes, data: Any, *, has_usage: bool) -> Body:
 
 
 def is_deep(content: bytes, data: Any) -> bool:
-    """Return whether JSON is nested more deeply than `MAX_DEPTH`."""
+    """Return whether JSON is nested more deeply than `MAX_DEPTH`. `data` is the parsed content."""
     if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
         return False  # counting brackets is fast, and most answers have few
+    # Add levels until orjson can write the data only if it has at most `MAX_DEPTH` levels of its own.
     for _ in range(_MAX_WRITTEN_DEPTH - MAX_DEPTH):
         data = [data]
     try:
@@ -147,9 +149,9 @@ def model_of(data: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage | None:
-    """Return the usage in a stored answer, for a record without usage; None if the prompt tokens are not counted.
+    """Return the usage in a stored answer; None if the answer has no count of prompt tokens.
 
-    This function must not change, because the costs of finished runs depend on it. For new answers, see
+    This function must not change, because the costs of finished runs depend on it. For new answers, use
     `reported_usage`.
     """
     raw = data.get("usage")
@@ -160,11 +162,11 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if prompt is None:
         return None
-    prompt_parts, answer_parts = (part if isinstance(part := raw.get(name), dict) else {} for name in _DETAILS)
+    of_prompt, of_answer = (details if isinstance(details := raw.get(name), dict) else {} for name in _DETAILS)
     return Usage(
-        prompt, answer or 0, min(_part(prompt_parts, "cached_tokens"), prompt), answer is None,
-        _part(prompt_parts, "cache_write_tokens"), _part(answer_parts, "reasoning_tokens"),
-        _part(prompt_parts, "audio_tokens"), _part(answer_parts, "audio_tokens"), _tier(data.get("service_tier")),
+        prompt, answer or 0, min(_count_in(of_prompt, "cached_tokens"), prompt), answer is None,
+        _count_in(of_prompt, "cache_write_tokens"), _count_in(of_answer, "reasoning_tokens"),
+        _count_in(of_prompt, "audio_tokens"), _count_in(of_answer, "audio_tokens"), _tier(data.get("service_tier")),
     )  # fmt: skip
 
 
@@ -176,66 +178,63 @@ def _messages_answer_usage(raw: Mapping[str, Any]) -> Usage | None:
     prompt, answer = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
     if prompt is None:
         return None
-    cached = _count(raw.get("cache_read_input_tokens")) or 0
-    cache_written = _count(raw.get("cache_creation_input_tokens")) or 0
+    cached = _count_in(raw, "cache_read_input_tokens")
+    cache_written = _count_in(raw, "cache_creation_input_tokens")
     details = raw.get("output_tokens_details")
-    thinking = _count(details.get("thinking_tokens")) if isinstance(details, dict) else None
+    thinking = _count_in(details, "thinking_tokens") if isinstance(details, dict) else 0
     return Usage(
-        prompt + cached + cache_written,
-        answer or 0,
-        cached,
-        answer is None,
-        cache_written,
-        thinking or 0,
+        prompt + cached + cache_written, answer or 0, cached, answer is None, cache_written, thinking,
         service_tier=_tier(raw.get("service_tier")),
-    )
+    )  # fmt: skip
 
 
 def _tier(tier: object) -> str | None:
+    """Return a service tier; None if it is not a valid name."""
     return tier if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER and tier.isprintable() else None
 
 
-_PART_NAMES: Final = (
+_COUNT_NAMES: Final = (
     ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
     ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens"),
     ("reasoning_tokens",),
 )
-"""The names of cached tokens, tokens written to the cache, and reasoning tokens in the usage or its details.
+"""The names that servers give to three counts: cached tokens, tokens written to the cache, and reasoning tokens.
 
-The names are those of OpenAI, Anthropic, DeepSeek and proxies.
+OpenAI, Anthropic, DeepSeek and proxies use different names, in the usage or in its details.
 """
 
 
 def reported_usage(data: Mapping[str, Any], stored: Usage | None = None) -> Usage | None:
     """Return the usage in a new answer of any server; None if it has no count of prompt tokens.
 
-    Servers use different names for counts. `total_tokens` shows which parts a server counts separately. `stored` is the
-    result of `usage_of`, if the caller has it.
+    Some servers do not include cached tokens in the prompt tokens, or reasoning tokens in the answer tokens. If
+    `total_tokens` shows this, these tokens are added. `stored` is the result of `usage_of`, if the caller has it.
     """
     usage, raw = stored or usage_of(data), data.get("usage")
     if usage is None or not isinstance(raw, dict) or is_messages_answer(data):
         return usage
-    parts = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
+    mappings = [raw, *(details for details in map(raw.get, _DETAILS) if isinstance(details, dict))]
     cached, cache_written, reasoning = (
-        max((_part(part, name) for part in parts for name in names if name in part), default=0) for names in _PART_NAMES
+        max([_count_in(counts, name) for counts in mappings for name in names]) for names in _COUNT_NAMES
     )
     prompt, answer = usage.prompt_tokens, usage.completion_tokens
-    rest = (_count(raw.get("total_tokens")) or 0) - prompt - answer
-    if cached + cache_written and rest in (cached + cache_written, cached + cache_written + reasoning):
-        prompt, rest = prompt + cached + cache_written, rest - cached - cache_written
+    uncounted = _count_in(raw, "total_tokens") - prompt - answer
+    if cached + cache_written and uncounted in (cached + cache_written, cached + cache_written + reasoning):
+        prompt, uncounted = prompt + cached + cache_written, uncounted - cached - cache_written
     return Usage(
-        prompt, answer + max(rest, 0), cached, usage.estimated and rest <= 0, cache_written, reasoning,
+        prompt, answer + max(uncounted, 0), cached, usage.estimated and uncounted <= 0, cache_written, reasoning,
         usage.audio_input_tokens, usage.audio_output_tokens, usage.service_tier,
     )  # fmt: skip
 
 
 def usage_as_sent(completion: Completion) -> Usage | None:
-    """Return the usage as the server sent it or, if the answer is not stored, the recorded usage."""
+    """Return the usage in the server's answer; the recorded usage if the answer is not stored or cannot be parsed."""
     body = completion.body
     return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
 
-def _part(counts: Mapping[str, Any], name: str) -> int:
+def _count_in(counts: Mapping[str, Any], name: str) -> int:
+    """Return the count of this name; 0 if it is missing or invalid."""
     return (_count(counts[name]) if name in counts else None) or 0
 
 
@@ -247,7 +246,7 @@ def _count(value: object) -> int | None:
 def without_body(completion: Completion) -> Completion:
     """Convert a completion to the form of journals before format 2.
 
-    This form has the other fields of the answer, unless they are too large, instead of the complete answer.
+    Instead of the complete answer, this form has `Completion.other_fields`, unless they are too large.
     """
     if completion.body is None:
         return completion
@@ -260,21 +259,15 @@ def without_body(completion: Completion) -> Completion:
 
 def split_choices(completion: Completion) -> list[Completion]:
     """Split a completion into one for each choice. The first has the usage of the call; the others count as cached."""
-    first, *rest = completion.choices
-    if not rest:
+    if len(completion.choices) == 1:
         return [completion]
     no_usage, body = Usage(estimated=completion.usage.estimated), completion.body
-    bodies = [
-        None if body is None else replace(body, choice=index, is_shared=index > 0)
-        for index in range(len(completion.choices))
-    ]
-    return [
-        replace(completion, choices=(first,), body=bodies[0]),
-        *(
-            replace(completion, choices=(choice,), usage=no_usage, from_cache=True, body=choice_body)
-            for choice, choice_body in zip(rest, bodies[1:], strict=True)
-        ),
-    ]
+    parts = []
+    for index, choice in enumerate(completion.choices):
+        part_body = None if body is None else replace(body, choice=index, is_shared=index > 0)
+        part = replace(completion, choices=(choice,), body=part_body)
+        parts.append(part if index == 0 else replace(part, usage=no_usage, from_cache=True))
+    return parts
 
 
 def with_own_choice(completion: Completion) -> Completion:
@@ -293,7 +286,8 @@ def with_first_choices(completion: Completion, number: int) -> Completion:
     if len(completion.choices) <= number:
         return completion
     body = None if completion.body is None else _with_choices(completion.body, 0, number)
-    return replace(completion, choices=completion.choices[:number], body=body, altered=(*completion.altered, EXTRA))
+    altered = (*completion.altered, CHOICES_ALTERED)
+    return replace(completion, choices=completion.choices[:number], body=body, altered=altered)
 
 
 def _with_choices(body: Body, start: int, end: int) -> Body:
@@ -306,26 +300,23 @@ def _with_choices(body: Body, start: int, end: int) -> Body:
         start_of_list, _ = _member_span(text, text.index("{"), CHOICES)
         choices = list(_item_spans(text, start_of_list))
         spans = [choice for choice in choices if message_choices({CHOICES: [choice[2]]})][start:end]
-        cut = text[: choices[0][0]] + ",".join(text[span[0] : span[1]] for span in spans) + text[choices[-1][1] :]
-        return replace(body, json=cut.encode(), choice=None)
+        shortened = text[: choices[0][0]] + ",".join(text[span[0] : span[1]] for span in spans) + text[choices[-1][1] :]
+        return replace(body, json=shortened.encode(), choice=None)
     return replace(body, choice=start)
 
 
-def part_of(content: bytes, *names: str) -> bytes | None:
+def extract_json(content: bytes, *names: str) -> bytes:
     """Return the value at nested names in an object of valid JSON, byte for byte.
-
-    Return None if the object is nested too deeply to be searched.
 
     Raises:
         LookupError: a name is missing.
+        RecursionError: the object is nested too deeply to be searched.
     """
-    with suppress(RecursionError):
-        text = content.decode()
-        start, end = text.index("{"), len(text)
-        for name in names:
-            start, end = _member_span(text, start, name)
-        return text[start:end].encode()
-    return None
+    text = content.decode()
+    start, end = text.index("{"), len(text)
+    for name in names:
+        start, end = _member_span(text, start, name)
+    return text[start:end].encode()
 
 
 def with_values(content: bytes, replacements: Mapping[str, Any]) -> bytes:

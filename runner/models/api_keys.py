@@ -38,7 +38,7 @@ _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")
 
 @dataclass(frozen=True, order=True)
 class KeyUse:
-    """A use of an environment variable: its name, and the host or program that receives its value."""
+    """A use of an environment variable: its name, and the server or program that receives its value."""
 
     variable: str
     host: str
@@ -77,7 +77,7 @@ def host_of(base_url: str) -> str:
 
 @lru_cache(maxsize=1024)
 def normalize_url(url: str) -> str:
-    """Return the normal form of an address, which identifies a server. (Calls use the address as written.)
+    """Return the normal form of an address, which identifies a server. (Calls use the address as the spec has it.)
 
     Scheme and host are in lower case. A default port, a dot after the host, and repeated or final slashes are removed.
     """
@@ -117,15 +117,12 @@ def allow_options(uses: Iterable[KeyUse]) -> list[str]:
     Users must type these values themselves. Only the usual key of a provider's own server is written out.
     """
     forms = {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}
-    usual = {
-        KeyUse(traits.key_variable, host_of(traits.base_url)) for traits in PROVIDERS.values() if traits.key_variable
-    }
-    return list(
-        dict.fromkeys(
-            f"{OPTION} {use.variable}={use.host}" if use in usual else forms.get(use.variable, f"{OPTION} VAR=HOST")
-            for use in uses
-        )
+    own_keys = {KeyUse(t.key_variable, host_of(t.base_url)) for t in PROVIDERS.values() if t.key_variable}
+    options = (
+        f"{OPTION} {use.variable}={use.host}" if use in own_keys else forms.get(use.variable, f"{OPTION} VAR=HOST")
+        for use in uses
     )
+    return list(dict.fromkeys(options))
 
 
 def parse_allowed(pairs: Sequence[str]) -> frozenset[KeyUse]:

@@ -1,4 +1,4 @@
-"""The events of a run's calls. The layers around the providers report them; progress, costs and notes receive them."""
+"""The events of a run's calls. The layers around the providers report them to the progress display, costs and notes."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from runner.models.interface import Completion, Request, SampleKey
 
 
 class CallEvents:
-    """Receives events. Every method does nothing unless a subclass overrides it."""
+    """Receives the events of calls. Every method does nothing unless a subclass overrides it."""
 
-    def sending(self, request: Request) -> None:
-        """A call is about to be sent. Raises an error if no more calls are allowed."""
+    def before_call(self, request: Request) -> None:
+        """Called before each attempt of a call. A subclass may raise an error to prevent the attempt."""
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        """An attempt failed. `wait` is the delay in seconds before the next attempt; negative if this was the last."""
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+        """Called after a failed attempt. `wait` has the seconds before the next one; negative if it was the last."""
 
-    def server_status_changed(self, server: str, problem: str | None) -> None:
-        """A server stopped answering for the reason `problem`. If `problem` is None, the server answers again."""
+    def on_server_status(self, server: str, problem: str | None) -> None:
+        """Called when a server stops answering, with the reason, and with None when it answers again."""
 
-    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
-        """Other servers of a group answered `refused_calls` calls that this server refused with `error_text`."""
+    def on_server_difference(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+        """Called when other servers of a group have answered calls that this server refused with `error_text`."""
 
-    def recorded(self, request: Request, completion: Completion) -> None:
-        """An answer is on disk. `request.n` is the number of answers that the call requested."""
+    def on_recorded(self, request: Request, completion: Completion) -> None:
+        """Called when a new answer is on disk. `request.n` is the number of answers that the call requested."""
 
-    def settled(self, sample: SampleKey) -> None:
-        """A call is finished, and its record is on disk."""
+    def on_settled(self, sample: SampleKey) -> None:
+        """Called when a call has ended with an answer or an error, and its record is on disk."""
 
-    def refused(self, sample: SampleKey) -> None:
-        """The provider refused a call, which stops the run. The call has no record."""
+    def on_refused(self, sample: SampleKey) -> None:
+        """Called when the provider refuses a call so that the run stops. The call has no record."""
 
-    def returned_fewer_answers(self, request: Request) -> None:
-        """A call returned fewer answers than it requested."""
+    def on_fewer_answers(self, request: Request) -> None:
+        """Called when a call returns fewer answers than it requested."""
 
-    def answered(self, request: Request, completion: Completion) -> None:
-        """A game received its answer, from any source."""
+    def on_answer(self, request: Request, completion: Completion) -> None:
+        """Called when a game gets its answer, from any source."""
 
 
 NO_EVENTS = CallEvents()

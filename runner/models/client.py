@@ -1,7 +1,7 @@
 """Connects the model groups of a run, so that one function can call each of them.
 
-A call passes these layers, from the outside in: the check of refusals, the cache, retries with a circuit breaker for
-each server, the budget, the limits, and the provider. The run wraps all of them in the journal layer.
+A call passes these layers, from the outside in: the check of refusals (`malformed`), the cache, retries with a circuit
+breaker for each server, the budget, the limits, and the provider. The run wraps all of them in the journal layer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from runner.base.async_runner import close_all
 from runner.models.admission import Admission, LocalAdmission
 from runner.models.call_events import NO_EVENTS, CallEvents
 from runner.models.connectors import CONNECTORS, ConnectionTarget, ReplayedRun
@@ -43,10 +44,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close all connections, even if one fails to close, and then raise the first error."""
-        outcomes = await asyncio.gather(*(close() for close in self.closers), return_exceptions=True)
-        for failure in outcomes:
-            if isinstance(failure, BaseException):
-                raise failure
+        await close_all(self.closers)
 
 
 def connect(
@@ -68,23 +66,24 @@ def connect(
 ) -> Connection:
     """Connect every group except those in `providers`, which are already connected, and return the connection.
 
-    `servers` are shared with other callers and closed by their creator; their concurrency applies. `answered` are the
-    groups with an answer in the journal. `labels` has the labels of the datapoints by id, which only `dummy` uses, and
-    only as a trained model. `admission` admits calls if another process enforces the budget and the limits.
+    `servers` has the state of servers that other callers also use; its creator closes it. Without it, at most
+    `concurrency` calls are in flight. `answered` are the groups with an answer in the journal. `labels` has the labels
+    of the datapoints by id, which only toy models of `dummy` use. `admission` replaces `costs` and `budget` if another
+    process enforces the budget and the limits.
 
     Raises:
         ProviderRefusal: the API key of a group is missing.
         RunError: a run to replay has no journal.
     """
-    shared = servers or Servers(concurrency, sleep)
-    admitted = admission or LocalAdmission(costs or CallCosts(groups), shared, policy, budget)
-    connector = _GroupConnector(groups, policy, events, shared, admitted, replays or {}, labels or {}, sleep)
+    all_servers = servers or Servers(concurrency, sleep)
+    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, policy, budget)
+    connector = _GroupConnector(groups, policy, events, all_servers, admission, replays or {}, labels or {}, sleep)
     complete = connector.connect_all(providers or {})
     if cache is not None:
         complete = through_cache(complete, cache, groups)
-    judge = judge_malformed(complete, policy.breaker.failures, answered)
-    closers = (*connector.closers, *(() if servers is not None else (shared.close,)))
-    return Connection(judge.complete, closers, judge.check, connector.release)
+    checked = judge_malformed(complete, policy.breaker.failures, answered)
+    closers = (*connector.closers, *(() if servers is not None else (all_servers.close,)))
+    return Connection(checked.complete, closers, checked.check, connector.release)
 
 
 @dataclass
@@ -104,24 +103,24 @@ class _GroupConnector:
 
     def __post_init__(self) -> None:
         self._pools: dict[str, ServerPool] = {}
-        self._live = {group: settings for group, settings in self.groups.items() if settings.calls_server}
+        self._groups_at_servers = {name: settings for name, settings in self.groups.items() if settings.calls_server}
         self._breakers = {
             server_of(server): self.servers.breaker(server_of(server), self.policy)
-            for settings in self._live.values()
-            for server in settings.settings_of_servers
+            for settings in self._groups_at_servers.values()
+            for server in settings.settings_per_server
         }
 
     def connect_all(self, providers: Mapping[str, Provider]) -> Complete:
         """Connect every group except those in `providers`, and return the function that calls any group."""
         self.closers.append(self._report_outages())
         self.closers += (provider.close for provider in providers.values())
-        by_group = {group: provider.complete for group, provider in providers.items()}
+        complete_by_group = {group: provider.complete for group, provider in providers.items()}
         for group, settings in self.groups.items():
-            if group in self._live and len(settings.addresses) > 1:
+            if group in self._groups_at_servers and len(settings.addresses) > 1:
                 self._pools[group] = self._open_pool(group, settings)
-            elif group not in by_group:
-                by_group[group] = self._open_provider(group, settings, None)
-        pools, groups, attempt_once = self._pools, self.groups, self._attempt(by_group, None)
+            elif group not in complete_by_group:
+                complete_by_group[group] = self._open_provider(group, settings, None)
+        pools, groups, attempt_once = self._pools, self.groups, self._with_admission(complete_by_group, None)
         call_with_retries = self._with_retries(attempt_once)
 
         async def call(request: Request) -> Completion:
@@ -135,12 +134,12 @@ class _GroupConnector:
 
     def _with_retries(self, attempt_once: Complete) -> Complete:
         """Return a function that repeats attempts of a call, with the circuit breaker of the group's server."""
-        breaker_of = {group: self._breakers[server_of(settings)] for group, settings in self._live.items()}
+        breaker_of = {group: self._breakers[server_of(settings)] for group, settings in self._groups_at_servers.items()}
         return with_retries(
             attempt_once,
             self.policy.transient,
             self.events,
-            timed=lambda request: not self.groups[request.group].batch,
+            has_time_limit=lambda request: not self.groups[request.group].batch,
             breaker_of=lambda request: breaker_of.get(request.group),
             sleep=self.sleep,
         )
@@ -151,51 +150,56 @@ class _GroupConnector:
             pool.release(game)
 
     def _open_provider(self, group: str, settings: ModelSettings, server: str | None) -> Complete:
-        """Open the provider of a group, and return the function that calls it. For a pool, `server` is one server."""
-        learn = self.admission.rate_listener(group, server)
-        target = ConnectionTarget(group, settings, self.servers, learn, self.replays.get(group), self.labels)
+        """Open the provider of a group, and return the function that calls it. In a pool, `server` is its server."""
+        on_headers = self.admission.rate_listener(group, server)
+        target = ConnectionTarget(group, settings, self.servers, on_headers, self.replays.get(group), self.labels)
         provider = CONNECTORS[settings.provider](target)
         self.closers.append(provider.close)
         return provider.complete
 
-    def _attempt(self, by_group: Mapping[str, Complete], server: str | None) -> Complete:
-        """Return the function that makes one attempt of a call. `server` is the server in a pool, if any."""
+    def _with_admission(self, complete_by_group: Mapping[str, Complete], server: str | None) -> Complete:
+        """Return a function that makes one attempt of a call once it is admitted. In a pool, `server` is its server."""
         events = self.events
 
         async def call_provider(request: Request) -> Completion:
-            events.sending(request)
-            return await by_group[request.group](request)
+            events.before_call(request)
+            return await complete_by_group[request.group](request)
 
         return self.admission.wrap(call_provider, server)
 
     def _open_pool(self, group: str, settings: ModelSettings) -> ServerPool:
         """Open a provider for each server of a group, and return them as a pool."""
         servers = []
-        for server_settings in settings.settings_of_servers:
+        for server_settings in settings.settings_per_server:
             server = server_of(server_settings)
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
                 server, group, self.policy.breaker.failures, self.policy.transient,
-                on_change=partial(self.events.server_status_changed, f"{server} ({group})"),
-                unlike=partial(self.events.server_differs, group, server),
+                on_change=partial(self.events.on_server_status, f"{server} ({group})"),
+                on_difference=partial(self.events.on_server_difference, group, server),
             )  # fmt: skip
-            servers.append(PooledServer(self._breakers[server], health, self._attempt({group: complete}, server)))
-        placement = Placement(list(map(server_of, settings.settings_of_servers)))
+            attempt_once = self._with_admission({group: complete}, server)
+            servers.append(PooledServer(self._breakers[server], health, attempt_once))
+        placement = Placement(list(map(server_of, settings.settings_per_server)))
         return ServerPool(servers, placement, self.policy.transient, self.events, sleep=self.sleep)
 
     def _report_outages(self) -> Close:
         """Report each server that goes down, once even if several groups use it. Return a function that stops this."""
-        pooled = {server_of(extra) for settings in self._live.values() for extra in settings.settings_of_servers[1:]}
-        pooled |= {server_of(settings) for settings in self._live.values() if len(settings.addresses) > 1}
+        pooled_servers = {
+            server_of(server)
+            for settings in self._groups_at_servers.values()
+            for server in settings.settings_per_server
+            if len(settings.addresses) > 1
+        }
 
         def report(server: str, message: str | None) -> None:
-            rerouting = "; its games continue at the other servers" if server in pooled else ""
-            self.events.server_status_changed(server, None if message is None else message + rerouting)
+            rerouting = "; its games continue at the other servers" if server in pooled_servers else ""
+            self.events.on_server_status(server, None if message is None else message + rerouting)
 
-        stops = [breaker.listen(partial(report, server)) for server, breaker in self._breakers.items()]
+        removers = [breaker.add_listener(partial(report, server)) for server, breaker in self._breakers.items()]
 
         async def stop_reports() -> None:
-            for stop in stops:
-                stop()
+            for remove in removers:
+                remove()
 
         return stop_reports

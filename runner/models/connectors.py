@@ -1,4 +1,4 @@
-"""Connects model groups to their providers. Modules outside `runner.models` use this module instead of the providers.
+"""Connects model groups to their providers. Other packages use this module, and never a provider's module.
 
 Clients are imported only when they are needed, because each import takes about 0.4 s and most commands call no model.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedRun(NamedTuple):
-    """A run whose answers are replayed: the folder, and the identity if known."""
+    """A run whose answers are replayed: its folder, and its identity (the hash that identifies a run) if known."""
 
     run: Path
     identity: str | None
@@ -42,8 +42,8 @@ class ConnectionTarget:
     group: str
     settings: ModelSettings
     servers: Servers
-    learn: RateListener | None
-    """Receives the rate limits that the server reports."""
+    on_headers: RateListener | None
+    """Receives the headers of each answer, which may report rate limits."""
     replayed: ReplayedRun | None
     """The run that the group replays, if any."""
     labels: Mapping[str, int]
@@ -62,12 +62,12 @@ def _anthropic(target: ConnectionTarget) -> Provider:
 
 
 def _openai(target: ConnectionTarget) -> Provider:
-    from runner.models.providers.lora_adapters import Adapter, ServerAdapter
+    from runner.models.providers.lora_adapters import ServerAdapter
     from runner.models.providers.openai import OpenAiModel
 
     settings = target.settings
     path = target.servers.adapters.get(settings.name)
-    reload = None if path is None else ServerAdapter(settings, target.group, Adapter(settings.name, path)).restore
+    reload = None if path is None else ServerAdapter(settings, target.group, path).restore
     return _over_http(OpenAiModel, target, reload=reload)
 
 
@@ -78,14 +78,12 @@ def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any)
     settings, servers = target.settings, target.servers
     body_slots, connections = servers.body_slots(settings), servers.concurrency
     # Groups share a client if they have the same address, key, headers and time limit, so that they share connections.
-    client = servers.shared(
+    client = servers.shared_client(
         connection_key(settings),
         lambda: model.make_client(settings, target.group, connections, body_slots),
         close_client,
     )
-    return model(
-        settings, target.group, connections, learn=target.learn, body_slots=body_slots, client=client, **options
-    )
+    return model(settings, target.group, connections, target.on_headers, body_slots, client=client, **options)
 
 
 def _dummy(target: ConnectionTarget) -> Provider:
@@ -99,7 +97,7 @@ def _replay(target: ConnectionTarget) -> Provider:
     from runner.models.layers.replay import ReplayModel
 
     assert target.replayed is not None, target.group
-    return ReplayModel(*target.replayed, sent=lambda request: target.settings.sent_messages(request.messages))
+    return ReplayModel(*target.replayed, sent_messages=lambda request: target.settings.sent_messages(request.messages))
 
 
 CONNECTORS: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {
@@ -147,7 +145,7 @@ def fine_tuning_api(settings: ModelSettings, group: str) -> OpenAiFineTuning:
 
 
 async def load_adapter(settings: ModelSettings, group: str, path: str, *, reload: bool) -> None:
-    """Load a LoRA adapter at a group's server under the group's model name. Raises as `ServerAdapter.load`."""
+    """Load a LoRA adapter at a group's server, with the group's model name. Raises as `ServerAdapter.load`."""
     async with _adapter_client(settings, group, path) as (adapter, client):
         await adapter.load(client, reload=reload)
 
@@ -163,12 +161,12 @@ async def _adapter_client(
     settings: ModelSettings, group: str, path: str
 ) -> AsyncIterator[tuple[ServerAdapter, Client]]:
     from runner.models.providers.http_model import close_client
-    from runner.models.providers.lora_adapters import Adapter, ServerAdapter
+    from runner.models.providers.lora_adapters import ServerAdapter
     from runner.models.providers.openai import make_client
 
     client = make_client(settings, group, connections=1)
     try:
-        yield ServerAdapter(settings, group, Adapter(settings.name, path)), client
+        yield ServerAdapter(settings, group, path), client
     finally:
         await close_client(client)
 

@@ -1,9 +1,8 @@
 """Checks a model group's `extra_body`. Keys that have their own setting in a spec, or would bypass one, are refused.
 
 If a body has a key twice, the server uses one of the values. So `extra_body: {model: ...}` could call another model
-than the one that is priced, counted in the budget and shown on the leaderboard. Names are compared in the most lenient
-way that servers do. Some accept `Model`, `MODEL`, `ſtream` and even full-width letters for a key, and camel case
-instead of underscores.
+than the one that is priced, counted in the budget and shown on the leaderboard. Names are compared like in the most
+lenient servers. Some accept `Model`, `MODEL`, `ſtream`, full-width letters, and camel case instead of underscores.
 """
 
 from __future__ import annotations
@@ -80,14 +79,14 @@ def extra_body_problems(
     `priced` says whether the spec sets the group's price. `tiers` are the service tiers with known prices.
     """
     for key, value in body.items():
-        folded = _normalize_key(key)
-        if (key == "service_tier" and value in tiers) or (priced and folded in _PRICE_CHANGING_KEYS):
+        normalized = _normalize_key(key)
+        if (key == "service_tier" and value in tiers) or (priced and normalized in _PRICE_CHANGING_KEYS):
             continue
-        if folded == "tools":
+        if normalized == "tools":
             if not (value is None or (isinstance(value, list) and all(map(_is_function, value)))):
                 yield key, _ONLY_FUNCTIONS
-        elif folded in _REASONS:
-            yield key, _REASONS[folded].format(group=f"models.{group}")
+        elif normalized in _REASONS:
+            yield key, _REASONS[normalized].format(group=f"models.{group}")
 
 
 def _is_function(tool: Any) -> bool:

@@ -23,10 +23,10 @@ MAX_BYTES = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9!#\$%&'*+.^_`|~-]{1,128}")
 
-_OWN_KEYS = {"authorization": "api_key_env", SESSION_ID.lower(): "session_id"}
+_SPEC_KEYS = {"authorization": "api_key_env", SESSION_ID.lower(): "session_id"}
 """Headers that have their own key in a model group."""
 
-_PROTOCOL = frozenset(
+_CLIENT_HEADERS = frozenset(
     (
         "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "date",
         "expect", "host", "idempotency-key", "if-match", "if-none-match", "keep-alive", "max-forwards", "origin",
@@ -44,9 +44,9 @@ def header_problems(headers: Mapping[str, str], group: str) -> Iterator[tuple[st
         folded = name.lower()
         if not _NAME.fullmatch(name):
             yield name, "not a valid header name: use at most 128 ASCII letters, digits and -"
-        elif folded in _OWN_KEYS:
-            yield name, f"this header has its own key; set models.{group}.{_OWN_KEYS[folded]}"
-        elif folded in _PROTOCOL or folded.startswith(":"):
+        elif folded in _SPEC_KEYS:
+            yield name, f"this header has its own key; set models.{group}.{_SPEC_KEYS[folded]}"
+        elif folded in _CLIENT_HEADERS or folded.startswith(":"):
             yield name, "the client sets this header itself; leave it out"
         elif folded in first_names:
             yield (
@@ -59,7 +59,7 @@ def header_problems(headers: Mapping[str, str], group: str) -> Iterator[tuple[st
 
 
 def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
-    """Return a group's headers with their values. From now on, the values are redacted.
+    """Return a group's headers with their values, and redact these values in all texts from now on.
 
     Raises:
         ProviderRefusal: some variables are empty or have an invalid value; the message lists all of them.
@@ -68,7 +68,7 @@ def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
     for name, variable in settings.header_variables.items():
         value = os.environ.get(variable, "").strip()
         remember_secret(value)
-        problem = _problem(value)
+        problem = _value_problem(value)
         if problem is None:
             headers[name] = value
         else:
@@ -82,7 +82,7 @@ def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
 
 
 def key_of(settings: ModelSettings, group: str) -> str:
-    """Return a group's API key, or `none` if the group sends no key. From now on, the key is redacted.
+    """Return a group's API key, or `none` if the group sends no key, and redact the key in all texts from now on.
 
     Raises:
         ProviderRefusal: the environment variable is empty or has an invalid value.
@@ -92,7 +92,7 @@ def key_of(settings: ModelSettings, group: str) -> str:
         return "none"
     key = os.environ.get(variable, "").strip()
     remember_secret(key)
-    problem = "is empty" if not key else _problem(key)
+    problem = "is empty" if not key else _value_problem(key)
     if problem is not None:
         raise ProviderRefusal(
             f"models.{group}: the environment variable {variable} {problem}; set {variable} to the API key, or name "
@@ -101,8 +101,8 @@ def key_of(settings: ModelSettings, group: str) -> str:
     return key
 
 
-def _problem(value: str) -> str | None:
-    """Return why a value cannot be sent in a header, as words that follow the variable's name; None if it can."""
+def _value_problem(value: str) -> str | None:
+    """Return why a value cannot be sent in a header; None if it can. The text continues the name of the variable."""
     if not value:
         return "is empty"
     if len(value) > MAX_BYTES:

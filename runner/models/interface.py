@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class SampleKey(NamedTuple):
-    """Identifies a request of a run and the answer to it, by the game, the round, the agent and the attempt."""
+    """Identifies a sample: a request of a run and the answer to it, by game, round, agent and attempt.
+
+    A game is identified by its datapoint and its repeat. An attempt is another request after an unusable answer.
+    """
 
     datapoint: str
     repeat: int
@@ -34,17 +37,17 @@ class SampleKey(NamedTuple):
 
 
 def session_id_of(sample: SampleKey) -> str:
-    """Return the session id of an agent in a game, for routers. It is a hash, so that it reveals no names."""
+    """Return the session id of an agent in a game, for routers. It is a hash, so it reveals no names."""
     identity = f"{sample.datapoint}\0{sample.repeat}\0{sample.agent}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(identity, digest_size=16, person=b"nip-run session").hexdigest()
 
 
 @value_class(frozen=True, slots=True)
 class ResponseHint:
-    """The format of the expected answer, for `dummy`. Other models get it from the prompt."""
+    """The format of the expected answer, for `dummy`. Other models learn it from the prompt."""
 
     headers: tuple[str, ...] = ()
-    """The header of each channel in which the agent speaks, if there are several."""
+    """The text that starts the message to each channel, if the agent speaks in several channels."""
     accept: str | None = None
     """The text of an accepting verdict, if the agent may decide."""
     reject: str | None = None
@@ -87,7 +90,10 @@ class Choice:
 
 @value_class(frozen=True, slots=True)
 class Usage:
-    """The tokens of a call, as the server counted them. All other counts are parts of the prompt or of the answer."""
+    """The tokens of a call, as the server counted them.
+
+    The prompt tokens and the completion (answer) tokens include all other counts.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -111,7 +117,7 @@ class Body:
     is_deep: bool = False
     """Whether the JSON is nested more deeply than some readers allow."""
     choice: int | None = None
-    """Index of this sample's choice, if the other choices belong to other samples."""
+    """Index of the sample's own choice, if the other choices belong to other samples."""
     is_shared: bool = False
     """Whether the tokens are counted with another sample's answer."""
     has_model: bool = True
@@ -131,7 +137,7 @@ class Completion:
     from_cache: bool = False
     """Whether this answer costs nothing, because another run or the call of another sample has paid for it."""
     other_fields: dict[str, Any] = field(default_factory=dict)
-    """Other fields of the answer, if its record does not have the complete answer (earlier versions)."""
+    """Other fields of the answer. Records of earlier versions have these instead of the complete answer."""
     altered: tuple[str, ...] = ()
     """The kinds of changes that were made to the answer on arrival.
 
@@ -141,7 +147,7 @@ class Completion:
     body: Body | None = None
     """The server's complete answer; None if there was no server, or if an earlier version did not store it."""
     origin: str | None = None
-    """The number of the journal (or the run id) from which this answer was copied; None for a call of this run."""
+    """The number or the run id of the journal that had this answer first; None for a call of this run."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]
@@ -157,7 +163,7 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
-def estimated_tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Return an estimate of a text's tokens: one per four bytes."""
     return byte_length(text) // 4 + 1
 
@@ -167,5 +173,5 @@ def byte_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def estimated_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
-    return sum(estimated_tokens(message["content"]) + 4 for message in messages)
+def estimate_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
+    return sum(estimate_tokens(message["content"]) + 4 for message in messages)

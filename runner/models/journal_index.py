@@ -1,4 +1,4 @@
-"""An index of a journal by sample. Only byte offsets are in memory, and answers are read on demand.
+"""An index of a journal by sample. It has only byte offsets in memory, and reads answers on demand.
 
 Replays, resumed runs and all readers of finished games use it.
 """
@@ -38,7 +38,7 @@ class JournalIndex:
         self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
         self.batches: list[BatchRecord] = []
         self.answered: set[str] = set()
-        """The model groups with an answer in the journal, as names that `group_of` returns (default: the agents)."""
+        """The model groups with an answer in the journal. Without `group_of`, these are names of agents."""
         self._group_of = group_of
         for entry in entries:
             self.add(entry)
@@ -55,8 +55,8 @@ class JournalIndex:
         elif isinstance(record, BatchRecord):
             self.batches.append(record)
 
-    def add_data(self, offset: int, data: Mapping[str, Any]) -> None:
-        """Add the next record as JSON. Of an answer, only the sample is read."""
+    def add_json(self, offset: int, data: Mapping[str, Any]) -> None:
+        """Add the next record as JSON. This does not parse the server's answer in a record."""
         if data["kind"] != CallRecord.KIND or "of" in data:
             self.add(IndexedRecord(offset, data["seq"], parse_record(data)))
             return
@@ -68,7 +68,7 @@ class JournalIndex:
         return len(self._offsets)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """Return the record of a sample's completion, or of the error that ended its game; None if there is neither."""
+        """Return the record of a sample's answer, or of the error that ended its game; None if there is neither."""
         offset = self._offsets.get(sample)
         if offset is None:
             return None
@@ -89,24 +89,20 @@ class FollowedIndex:
     """The index of a journal while another process may append to it."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:
-        self._path, self._tail = path, LogFollower(path, run)
+        self._path, self._follower = path, LogFollower(path, run)
         self._reader: JournalReader | None = None
         self.index = JournalIndex(self._record, ())
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the last read reached the end of the file."""
-        return self._tail.is_at_end
-
-    def read(self, most: int = PIECE) -> list[IndexedRecord]:
-        """Read and index the next records, at most `most` bytes, and return them.
+    def read(self, max_bytes: int = PIECE) -> list[IndexedRecord]:
+        """Read and index the next records in at most `max_bytes` bytes, and return them.
 
         Raises:
             JournalError, NewerFormatError: see `LogFollower.read`.
         """
-        entries = [IndexedRecord(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
+        lines = self._follower.read(max_bytes)
+        entries = [IndexedRecord(offset, data["seq"], parse_record(data)) for offset, data in lines]
         if entries:
-            self.close()  # the reader's buffer may have bytes after the last record that were removed since
+            self.close()  # because the reader's buffer may have bytes of an incomplete record that was removed since
         for entry in entries:
             self.index.add(entry)
         return entries
@@ -123,7 +119,7 @@ class FollowedIndex:
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
-    """Return a reader and an index of a journal to which no process appends. The caller closes the reader.
+    """Return a reader and an index of a journal. No process may append to it. The caller closes the reader.
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
@@ -133,7 +129,7 @@ def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, Journ
     index = JournalIndex(reader.record, ())
     try:
         for offset, data in read_journal(path, run):
-            index.add_data(offset, data)
+            index.add_json(offset, data)
     except BaseException:
         reader.close()
         raise

@@ -33,15 +33,15 @@ ANSWER_TEXT: Final = "answer_text"
 ORIGIN: Final = "from"
 """The key of an answer's `Completion.origin`."""
 
-SHORT: Final = 8
+_HASH_DIGITS: Final = 8
 """Number of digits of a parameter hash that a call record stores, enough to distinguish the model groups of a run."""
 
 
 def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
     """Return the first record of a new journal: its format, the run's identity and id, and the journal's number.
 
-    `shard` has the number of the shard and the number of all shards, for the journal of a shard. `journal` is a number
-    that no other journal has; by default a random one.
+    `shard` has the number of a shard and the number of all shards, if the journal belongs to a shard. `journal` is a
+    number that no other journal has; by default a random one.
     """
     shard_field = {} if shard is None else {SHARD: list(shard)}
     number = secrets.token_hex(8) if journal is None else journal
@@ -56,13 +56,13 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 def completion_fields(completion: Completion) -> dict[str, Any]:
     """Convert a completion to JSON fields: the server's answer, and all values that cannot be derived from it."""
     usage = completion.usage
-    extra_fields: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
+    optional_fields: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
     if completion.origin is not None:
-        extra_fields[ORIGIN] = completion.origin
+        optional_fields[ORIGIN] = completion.origin
     counts = _count_list(usage)
     milliseconds = round(completion.latency_ms, 3)
     if completion.body is not None:
-        fields: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **extra_fields}
+        fields: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **optional_fields}
         if completion.from_cache:
             fields["cache"] = True
         if usage.estimated or not (completion.body.has_usage or completion.body.is_shared):
@@ -77,7 +77,7 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
         "ms": milliseconds,
         "cache": completion.from_cache,
         "other": completion.other_fields,
-        **extra_fields,
+        **optional_fields,
     }
 
 
@@ -106,32 +106,23 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
     cached = fields.get("cache", False) if from_cache is None else from_cache
     altered = tuple(fields.get("altered", ()))
     origin = fields.get(ORIGIN)
-    if ANSWER in fields or ANSWER_TEXT in fields:
-        return replace(_completion_of_body(fields, cached, altered), origin=origin)
-    choices = tuple(Choice(*choice) for choice in fields["choices"])
-    usage = Usage(*fields["usage"])
-    return Completion(choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered, origin=origin)
-
-
-def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:
-    """Return the completion of a record that has the server's complete answer."""
+    usage = Usage(*fields["usage"]) if "usage" in fields else None
+    if ANSWER not in fields and ANSWER_TEXT not in fields:  # the form of journals before format 2
+        choices = tuple(Choice(*choice) for choice in fields["choices"])
+        return Completion(
+            choices, fields["model"], usage or Usage(), fields["ms"], cached, fields["other"], altered, origin=origin
+        )
     json = fields[ANSWER] if ANSWER in fields else fields[ANSWER_TEXT].encode()
-    data, choice = orjson.loads(json), fields.get("choice")
-    choices = choices_of(data)
-    model = model_of(data)
-    body = Body(
-        json, ANSWER_TEXT in fields, choice, fields.get("shared", False), model is not None, "usage" not in fields
-    )
-    usage = Usage(*fields["usage"]) if "usage" in fields else Usage() if body.is_shared else usage_of(data)
+    data, choice_index = orjson.loads(json), fields.get("choice")
+    choices, model = choices_of(data), model_of(data)
+    is_shared = fields.get("shared", False)
+    body = Body(json, ANSWER_TEXT in fields, choice_index, is_shared, model is not None, usage is None)
+    if usage is None and not is_shared:
+        usage = usage_of(data)
     return Completion(
-        choices if choice is None else (choices[choice],),
-        fields["model"] if model is None else model,
-        usage or Usage(),
-        fields["ms"],
-        cached,
-        altered=altered,
-        body=body,
-    )
+        choices if choice_index is None else (choices[choice_index],), fields["model"] if model is None else model,
+        usage or Usage(), fields["ms"], cached, altered=altered, body=body, origin=origin,
+    )  # fmt: skip
 
 
 class RequestRecord(NamedTuple):
@@ -165,11 +156,11 @@ class CallRecord:
         return 1000.0 * created if isinstance(created, int | float) else None
 
     def to_json(self) -> dict[str, Any]:
-        short = None if self.completion.body is None else SHORT
+        digits = None if self.completion.body is None else _HASH_DIGITS
         record = {
             "kind": self.KIND,
             "sample": self.sample.fields(),
-            "asked": [self.request.parameters[:short], self.request.messages],
+            "asked": [self.request.parameters[:digits], self.request.messages],
             **completion_fields(self.completion),
         }
         if self.charged is not None:
@@ -183,10 +174,10 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class RepeatRecord:
-    """The record of an answer that is stored in the record of another sample, whose call requested both answers."""
+    """The record of an answer that is stored in another sample's record, because one call requested both answers."""
 
     sample: SampleKey
-    of: int
+    holder_repeat: int
     """The repeat of the other sample."""
     choice: int
     """The index of the answer in the other record."""
@@ -194,7 +185,7 @@ class RepeatRecord:
     @property
     def holder(self) -> SampleKey:
         """The other sample, whose record has the answer."""
-        return self.sample._replace(repeat=self.of)
+        return self.sample._replace(repeat=self.holder_repeat)
 
     def extract_from(self, holder: CallRecord) -> CallRecord:
         """Return a complete record of this answer, given the record of the other sample."""
@@ -204,7 +195,8 @@ class RepeatRecord:
         return CallRecord(self.sample, holder.request, split_choices(full)[self.choice])
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": CallRecord.KIND, "sample": self.sample.fields(), "of": self.of, "choice": self.choice}
+        sample = self.sample.fields()
+        return {"kind": CallRecord.KIND, "sample": sample, "of": self.holder_repeat, "choice": self.choice}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RepeatRecord:
@@ -232,7 +224,7 @@ class EndedRecord:
 
     def as_error(self) -> CallError:
         """Return the error as an exception."""
-        return _ENDINGS[self.error](self.message)
+        return _GAME_ENDING_ERRORS[self.error](self.message)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -248,7 +240,7 @@ class EndedRecord:
         return cls(_read_sample(data), RequestRecord(*data["asked"]), data["error"], data["message"])
 
 
-_ENDINGS: Mapping[str, type[CallError]] = {
+_GAME_ENDING_ERRORS: Mapping[str, type[CallError]] = {
     kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError, MalformedError)
 }
 """The errors of a call that end its game, by their names in the journal."""
@@ -315,14 +307,16 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """The record of calls that a killed process left in flight: the name of its slot file, and their maximum cost."""
+    """The record of the calls that a killed process left in flight."""
 
     KIND: ClassVar = "lost"
-    of: str
+    source: str
+    """The name of the file with the calls (see `InFlightFile`), or a random name for a worker's calls."""
     charged: UsageTotals
+    """The calls' maximum cost, which a budget counts."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.KIND, "of": self.of, "charged": _charge_list(self.charged)}
+        return {"kind": self.KIND, "of": self.source, "charged": _charge_list(self.charged)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LostRecord:
@@ -356,7 +350,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
     """Convert the JSON of a journal's line to its record type."""
     if data["kind"] == CallRecord.KIND and "of" in data:
         return RepeatRecord.from_json(data)
-    return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
+    return _PARSERS.get(data["kind"], OtherRecord.from_json)(data)
 
 
 def read_records(path: Path, run: str | None = None) -> Iterator[IndexedRecord]:
@@ -370,7 +364,7 @@ def read_records(path: Path, run: str | None = None) -> Iterator[IndexedRecord]:
         yield IndexedRecord(offset, data["seq"], parse_record(data))
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
+_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
     kind.KIND: kind.from_json for kind in (CallRecord, EndedRecord, FailureRecord, BatchRecord, LostRecord)
 }
 

@@ -1,7 +1,7 @@
 """Computes log-probabilities of a span of an answer, and the probability of its verdict, from the server's tokens.
 
-Servers report tokens in different ways. A token may be a part of a character (then `bytes` has its value), it may be
-spelled as a piece of its tokenizer (`▁accept`, `Ġaccept`), or it may be in the lists of the older completions API.
+Servers report tokens in different ways. If a token is a part of a character, its bytes are in `bytes`. Some servers
+spell tokens as the pieces of their tokenizer (`▁accept`, `Ġaccept`), or send the lists of the older completions API.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _PIECE_CHARACTERS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n"})
 
 NO_LOGPROBS: Final = "the server told no log-probabilities of the answer"
 OTHER_TOKENS: Final = "the tokens that the server told do not spell the answer"
-NOT_TOLD_APART: Final = "no token tells the two verdicts apart"
-NO_NUMBER: Final = "the log-probability of the verdict is no number"
-OPEN: Final = "the other verdict is not among the top log-probabilities, which leave too much open to bound it"
+NO_FORK: Final = "no token tells the two verdicts apart"
+INVALID_LOGPROB: Final = "the log-probability of the verdict is no number"
+UNBOUNDED: Final = "the other verdict is not among the top log-probabilities, which leave too much open to bound it"
 BOUND: Final = "a bound: the other verdict is not among the top log-probabilities"
+# The tables of finished runs have these texts, so the texts must not change.
 
 _MAX_LOGPROB: Final = 1e-3
 """Maximum valid log-probability. It is above 0, because servers that compute in single precision round upward."""
@@ -47,104 +48,98 @@ class PAccept:
 
 
 def has_logprobs(completion: Completion) -> bool:
-    """Return whether an answer may have log-probabilities, without parsing it."""
+    """Return whether an answer may have log-probabilities. This is fast, because it does not parse the answer."""
     return completion.body is not None and _HAS_TOKENS.search(completion.body.json) is not None
 
 
 def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) -> str | None:
-    """Return the tokens that overlap a span of characters of a choice's text, as a JSON list of token, logprob and top.
+    """Return the tokens that overlap a span of characters of a choice's text, as JSON with token, logprob and top.
 
-    Return None if the server reported no tokens, or tokens that do not spell the text. The tokens of reasoning before
-    the text and of an end mark after the text are skipped.
+    `index` is the index of the choice. Return None if the server reported no tokens, or tokens that do not spell the
+    text. Tokens before the text (reasoning) or after it (an end mark) are skipped.
     """
     try:
-        spelling = _find_spelling(completion, index)
-        if spelling is None:
+        aligned = _align_tokens(completion, index)
+        if aligned is None:
             return None
-        first, last = map(spelling.offset, span)
-        begin, starts = bisect_right(spelling.ends, first), spelling.starts
-        spelled = zip(spelling.tokens[begin:], starts[begin:], strict=True)
-        tokens = [_summary(token) for token, start in spelled if start < last]
-        return orjson.dumps(tokens).decode()
+        span_start, span_end = map(aligned.offset, span)
+        first = bisect_right(aligned.ends, span_start)
+        tokens = zip(aligned.tokens[first:], aligned.starts[first:], strict=True)
+        return orjson.dumps([_summary(token) for token, start in tokens if start < span_end]).decode()
     except (AttributeError, KeyError, TypeError, ValueError):  # the tokens have an unknown form
         return None
 
 
 def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PAccept:
-    """Return the probability of accept at the token where the two verdicts diverge: A / (A + R).
+    """Return the probability of accept at the token where the texts of the two verdicts diverge: A / (A + R).
 
     A is the total probability of all alternatives for this token that start or continue the accepting text, and R is
     the same for the rejecting text. Case, spacing and Markdown marks do not count (` Accept`, `acc`, `accept.`).
     Alternatives that fit neither or both texts are ignored. If no alternative fits the other verdict, its probability
     is at most 1 minus the probabilities of all alternatives. The result is then a bound, if the verdict in the answer
-    remains the more likely one.
+    remains the more likely one. `index` is the index of the choice, and `fork` has the two texts and their place.
     """
     if not has_logprobs(completion):
         return PAccept(None, NO_LOGPROBS)
     try:
-        spelling = _find_spelling(completion, index)
-        if spelling is None:
+        aligned = _align_tokens(completion, index)
+        if aligned is None:
             return PAccept(None, OTHER_TOKENS)
-        return PAccept(None, NOT_TOLD_APART) if fork is None else _p_accept(spelling, fork)
+        return PAccept(None, NO_FORK) if fork is None else _p_accept(aligned, fork)
     except (AttributeError, KeyError, TypeError, ValueError):
         return PAccept(None, OTHER_TOKENS)
 
 
-def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
-    """Compute P(accept) at the first token where the texts of the two verdicts differ.
+def _p_accept(aligned: _AlignedTokens, fork: VerdictFork) -> PAccept:
 
-    The probabilities of the tokens that begin each verdict are compared. Tokens that could begin either verdict only
-    widen the bounds.
-    """
     accept, reject = fork.accept.encode(), fork.reject.encode()
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accept, reject, strict=False)))
-    offset = spelling.offset(fork.at) + common
-    position = bisect_right(spelling.ends, offset)
-    chosen = spelling.tokens[position]
-    prefix = spelling.joined[spelling.starts[position] : offset]
+    offset = aligned.offset(fork.at) + common
+    position = bisect_right(aligned.ends, offset)
+    chosen, chosen_bytes = aligned.tokens[position], aligned.token_bytes[position]
+    prefix = aligned.joined[aligned.starts[position] : offset]
     verdict_texts = _normalize(prefix + accept[common:]), _normalize(prefix + reject[common:])
-    verdict = _matching_verdict(spelling.spelled[position], verdict_texts)
+    verdict = _matching_verdict(chosen_bytes, verdict_texts)
     if verdict is None:
-        return PAccept(None, NOT_TOLD_APART)
-    alternatives = list(_alternatives(chosen, spelling))
-    if not any(spelled == spelling.spelled[position] for spelled, _ in alternatives):
+        return PAccept(None, NO_FORK)
+    alternatives = list(_alternatives(chosen, aligned))
+    if not any(token_bytes == chosen_bytes for token_bytes, _ in alternatives):
         chosen_probability = _probability(chosen["logprob"])
         if chosen_probability is None:
-            return PAccept(None, NO_NUMBER)
-        alternatives.append((spelling.spelled[position], chosen_probability))
+            return PAccept(None, INVALID_LOGPROB)
+        alternatives.append((chosen_bytes, chosen_probability))
     shares = [0.0, 0.0]  # of accept and of reject
     unclear = 0.0  # of tokens that could begin either verdict
-    for spelled, probability in alternatives:
-        index = _matching_verdict(spelled, verdict_texts)
+    for token_bytes, probability in alternatives:
+        index = _matching_verdict(token_bytes, verdict_texts)
         if index is not None:
             shares[index] += probability
-        elif any(text.startswith(_normalize(spelled)) for text in verdict_texts):
+        elif any(text.startswith(_normalize(token_bytes)) for text in verdict_texts):
             unclear += probability
-    return _p_accept_of_shares(
-        shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives))
-    )
+    unreported = max(0.0, 1 - sum(probability for _, probability in alternatives))
+    return _probability_of_accept(shares, verdict, unclear + unreported)
 
 
-def _p_accept_of_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
-    """Return the probability of accept from the `shares` of accept and reject.
+def _probability_of_accept(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
+    """Return the probability of accept from the probabilities of accept and reject (`shares`).
 
     `verdict` is the index of the answer's verdict. The probability `unassigned` may belong to either verdict.
     """
     verdict_share, other_share = shares[verdict], shares[1 - verdict]
     if verdict_share + other_share <= 0:
-        return PAccept(None, NO_NUMBER)
+        return PAccept(None, INVALID_LOGPROB)
     note = None
     if other_share <= 0:
         if verdict_share <= unassigned:
-            return PAccept(None, OPEN)
+            return PAccept(None, UNBOUNDED)
         other_share, note = unassigned, BOUND
     probability = verdict_share / (verdict_share + other_share)
     return PAccept(probability if verdict == 0 else other_share / (verdict_share + other_share), note)
 
 
-def _matching_verdict(spelled: bytes, texts: tuple[bytes, bytes]) -> int | None:
+def _matching_verdict(token_bytes: bytes, texts: tuple[bytes, bytes]) -> int | None:
     """Return the index of the text that a token starts or continues; None if it fits neither or both texts."""
-    token = _normalize(spelled)
+    token = _normalize(token_bytes)
     fits = [text.startswith(token) or token.startswith(text) for text in texts]
     return fits.index(True) if fits[0] != fits[1] else None
 
@@ -152,17 +147,17 @@ def _matching_verdict(spelled: bytes, texts: tuple[bytes, bytes]) -> int | None:
 _IGNORED = re.compile(f"[{GAP}]+")
 
 
-def _normalize(spelled: bytes) -> bytes:
+def _normalize(token_bytes: bytes) -> bytes:
     """Return bytes in lower case without spacing and Markdown marks. Parts of characters stay unchanged."""
-    return _IGNORED.sub("", spelled.decode("utf-8", "surrogateescape").lower()).encode("utf-8", "surrogateescape")
+    return _IGNORED.sub("", token_bytes.decode("utf-8", "surrogateescape").lower()).encode("utf-8", "surrogateescape")
 
 
-def _alternatives(token: Mapping[str, Any], spelling: _Spelling) -> Iterator[tuple[bytes, float]]:
+def _alternatives(token: Mapping[str, Any], aligned: _AlignedTokens) -> Iterator[tuple[bytes, float]]:
     """Yield the most likely tokens at the position of `token`, each with its probability."""
     for alternative in token.get("top_logprobs") or ():
         probability = _probability(alternative["logprob"])
         if probability is not None:
-            yield _bytes_of(alternative, pieces=spelling.pieces), probability
+            yield _bytes_of(alternative, uses_pieces=aligned.uses_pieces), probability
 
 
 def _probability(logprob: object) -> float | None:
@@ -173,11 +168,11 @@ def _probability(logprob: object) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spelling:
+class _AlignedTokens:
     """The tokens of a choice, aligned with its text."""
 
     tokens: Sequence[Mapping[str, Any]]
-    spelled: Sequence[bytes]
+    token_bytes: Sequence[bytes]
     """The bytes of each token, in the same order."""
     joined: bytes
     """The bytes of all tokens."""
@@ -187,7 +182,7 @@ class _Spelling:
     """The offset of the text in the joined bytes."""
     ends: Sequence[int]
     """The offset of each token's end in the joined bytes."""
-    pieces: bool
+    uses_pieces: bool
     """Whether the tokens are spelled as their tokenizer's pieces."""
 
     @property
@@ -200,19 +195,19 @@ class _Spelling:
         return self.start + len(self.text[:character].encode())
 
 
-def _find_spelling(completion: Completion, index: int) -> _Spelling | None:
+def _align_tokens(completion: Completion, index: int) -> _AlignedTokens | None:
     """Return the tokens of a choice; None if there are none, or if they do not spell its text."""
     body, text = completion.body, completion.choices[index].text
     if body is None or text is None:
         return None
     choice = message_choices(orjson.loads(body.json))[index if body.choice is None else body.choice]
     tokens = _tokens(choice.get("logprobs"))
-    for pieces in (False, True):
-        spelled = [_bytes_of(token, pieces=pieces) for token in tokens]
-        joined = b"".join(spelled)
+    for uses_pieces in (False, True):
+        token_bytes = [_bytes_of(token, uses_pieces=uses_pieces) for token in tokens]
+        joined, ends = b"".join(token_bytes), list(accumulate(map(len, token_bytes)))
         start = joined.rfind(text.encode())
         if start >= 0 and tokens:
-            return _Spelling(tokens, spelled, joined, text, start, list(accumulate(map(len, spelled))), pieces)
+            return _AlignedTokens(tokens, token_bytes, joined, text, start, ends, uses_pieces)
     return None
 
 
@@ -228,24 +223,24 @@ def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
 
 def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the tokens of the older API, which has a list for each field, and a mapping of alternatives per token."""
-    tokens, numbers = logprobs["tokens"], logprobs["token_logprobs"]
-    top_lists = logprobs.get("top_logprobs") or [None] * len(tokens)
-    for token, number, top in zip(tokens, numbers, top_lists, strict=True):
+    tokens, logprobs_of_tokens = logprobs["tokens"], logprobs["token_logprobs"]
+    top_mappings = logprobs.get("top_logprobs") or [None] * len(tokens)
+    for token, logprob, top in zip(tokens, logprobs_of_tokens, top_mappings, strict=True):
         alternatives = [{"token": name, "logprob": value} for name, value in (top or {}).items()]
-        yield {"token": token, "logprob": number, "top_logprobs": alternatives}
+        yield {"token": token, "logprob": logprob, "top_logprobs": alternatives}
 
 
-def _bytes_of(token: Mapping[str, Any], *, pieces: bool = False) -> bytes:
+def _bytes_of(token: Mapping[str, Any], *, uses_pieces: bool) -> bytes:
     """Return a token's bytes. They may be a part of a character, which the token's text cannot represent."""
-    raw = token.get("bytes")
-    spelled: str = token["token"]
-    if pieces:
-        return spelled.translate(_PIECE_CHARACTERS).encode()
-    return bytes(raw) if isinstance(raw, list) else spelled.encode()
+    values = token.get("bytes")
+    text: str = token["token"]
+    if uses_pieces:
+        return text.translate(_PIECE_CHARACTERS).encode()
+    return bytes(values) if isinstance(values, list) else text.encode()
 
 
 def _summary(token: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts about a token that are stored: its text, its log-probability and its alternatives."""
+    """Return the facts about a token that are stored: its text, its log-probability and its top alternatives."""
     top = token.get("top_logprobs") or ()
     return {
         "token": token["token"],

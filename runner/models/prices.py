@@ -1,8 +1,8 @@
 """Finds the prices of model groups, in the spec or in the price list of the package `genai-prices`.
 
 The price list is the one in the installed package. Nothing is downloaded, even if another part of the program has
-requested an update of the list. Importing the list takes a third of a second, so it is imported only if the spec does
-not set a price.
+requested an update of the list. The import of the list takes a third of a second, and happens only if the spec does not
+set a price.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from runner.models.interface import Usage
 from runner.models.settings import ModelSettings, Price
@@ -40,20 +40,8 @@ _LABELS = {
     "input": "in", "cached_input": "cached", "cache_write": "cache writes", "audio_input": "audio in",
     "output": "out", "reasoning": "reasoning", "audio_output": "audio out",
 }  # fmt: skip
-_PER_CALL = ("requests_kcount",)
-"""The fields of the list with prices per call. The tokens of a model with such a field are only a part of its cost."""
-
-
-class Pricing(Protocol):
-    """Computes the cost of calls."""
-
-    def cost_of(self, usage: Usage) -> float:
-        """Return the cost of one call, in US dollars."""
-        ...
-
-    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the maximum cost of one call with so many tokens, in US dollars."""
-        ...
+_PRICE_PER_CALL = "requests_kcount"
+"""The field of the list with a price per call. If a model has it, tokens are only a part of the model's cost."""
 
 
 FREE = Price(input=0.0, output=0.0)
@@ -76,18 +64,22 @@ class ListedPrice:
     """The bands without a service tier, the shortest prompts first."""
     tiers: dict[str, Sequence[Band]]
     """The bands of each service tier that has its own prices."""
-    requested: str | None = None
+    requested_tier: str | None = None
     """The service tier in the spec, which applies if an answer does not state its tier."""
 
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of one call, in US dollars. The length of the prompt determines the price of all tokens."""
-        tier = usage.service_tier or self.requested
+        tier = usage.service_tier or self.requested_tier
         return _price_at_length(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
 
     def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the maximum cost of one call in the standard and the requested tier, which a server may not grant."""
-        bands = {id(bands): bands for bands in (self.standard, self.bands_of(self.requested))}
-        prices = (_price_at_length(bands, prompt_tokens) for bands in bands.values())
+        """Return the maximum cost of one call, in US dollars.
+
+        This is the higher cost of the standard and the requested tier, because a server may not grant a request.
+        """
+        prices = [_price_at_length(self.standard, prompt_tokens)]
+        if self.requested_tier in self.tiers:
+            prices.append(_price_at_length(self.tiers[self.requested_tier], prompt_tokens))
         return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 
     def bands_of(self, tier: str | None) -> Sequence[Band]:
@@ -100,10 +92,10 @@ def _price_at_length(bands: Sequence[Band], prompt_tokens: int) -> Price:
 
 
 @dataclass(frozen=True)
-class HigherPrice:
+class HighestPrice:
     """The highest of several prices, determined for each call."""
 
-    prices: Sequence[Pricing]
+    prices: Sequence[Price | ListedPrice]
 
     def cost_of(self, usage: Usage) -> float:
         return max(price.cost_of(usage) for price in self.prices)
@@ -121,45 +113,48 @@ class TextPrice:
     def cost_of(self, usage: Usage) -> float:
         return self.price.cost_of(Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens))
 
-    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return self.price.max_cost(prompt_tokens, completion_tokens)
+
+BudgetPrice = Price | ListedPrice | HighestPrice
+"""A price that also computes the maximum cost of a call (`max_cost`)."""
+Pricing = BudgetPrice | TextPrice
+"""A price that computes the cost of a call (`cost_of`)."""
 
 
 @dataclass(frozen=True)
 class PriceBasis:
     """The facts about a run that determine the prices of its calls, even long after the run."""
 
-    on: date | None = None
+    day: date | None = None
     """The day when the run started; None means today."""
     text_only: bool = False
-    """Whether a version of nip-run started the run that did not know service tiers or audio and reasoning tokens."""
+    """Whether the run was started by a version that did not know service tiers, or audio and reasoning tokens."""
 
     def price_of(self, settings: ModelSettings) -> Pricing | None:
         """Return the price of a group's calls; None if it is unknown."""
-        price = price_of(settings, self.on)
+        price = price_of(settings, self.day)
         if not self.text_only or price is None:
             return price
         return TextPrice(price.standard[0].price if isinstance(price, ListedPrice) else price)
 
 
-def price_of(settings: ModelSettings, on: date | None = None) -> Price | ListedPrice | None:
+def price_of(settings: ModelSettings, day: date | None = None) -> Price | ListedPrice | None:
     """Return the price of a group's calls in the spec or, if it sets none, in the list on a day (default: today)."""
     if settings.price is not None:
         return settings.price
-    return listed_price(settings, on) if settings.traits.metered else FREE
+    return listed_price(settings, day) if settings.traits.metered else FREE
 
 
-def budget_price(settings: ModelSettings, *, doubted: bool) -> Pricing | None:
-    """Return the price that a budget uses: the result of `price_of` or, if it is `doubted`, a higher listed price.
+def budget_price(settings: ModelSettings, *, unconfirmed: bool) -> BudgetPrice | None:
+    """Return the price that a budget uses: the result of `price_of` or, if it is `unconfirmed`, a higher listed price.
 
-    A price is doubted if it comes from a downloaded spec, and the user has not confirmed it.
+    A price is unconfirmed if it comes from a downloaded spec, and the user has not set it.
     """
     price = price_of(settings)
-    listed = listed_price(settings) if doubted and settings.price is not None else None
-    return price if price is None or listed is None else HigherPrice((price, listed))
+    listed = listed_price(settings) if unconfirmed and settings.price is not None else None
+    return price if price is None or listed is None else HighestPrice((price, listed))
 
 
-def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice | None:
+def listed_price(settings: ModelSettings, day: date | None = None) -> ListedPrice | None:
     """Return the listed price of a group's model at its server, even if the spec sets another price.
 
     Return None if the list has no price.
@@ -169,12 +164,12 @@ def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice
     if settings.model is None or not has_listed_server or not settings.traits.metered:
         return None
     tier = (settings.extra_body or {}).get("service_tier")
-    return _look_up(
+    return _look_up_price(
         settings.model,
         (None, address) if address else (settings.provider, None),
         settings.is_batched,
         tier if isinstance(tier, str) else None,
-        on or today(),
+        day or today(),
     )
 
 
@@ -184,25 +179,25 @@ def today() -> date:
 
 
 def describe_price(price: Price | ListedPrice | None, other: Price | ListedPrice | None = None) -> str:
-    """Return words for a price with short prompts: input, output, and each class of tokens that it or `other` sets."""
+    """Describe the price of short prompts: input, output, and each class of tokens that it or `other` sets."""
     if price is None:
         return "unknown"
-    price_here = _for_short_prompts(price)
-    prices = [price_here] if other is None else [price_here, _for_short_prompts(other)]
-    names = [name for name in _LABELS if any(getattr(one_price, name) is not None for one_price in prices)]
-    return ", ".join(f"${price_here.rates[name]:g} {_LABELS[name]}" for name in names)
+    short_price = _for_short_prompts(price)
+    prices = [short_price] if other is None else [short_price, _for_short_prompts(other)]
+    names = [name for name in _LABELS if any(getattr(each, name) is not None for each in prices)]
+    return ", ".join(f"${short_price.rates[name]:g} {_LABELS[name]}" for name in names)
 
 
 def _for_short_prompts(price: Price | ListedPrice) -> Price:
-    return price.bands_of(price.requested)[0].price if isinstance(price, ListedPrice) else price
+    return price.bands_of(price.requested_tier)[0].price if isinstance(price, ListedPrice) else price
 
 
-def uses_list(groups: Iterable[ModelSettings]) -> bool:
+def uses_price_list(groups: Iterable[ModelSettings]) -> bool:
     """Return whether the price of any group comes from the list."""
     return any(isinstance(price_of(settings), ListedPrice) for settings in groups)
 
 
-def list_version() -> str:
+def price_list_version() -> str:
     """Return the name and version of the list's package, as stored in manifests."""
     from importlib.metadata import version
 
@@ -218,18 +213,19 @@ def _snapshot() -> DataSnapshot:
 
 
 @cache
-def _look_up(model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
+def _look_up_price(
+    model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, day: date
+) -> ListedPrice | None:
     """Return the listed price of a model on a day; None if it is not listed or varies within the day."""
     info = _find_model(model, provider_key) or _find_model(_DATE_SUFFIX.sub("", model), provider_key)
     if info is None or _varies_by_hour(info):
         return None
-    day = datetime.combine(on, time(), UTC)
-    base = {"processing": "batch"} if batch else {}
-    standard = _bands(info.get_prices(day, base))
+    start = datetime.combine(day, time(), UTC)
+    standard = _bands(info.get_prices(start, {"processing": "batch"} if batch else {}))
     if standard is None:
         return None
     names = {variant.when["service_tier"] for variant in info.price_variants or () if "service_tier" in variant.when}
-    tiers = {} if batch else {name: _bands(info.get_prices(day, {"service_tier": name})) for name in sorted(names)}
+    tiers = {} if batch else {name: _bands(info.get_prices(start, {"service_tier": name})) for name in sorted(names)}
     return ListedPrice(standard, {name: bands for name, bands in tiers.items() if bands is not None}, tier)
 
 
@@ -251,7 +247,7 @@ def _varies_by_hour(model: ModelInfo) -> bool:
 def _bands(listed: ModelPrice) -> Sequence[Band] | None:
     """Convert a listed price to bands, one for each range of prompt lengths; None if the price is incomplete."""
     raw = {name: getattr(listed, key) for name, key in _LIST_FIELDS.items()}
-    if raw["input"] is None or raw["output"] is None or any(getattr(listed, name) is not None for name in _PER_CALL):
+    if raw["input"] is None or raw["output"] is None or getattr(listed, _PRICE_PER_CALL) is not None:
         return None
     starts = {0} | {tier.start for value in raw.values() for tier in getattr(value, "tiers", ())}
     bands = []

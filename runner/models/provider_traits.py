@@ -44,7 +44,7 @@ class ProviderTraits:
     lacks_formats: tuple[ChatFormat, ...] = ()
     """Chat formats that the API does not support."""
     has_system_prompt: bool = False
-    """All models accept a system prompt. At other providers, this depends on the model's chat template."""
+    """Every model accepts a system prompt. At other providers, this depends on the model's chat template."""
     has_sync_client: bool = False
     """The provider's package has a synchronous client, which agents expose as `client`."""
     base_url: str = ""

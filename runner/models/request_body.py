@@ -38,5 +38,5 @@ SCHEMA_PARAMETERS: Mapping[ProviderName, Callable[[Mapping[str, Any]], dict[str,
 
 
 def schema_parameters(settings: ModelSettings, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with which a model group's server must answer in JSON that follows a schema."""
+    """Return the parameters that make a model group's server answer in JSON that follows a schema."""
     return SCHEMA_PARAMETERS[settings.provider](schema)

@@ -33,13 +33,16 @@ def shutdowns() -> Mapping[str, date]:
 
 
 def shutdown_of(model: str) -> date | None:
-    """Return the shutdown date of a model at OpenAI, if known. Fine-tuned models and snapshots use their base's."""
+    """Return the shutdown date of a model at OpenAI, if known.
+
+    A fine-tuned model or a snapshot without its own date has the date of its base model.
+    """
     base = model.split(":")[1] if model.startswith("ft:") else model
     return shutdowns().get(base) or shutdowns().get(_SNAPSHOT.sub("", base))
 
 
 def shutdown_of_group(settings: ModelSettings) -> date | None:
-    """Return the shutdown date of a model group's model, if known. At servers other than OpenAI's own, return None.
+    """Return the shutdown date of a model group's model; None if it is unknown, or if the server is not OpenAI's own.
 
     Other servers may serve a model of this name forever. Azure's deployments have their own names and dates.
     """
@@ -49,9 +52,9 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
 
 
 def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
-    """Return the facts that a release records: each model with a shutdown date; empty if there is none.
+    """Return the shutdown dates that a release records, by model; empty if there are none.
 
-    The facts do not depend on today's date, so that a release has the same bytes whenever it is built.
+    They do not depend on today's date, so that a release has the same bytes whenever it is built.
     """
     dates = {settings.name: str(day) for settings in models if (day := shutdown_of_group(settings)) is not None}
     return {"shutdowns": dict(sorted(dates.items()))} if dates else {}

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, TypeVar, cast
 
+from runner.base.async_runner import close_all
 from runner.models.api_keys import normalize_url
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep
@@ -26,9 +27,9 @@ class Servers:
 
     def __init__(self, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
         self.concurrency = concurrency
-        self.gate = FairSemaphore(concurrency)
+        self.semaphore = FairSemaphore(concurrency)
         self.adapters: Mapping[str, str] = {}
-        """The path of each LoRA adapter, by model name, from which servers load the adapter."""
+        """The path of each LoRA adapter, as servers see it, by model name."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, Breaker] = {}
@@ -36,12 +37,15 @@ class Servers:
         self._connections: dict[Hashable, tuple[Any, Close]] = {}
 
     def limit(self, group: str, settings: ModelSettings, policy: Retry) -> GroupLimit:
-        """Return the limit of a model at a server with a key. Log lines name the first group with this limit."""
+        """Return the limit of a model group. Groups with the same server, API key, model and rates share their limit.
+
+        Log lines name the first group with this limit.
+        """
         rates = settings.requests_per_minute, settings.tokens_per_minute
         max_pause = policy.transient.total_seconds
-        model = (server_of(settings), settings.key_variable, settings.model, rates, max_pause)
-        if model not in self._limits:
-            self._limits[model] = GroupLimit(
+        key = (server_of(settings), settings.key_variable, settings.model, rates, max_pause)
+        if key not in self._limits:
+            self._limits[key] = GroupLimit(
                 group,
                 self.concurrency,
                 requests_per_minute=settings.requests_per_minute,
@@ -49,7 +53,7 @@ class Servers:
                 max_pause=max_pause,
                 sleep=self._sleep,
             )
-        return self._limits[model]
+        return self._limits[key]
 
     def breaker(self, server: str, policy: Retry) -> Breaker:
         """Return the circuit breaker of a server."""
@@ -62,23 +66,20 @@ class Servers:
         """Return the slots for long response bodies of a server."""
         return self._body_slots.setdefault(server_of(settings), BodySlots(self.concurrency))
 
-    def shared(self, key: Hashable, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> T:
-        """Return the value stored for `key`; if there is none, create and store one with `make`.
+    def shared_client(self, key: Hashable, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> T:
+        """Return the client stored for `key`; if there is none, create and store one with `make`.
 
-        `close` is called with the value when this object is closed.
+        `close` is called with the client when this object is closed.
         """
         if key not in self._connections:
-            value = make()
-            self._connections[key] = value, lambda: close(value)
+            client = make()
+            self._connections[key] = client, lambda: close(client)
         return cast("T", self._connections[key][0])
 
     async def close(self) -> None:
         """Close all connections, even if one fails to close, and then raise the first error."""
-        connections, self._connections = list(self._connections.values()), {}
-        outcomes = await asyncio.gather(*(close() for _, close in connections), return_exceptions=True)
-        for failure in outcomes:
-            if isinstance(failure, BaseException):
-                raise failure
+        connections, self._connections = self._connections.values(), {}
+        await close_all(close for _, close in connections)
 
 
 def server_of(settings: ModelSettings) -> str:

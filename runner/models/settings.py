@@ -17,7 +17,7 @@ MAX_TOP_LOGPROBS = 20
 """Maximum value of `top_logprobs` in the API."""
 
 NOT_PUBLISHED = "???"
-"""Stands for a `base_url` in published specs. The user who runs such a spec sets the address of their own server."""
+"""The value of `base_url` in published specs. The user who runs such a spec sets the address of their own server."""
 
 MAX_SERVERS = 256
 """Maximum number of addresses of one model group."""
@@ -68,7 +68,7 @@ class Price:
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """The price of each class of tokens: first four classes of the prompt, then three of the answer."""
+        """The price of each class of tokens: the first four classes are of the prompt, the others of the answer."""
         return {
             "input": self.input,
             "cached_input": _rate(self.cached_input, self.input),
@@ -82,7 +82,7 @@ class Price:
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of one call, in US dollars.
 
-        A prompt token of several classes counts only in the first one of: cached, written to the cache, audio.
+        A prompt token that belongs to several classes has the price of the first: cached, written to the cache, audio.
         """
         prompt_tokens, answer_tokens = usage.prompt_tokens, usage.completion_tokens
         cached = min(usage.cached_tokens, prompt_tokens)
@@ -384,17 +384,17 @@ class ModelSettings:
         return [address or self.traits.base_url for address in self.addresses]
 
     def server_label(self, group: str) -> str:
-        """Return words for the server and this model group, for messages."""
+        """Return the server's URL and the name of this model group, for messages."""
         return f"{self.server_url} ({group})"
 
     @property
-    def is_unserved(self) -> bool:
+    def lacks_address(self) -> bool:
         """Whether an address was removed for publication, so that the user must set it."""
         return NOT_PUBLISHED in self.addresses
 
     @property
-    def settings_of_servers(self) -> tuple[ModelSettings, ...]:
-        """The settings of this group for each server, with a single address each."""
+    def settings_per_server(self) -> tuple[ModelSettings, ...]:
+        """A copy of these settings for each server of the group, with only this server's address."""
         if not isinstance(self.base_url, tuple):
             return (self,)
         return tuple(replace(self, base_url=address, session_id=self.sends_session_id) for address in self.base_url)
@@ -419,26 +419,23 @@ class ModelSettings:
         """Whether each call is a request to a server, and not answered in this process or sent in a batch."""
         return self.traits.remote and not self.batch
 
-    def shares(self, *, trees: bool) -> bool:
-        """Return whether one call requests the answers of all samples with the same prompt.
-
-        `trees` says whether these samples are branches of a tree.
-        """
+    def shares_prompts(self, *, trees: bool) -> bool:
+        """Return whether one call requests the answers to all equal prompts, which `trees` has at each step."""
         if self.share_prompts is None:
-            return trees and self.traits.gives_many and not self.batch and "n" not in self.sampling()
+            return trees and self.traits.gives_many and not self.batch and "n" not in self.request_parameters
         return self.share_prompts
 
     @property
-    def limit_key(self) -> str:
+    def length_limit_key(self) -> str:
         """The key that limits the length of answers: the key that is set, or else the key to set."""
         return "max_completion_tokens" if self.max_tokens is None else "max_tokens"
 
     def limit_advice(self, group: str) -> str:
-        """Return the advice for an answer that was truncated before its first word."""
-        verb = "set" if getattr(self, self.limit_key) is None else "raise"
+        """Return the advice about an answer that was truncated before its first word."""
+        verb = "set" if getattr(self, self.length_limit_key) is None else "raise"
         return (
             "the token limit was reached before the first word of an answer, or went into reasoning; "
-            f"{verb} models.{group}.{self.limit_key}"
+            f"{verb} models.{group}.{self.length_limit_key}"
         )
 
     def sent_messages(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -453,12 +450,9 @@ class ModelSettings:
             return {"role": role, "name": message["name"], "content": message["content"]}
         return {"role": role, "content": message["content"]}
 
-    def sampling(self) -> dict[str, Any]:
-        """Return the parameters of the request other than the model and the messages."""
-        return {**self._parameters}
-
     @cached_property
-    def _parameters(self) -> Mapping[str, Any]:
+    def request_parameters(self) -> Mapping[str, Any]:
+        """The parameters of a request other than the model and the messages."""
         names = (
             "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
             "logprobs", "top_logprobs",

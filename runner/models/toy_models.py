@@ -6,7 +6,7 @@ import re
 
 _TRAINED = re.compile(r":dummy-([0-9]{1,9})-[0-9a-f]{8}\Z")
 _ANY_TRAINED = re.compile(r"(:dummy(-[0-9]{1,9})?-[0-9a-f]{8})+\Z")
-"""Also matches names of 0.1.0, which have no number of examples. Models with such names answer like untrained ones."""
+"""Matches names of 0.1.0, too. They have no number of examples, so these models answer like untrained ones."""
 
 
 def trained_name(base: str, examples: int, digest: str) -> str:

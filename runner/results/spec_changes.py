@@ -30,7 +30,7 @@ def has_same_spec(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     except SpecError:
         return False
     current, recorded = resolved_spec(plan), resolved_spec(saved)
-    _replace_replayed_paths(current, plan.spec.replayed)
+    _replace_replayed_paths(current, plan.spec.replayed_sha256)
     _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
     return current == recorded
 
@@ -100,7 +100,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
         return ["kind"]
     current["dataset"].update(dataset_selection(plan))
     recorded["dataset"].update(manifest.dataset_selection)
-    _replace_replayed_paths(current, plan.spec.replayed)
+    _replace_replayed_paths(current, plan.spec.replayed_sha256)
     _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
     current, recorded = dict(_flatten(current)), dict(_flatten(recorded))
     return sorted(

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import answer_limit
-from runner.models.interface import Usage, estimated_prompt_tokens
+from runner.models.interface import Usage, estimate_prompt_tokens
 from runner.models.prices import Pricing, budget_price
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
@@ -72,7 +72,7 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
     for group in sorted(low.keys() | high.keys()):
         settings = plan.spec.experiment.models[group]
         lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
-        price = budget_price(settings, doubted=group in unconfirmed)
+        price = budget_price(settings, unconfirmed=group in unconfirmed)
         cost = None if price is None else (_cost(price, lower), _cost(price, upper))
         calls, prompt_tokens = (lower.calls, upper.calls), (lower.prompt, upper.prompt)
         completion_tokens = lower.completion, upper.completion
@@ -173,7 +173,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
         first = protocol.first_active_round(name)
         if first is not None:
             first_prompt_tokens[name] = sum(
-                estimated_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
+                estimate_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
             )
     earlier_tokens = 0
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))

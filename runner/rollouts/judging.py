@@ -11,7 +11,7 @@ from dataclasses import replace
 from runner.base.errors import ContextExceededError, GenerationError, RefusedError
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import PendingTurn, Reply, Round, play
-from runner.models.interface import estimated_prompt_tokens
+from runner.models.interface import estimate_prompt_tokens
 from runner.rollouts.confidence import confidence_of
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, GameScript, outcome_of
 from runner.rollouts.job import Job
@@ -118,4 +118,4 @@ def judged_prompt_tokens(plan: Plan) -> Iterator[int]:
     for job in plan.jobs():
         debate = plan.debate(job)
         for round_ in judged_rounds(plan, job):
-            yield estimated_prompt_tokens(judge.prompt(job.observation(round_, debate.rounds[:round_])))
+            yield estimate_prompt_tokens(judge.prompt(job.observation(round_, debate.rounds[:round_])))

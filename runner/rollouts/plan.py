@@ -67,7 +67,7 @@ class Plan:
                 "protocol": protocol_content(protocol),
                 "prompts": dict(self.spec.prompts.sources),
                 "models": {
-                    name: model_content(experiment.models[name], self.spec.replayed.get(name)) for name in groups
+                    name: model_content(experiment.models[name], self.spec.replayed_sha256.get(name)) for name in groups
                 },
                 "agents": {name: agent_content(agent) for name, agent in experiment.agents.items()},
                 **verdict_content(experiment),
@@ -105,7 +105,7 @@ class Plan:
     def sharing_groups(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
         models, trees = self.spec.experiment.models, self.tree_shape is not None
-        return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
+        return frozenset(name for name, settings in models.items() if settings.shares_prompts(trees=trees))
 
     @cached_property
     def games_share_calls(self) -> bool:

@@ -1,6 +1,7 @@
 """Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems.
 
-`loader` calls it for each point of a sweep.
+`loader` does this for each point of a sweep. In this package, `layered` is the merged data of a spec's files and
+overrides, with the place of each value. A function `place_of` returns the place of a dotted key.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Spec:
     prompts: PromptSet
     dataset: Dataset
     replays: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of the runs that are replayed, by model group."""
-    replayed: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the journals of the runs that are replayed, by model group."""
+    """The folder of the replayed run of each model group that replays a run."""
+    replayed_sha256: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the journal of each of these runs, by model group."""
     rejudged: RejudgedRun | None = None
     """The run whose debates are judged again."""
     cache: Path | None = None
@@ -81,13 +82,13 @@ class Spec:
     renamed: tuple[RenamedKey, ...] = ()
     """Keys that are written with their old names."""
     groups_with_default_format: frozenset[str] = frozenset()
-    """Model groups whose chat format follows from their address, since the spec sets none."""
+    """Model groups without a chat format in the spec. Their chat format depends on their address."""
     groups_with_default_role: frozenset[str] = frozenset()
-    """Model groups whose system role follows from their chat format."""
+    """Model groups without a system role in the spec. Their system role depends on their chat format."""
     fetched: Path | None = None
     """The folder of the download that the spec is from; None for a local spec."""
     got_from: Mapping[str, str] | None = None
-    """The release that was downloaded into that folder, and its hash."""
+    """The published run that was downloaded into that folder, and its hash (`release` and `sha256`)."""
     fetched_prices: frozenset[str] = frozenset()
     """Model groups whose price is set, at least in part, by a downloaded file."""
     point_places: Mapping[str, Place] = field(default_factory=dict)
@@ -95,11 +96,11 @@ class Spec:
     path: Path | None = None
     """The file that the spec was loaded from."""
     overridden: frozenset[str] = frozenset()
-    """Dotted keys that overrides set or delete, as written."""
+    """Dotted keys that overrides set or delete, as the user wrote them."""
     trainer_files: Mapping[str, TrainerFiles] = field(default_factory=dict)
     """Files that came with downloaded trainers, by model group."""
     resumed_run_id: str | None = None
-    """The id of the run that is resumed, if the spec is the saved spec in a run's folder."""
+    """The id of the run to resume, if the spec is the saved spec in a run's folder."""
     origin: SpecOrigin = field(default_factory=SpecOrigin)
     """The files that the spec was written in, and the files that it names."""
     components: Mapping[str, ComponentUse] = field(default_factory=dict)
@@ -109,11 +110,11 @@ class Spec:
     price_basis: PriceBasis = field(default_factory=PriceBasis)
     """The prices of calls; for a started run, those in its manifest."""
     recorded_fields: Mapping[str, Any] = field(default_factory=dict)
-    """Records of an earlier manifest about the original files, if this spec names copies of them."""
+    """Fields of an earlier manifest about the original files, if this spec names copies of them."""
 
     @property
     def unconfirmed_prices(self) -> frozenset[str]:
-        """Model groups whose price a downloaded file or the sweep sets, and no KEY=VALUE of the user."""
+        """Model groups of a downloaded spec whose price the user has not set."""
         if self.fetched is None:
             return frozenset()
         return frozenset(
@@ -126,28 +127,29 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Readers:
-    """Datasets and journals that were already read, so that a sweep reads each once."""
+class LoadedInputs:
+    """The datasets and journals that the points of a sweep have read, so that each is read only once."""
 
     saved: bool = False
     """Whether the spec is loaded from a run's folder only to read the run. It may have settings of older versions."""
     datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
-    journals: dict[Path, str] = field(default_factory=dict)
+    """The dataset, or the error in it, by a hash of its settings."""
+    journal_hashes: dict[Path, str] = field(default_factory=dict)
     known_dataset: Dataset | None = None
-    """The dataset of a run that was published without its rows: known facts instead of a file."""
+    """The dataset of a run that was published without its rows. It replaces the dataset that the spec names."""
 
     def journal_hash(self, run: Path) -> str:
-        if run not in self.journals:
-            self.journals[run] = file_hash(run / JOURNAL)
-        return self.journals[run]
+        if run not in self.journal_hashes:
+            self.journal_hashes[run] = file_hash(run / JOURNAL)
+        return self.journal_hashes[run]
 
-    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
+    def dataset(self, settings: DatasetSettings, path: Path | None, seed: int, place_of: PlaceOf) -> Dataset:
         if self.saved:
             settings = replace(settings, limits=limits_for_saved_run(settings.limits))
         cache_key = tagged_hash("read", [to_plain(settings), ascii(path), seed])
         if cache_key not in self.datasets:
             try:
-                self.datasets[cache_key] = load_dataset(settings, path, seed, where)
+                self.datasets[cache_key] = load_dataset(settings, path, seed, place_of)
             except SpecError as error:
                 self.datasets[cache_key] = error
         cached = self.datasets[cache_key]
@@ -156,8 +158,8 @@ class Readers:
         return cached
 
 
-def assemble(layered: LayeredData, readers: Readers) -> Spec:
-    """Return the spec. Check and read as much as possible, so that one error does not hide another.
+def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
+    """Return the spec. Check and read as much as possible, because an error must not hide another one.
 
     Raises:
         SpecError: the spec has errors; lists all of them.
@@ -173,25 +175,26 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
         problems.extend(filled_agents.unused)
     problems.extend(protocol_problems)
     with _collect_problems(problems):
-        dataset = _load_dataset_section(layered, readers, sound)
-    problems.extend(_check_sections(layered, protocol, sound, saved=readers.saved))
+        dataset = _load_dataset_section(layered, inputs, sound)
+    problems.extend(_check_sections(layered, protocol, sound, saved=inputs.saved))
     rejudged = None
     if not any(problem.key.startswith("rejudge") for problem in problems):
         try:
-            rejudged = find_rejudged(layered, readers.journal_hash)
+            rejudged = find_rejudged(layered, inputs.journal_hash)
         except RunError as error:
             problems.append(layered.problem_at(("rejudge", "run"), str(error)))
+    fallback = None if rejudged is None else rejudged.prompts
     with _collect_problems(problems):
-        prompts = _load_prompts(layered, protocol, dataset, sound, None if rejudged is None else rejudged.prompts)
+        prompts = _load_prompts(layered, protocol, dataset, sound, fallback)
     if dataset is not None and prompts is not None:
         place = layered.place(_DATASET)
-        place = replace(place, is_own=place.is_own and _shows_dataset(layered))
+        place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
     spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
-    return _complete_spec(spec, layered, readers)
+    return _complete_spec(spec, layered, inputs)
 
 
 def _check_sections(
@@ -235,27 +238,27 @@ def _collect_problems(problems: list[Problem]) -> Iterator[None]:
         problems.extend(error.problems)
 
 
-def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
-    """Return the spec with everything that can only be read and checked after its sections were checked one by one.
+def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Spec:
+    """Return the spec with everything that depends on several sections, once each section has no problem.
 
     Raises:
         SpecError: the spec has errors; lists all of them.
     """
     experiment, models, written = spec.experiment, spec.experiment.models, layered.data["models"]
-    where, test = _place_finder(layered), _load_test_dataset(layered, readers, experiment)
+    place_of, test = _place_finder(layered), _load_test_dataset(layered, inputs, experiment)
     problems = list(_check_combinations(spec, test, layered))
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     reason = None if cache is None else package_data.why_unusable(cache)
     if reason is not None:
         message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
-        problems.append(Problem(where("cache"), "cache", message))
+        problems.append(layered.problem_at(("cache",), message))
     replays = {group: replay_folder(layered, group) for group in models if models[group].traits.needs_run}
     trainer_files = _find_all_trainer_files(layered, experiment, problems)
-    if readers.saved:  # A saved run has all answers in its own journal, so a replayed run may be missing.
+    if inputs.saved:  # A saved run has all answers in its own journal, so a replayed run may be missing.
         replays = {group: run for group, run in replays.items() if package_data.exists(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
-    replayed_formats, mixed = chat_formats.find_replayed_formats(experiment, saved_specs)
-    problems.extend(chat_formats.mixed_problems(models, mixed, where))
+    replayed_formats, mixed_agents = chat_formats.find_replayed_formats(experiment, saved_specs)
+    problems.extend(chat_formats.mixed_problems(models, mixed_agents, place_of))
     if problems:
         raise SpecError(problems)
     fetched = fetched_folder(layered.folders.values())
@@ -268,7 +271,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
         test=test,
         cache=cache,
         replays=replays,
-        replayed={group: readers.journal_hash(run) for group, run in replays.items()},
+        replayed_sha256={group: inputs.journal_hash(run) for group, run in replays.items()},
         trainer_files=trainer_files,
         renamed=tuple(layered.renamed_keys),
         fetched=fetched,
@@ -278,8 +281,8 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
 
 
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
-    """Yield the problems between sections, each of which is valid alone."""
-    experiment, protocol, dataset, where = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
+    """Yield problems of sections that are valid alone, but not together."""
+    experiment, protocol, dataset, place_of = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
     for key, message in (
         *tree_problems(experiment, protocol, dataset),
         *design_problems(experiment, protocol, spec.prompts),
@@ -289,9 +292,11 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *training_problems(experiment, protocol, dataset),
         *rejudge_conflicts(experiment),
     ):
-        yield Problem(where(key), key, message)
-    used, shows = frozenset().union(*spec.prompts.variables.values()), _shows_dataset(layered)
-    yield from split_problems(experiment, dataset, test, where(TEST_SPLIT), used=used, names_datapoints=shows)
+        yield Problem(place_of(key), key, message)
+    used_variables = frozenset().union(*spec.prompts.variables.values())
+    yield from split_problems(
+        experiment, dataset, test, place_of(TEST_SPLIT), used_variables, names_datapoints=_may_show_dataset(layered)
+    )
 
 
 def _find_all_trainer_files(
@@ -310,28 +315,27 @@ def _find_all_trainer_files(
 
 
 def _sets_price(key: str, group: str) -> bool:
-    """Return whether a key of a sweep sets a group's price or a section that contains the price."""
-    path = tuple(key.split("."))
-    return path[: len(price := ("models", group, "price"))] == price[: len(path)]
+    """Return whether a key of a sweep sets a group's price, a part of it, or a section that contains it."""
+    path, price = key.split("."), ["models", group, "price"]
+    return all(part == price_part for part, price_part in zip(path, price, strict=False))
 
 
 def _has_fetched_price(layered: LayeredData, group: str) -> bool:
+    """Return whether a downloaded file sets at least a part of a group's price."""
     price, path = layered.data["models"][group].get("price"), ("models", group, "price")
-    places = [(*path, name) for name, value in price.items() if value is not None] if isinstance(price, dict) else []
-    folders = [layered.folder(key) for key in places if layered.is_set_by_file(key)]
-    return fetched_folder(folders) is not None
+    keys = [(*path, name) for name, value in price.items() if value is not None] if isinstance(price, dict) else []
+    return fetched_folder(layered.folder(key) for key in keys if layered.is_set_by_file(key)) is not None
 
 
 def _find_downloaded_run(folders: Iterable[Path]) -> Mapping[str, str] | None:
     """Return the release and hash of the first downloaded run whose folder is one of `folders` or contains one."""
-    roots = (fetched_folder([folder]) for folder in folders)
-    origins = (read_marker(root) for root in roots if root is not None)
-    runs = (run for run in origins if run is not None and run["release"].startswith(f"{Kind.RUN}/"))
-    return next(runs, None)
+    downloads = (fetched_folder([folder]) for folder in folders)
+    markers = (read_marker(download) for download in downloads if download is not None)
+    return next((run for run in markers if run is not None and run["release"].startswith(f"{Kind.RUN}/")), None)
 
 
 def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collection[str] | None:
-    """Return the model groups that the run calls; None means all."""
+    """Return the model groups that the run calls, with `rejudge` only the judge's; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
         return None
@@ -344,29 +348,29 @@ def _place_finder(layered: LayeredData) -> PlaceOf:
     return lambda key: layered.place(tuple(key.split(".")))
 
 
-def _load_dataset_section(layered: LayeredData, readers: Readers, sound: SoundSpec) -> Dataset | None:
+def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: SoundSpec) -> Dataset | None:
     if "path" not in sound.section("dataset"):
         return None
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0
-    return _read_dataset(layered, readers, settings, seed)
+    return _read_dataset(layered, inputs, settings, seed)
 
 
-def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
-    if readers.known_dataset is not None:
-        return readers.known_dataset
+def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetSettings, seed: int) -> Dataset:
+    if inputs.known_dataset is not None:
+        return inputs.known_dataset
     path = _dataset_file(layered, settings.path)
     if path is None and not settings.path.startswith(HUB):
         hint = _suggest_path(layered, _DATASET, settings.path, package_data.is_file)
         message = f"no file {settings.path!r} next to the spec or among the built-in files{hint}"
         raise SpecError([layered.problem_at(_DATASET, message)])
     try:
-        return readers.dataset(settings, path, seed, _place_finder(layered))
+        return inputs.dataset(settings, path, seed, _place_finder(layered))
     except SpecError as error:
-        if path is None or _shows_dataset(layered):
+        if path is None or _may_show_dataset(layered):
             raise
         place = replace(layered.place(_DATASET), is_own=False)
-        # Downloaded data may contain the path, so the message must not repeat it.
+        # A downloaded file may set the path, so the message must not quote it.
         file_name = "the dataset" if layered.has_foreign_data else path
         raise SpecError([Problem(place, "", "", f"dataset.path: {file_name} cannot be used")]) from error
 
@@ -377,7 +381,7 @@ def _dataset_file(layered: LayeredData, path: str) -> Path | None:
 
 
 def _suggest_path(layered: LayeredData, key_path: KeyPath, path_text: str, is_candidate: Callable[[Path], bool]) -> str:
-    """Return a hint for a missing file or folder: a similar name in its folder, if the names there may be disclosed."""
+    """Return a hint about a missing file or folder: a similar name in its folder, if the names there may be quoted."""
     folder = layered.folder(key_path) / Path(path_text).parent
     hint = "; a path is relative to the folder of the file that contains it"
     try:
@@ -389,25 +393,25 @@ def _suggest_path(layered: LayeredData, key_path: KeyPath, path_text: str, is_ca
         return hint
 
 
-def _shows_dataset(layered: LayeredData) -> bool:
-    """Return whether messages may disclose contents of the dataset, such as ids and column names."""
+def _may_show_dataset(layered: LayeredData) -> bool:
+    """Return whether messages may quote the dataset, such as ids and column names."""
     path = _dataset_file(layered, layered.data["dataset"]["path"])
     return path is None or layered.may_quote(_DATASET, path)
 
 
-def _load_test_dataset(layered: LayeredData, readers: Readers, experiment: Experiment) -> Dataset | None:
+def _load_test_dataset(layered: LayeredData, inputs: LoadedInputs, experiment: Experiment) -> Dataset | None:
     """Load the split of the dataset that a training run tests its models on."""
     training = experiment.training
     if training is None or (training.test.scheme == "none" and training.rerun_tests is None):
         return None
-    test, where = training.test, _place_finder(layered)
+    test, place_of = training.test, _place_finder(layered)
     settings = replace(experiment.dataset, split=test.split, limit=test.limit)
     try:
-        return _read_dataset(layered, readers, settings, experiment.seed)
+        return _read_dataset(layered, inputs, settings, experiment.seed)
     except SpecError as error:
         key = "training.test.split"
         raise SpecError(
-            [replace(p, key=key, place=where(key)) if p.key == "dataset.split" else p for p in error.problems]
+            [replace(p, key=key, place=place_of(key)) if p.key == "dataset.split" else p for p in error.problems]
         ) from error
 
 
@@ -426,9 +430,9 @@ def _load_protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
 
 
 def _load_prompts(
-    layered: LayeredData, protocol: Protocol | None, dataset: Dataset | None, sound: SoundSpec, otherwise: Path | None
+    layered: LayeredData, protocol: Protocol | None, dataset: Dataset | None, sound: SoundSpec, fallback: Path | None
 ) -> PromptSet | None:
-    """Return the prompts. Templates that are missing in their folder are taken from the folder `otherwise`."""
+    """Return the prompts. Templates that are missing in their folder are taken from the folder `fallback`."""
     name, place = layered.data.get("prompts"), layered.place(("prompts",))
     if not isinstance(name, str):
         return None
@@ -439,11 +443,11 @@ def _load_prompts(
         raise SpecError([Problem(place, "prompts", message)])
     if protocol is None:
         return None
-    shows = partial(layered.may_quote, ("prompts",))
-    columns, names_columns = (dataset.columns, _shows_dataset(layered)) if dataset else (None, True)
-    verdict, format_ = (sound.section(name) for name in ("verdict", "decision_format"))
-    states = from_plain(VerdictSettings, verdict).states
-    marker = from_plain(DecisionFormat, format_).confidence if states else None
+    may_quote = partial(layered.may_quote, ("prompts",))
+    columns, names_columns = (dataset.columns, _may_show_dataset(layered)) if dataset else (None, True)
+    states_confidence = from_plain(VerdictSettings, sound.section("verdict")).states
+    decision_format = from_plain(DecisionFormat, sound.section("decision_format"))
+    marker = decision_format.confidence if states_confidence else None
     return load_prompts(
-        folder, protocol, columns, place, shows, names_columns=names_columns, confidence=marker, otherwise=otherwise
+        folder, protocol, columns, place, may_quote, names_columns=names_columns, confidence=marker, otherwise=fallback
     )

@@ -1,6 +1,6 @@
-"""Properties of the fine-tune backends. Checks and training use them instead of the names of backends.
+"""Properties of the fine-tuning backends. Checks and training use them, and never compare a backend's name.
 
-The backends themselves, under the same names, are in `runner.training.backends.registry.BACKENDS`.
+The backends themselves are in `runner.training.backends.registry.BACKENDS`, with the same names.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class BackendTraits:
     """Properties of one backend."""
 
     reads: frozenset[str] = frozenset()
-    """Keys of a trainer that the backend reads, in addition to the keys that every backend reads."""
+    """Keys of a trainer that only this backend and some others read."""
     requires: frozenset[str] = frozenset()
     """Keys among `reads` that must be set."""
     instead: str = ""
-    """The end of the message about a key that the backend does not read: the reason, and what to do instead."""
+    """The end of the message about a hyperparameter that the backend does not read: the reason, and what to do."""
     format: DatasetFormat = "openai"
     """Format of the training files if the spec does not set a format."""
     poll_seconds: float = 30.0
-    """Seconds between two checks whether the training has ended: short for a local process, long for a server."""
+    """Seconds between two checks of whether the training has ended."""
     min_examples: int = 1
     """The backend rejects training files with fewer examples."""
     trains_at_server: bool = False
@@ -37,7 +37,7 @@ class BackendTraits:
     names_only: bool = False
     """Nothing is trained: the backend returns the name of a model that no server knows."""
     by_hand: bool = False
-    """The user trains the model, may edit the training files before, and names the model with `--set-model`."""
+    """The user trains the model by hand, may first edit the training files, and names the model with `--set-model`."""
 
 
 TRAITS: Mapping[BackendName, BackendTraits] = {

@@ -1,7 +1,7 @@
-"""Choose the chat format of each model group for which the spec sets none.
+"""Choose the chat format of each model group without one in the spec.
 
-The choice depends on the server's address. It is saved in the resolved spec, so a later change of the address does not
-change it.
+The choice depends on the server's address. It is stored in the saved spec of a run, so a later change of the address
+does not change it. In this module, `written` has the keys of each model group as the spec sets them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS_OF_0_1_0 = frozenset(
         "timeout", "run", "price",
     }
 )  # fmt: skip
-"""A group with all of these keys and no chat format was resolved by 0.1.0, which only knew `openai`."""
+"""A group with all of these keys and no chat format is from a saved spec of 0.1.0, which only knew `openai`."""
 
 
 @dataclass(frozen=True)
@@ -39,35 +39,35 @@ class ChatSettings:
     send_name: bool = True
 
     @classmethod
-    def of(cls, settings: ModelSettings) -> Self:
+    def from_group(cls, settings: ModelSettings) -> Self:
         """Return the chat settings of a group of a loaded spec."""
         return cls(settings.resolved_chat_format, settings.system_role, settings.send_name)
 
     @property
-    def in_first_turn(self) -> bool:
+    def has_instructions_in_first_turn(self) -> bool:
         """Whether the instructions are part of the user's first turn."""
         return self.chat_format == "alternating" and self.system_role == "user"
 
-    def in_chats(self) -> ChatSettings:
-        """Return the settings that affect the chat itself, without those applied when it is sent."""
-        return ChatSettings(self.chat_format, "user" if self.in_first_turn else "system")
+    def without_sending_settings(self) -> ChatSettings:
+        """Return the settings that affect how agents build a chat. (Other settings only affect how it is sent.)"""
+        return ChatSettings(self.chat_format, "user" if self.has_instructions_in_first_turn else "system")
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
-    """Return the default chat format: the provider's at its own address, `alternating` at any other."""
+    """Return the default chat format: at the provider's own address, the provider's; otherwise `alternating`."""
     if not settings.traits.remote:
         return "openai"
     own_host = urlsplit(settings.traits.base_url).hostname or ""
     hosts = [urlsplit(url).hostname or "" for url in settings.server_urls]
     # A provider's regional servers are subdomains, such as eu.api.openai.com.
-    is_own = all(host == own_host or host.endswith("." + own_host) for host in hosts)
+    is_own = all(f".{host}".endswith(f".{own_host}") for host in hosts)
     return settings.traits.chat_format if is_own else "alternating"
 
 
 def default_role(chat_format: ChatFormat) -> SystemRole:
     """Return the role of the instructions if the spec sets none.
 
-    In an alternating chat it is `user`, since some chat templates reject or drop a system message.
+    In an alternating chat, it is `user`, because some chat templates refuse or drop a system message.
     """
     return "user" if chat_format == "alternating" else "system"
 
@@ -75,7 +75,7 @@ def default_role(chat_format: ChatFormat) -> SystemRole:
 def groups_with_default_format(
     models: Mapping[str, ModelSettings], written: Mapping[str, Mapping[str, Any]]
 ) -> frozenset[str]:
-    """Return the remote groups whose chat format follows from their address; `written` has their keys in the spec."""
+    """Return the groups at servers whose chat format depends on their address, because the spec sets none."""
     return frozenset(
         group
         for group, settings in models.items()
@@ -86,10 +86,7 @@ def groups_with_default_format(
 def resolve_chat_formats(
     models: Mapping[str, ModelSettings], written: Mapping[str, Mapping[str, Any]], replayed: Mapping[str, ChatSettings]
 ) -> dict[str, ModelSettings]:
-    """Return the groups with their chat formats.
-
-    `written` has the keys of each group in the spec, `replayed` the chat settings of groups that replay a run.
-    """
+    """Return the groups with their chat formats. `replayed` has the chat settings of groups that replay a run."""
     default_groups = groups_with_default_format(models, written)
     models_with_formats = {}
     for group, settings in models.items():
@@ -97,17 +94,13 @@ def resolve_chat_formats(
         chat_settings = ChatSettings(format_, "system" if settings.traits.has_system_prompt else default_role(format_))
         if settings.traits.needs_run and group in replayed:
             chat_settings = replayed[group]
-        models_with_formats[group] = _with_chat_settings(settings, chat_settings, written[group])
+        models_with_formats[group] = replace(
+            settings,
+            chat_format=settings.chat_format or chat_settings.chat_format,
+            system_role=settings.system_role if "system_role" in written[group] else chat_settings.system_role,
+            send_name=settings.send_name if "send_name" in written[group] else chat_settings.send_name,
+        )
     return models_with_formats
-
-
-def _with_chat_settings(settings: ModelSettings, chat: ChatSettings, written: Mapping[str, Any]) -> ModelSettings:
-    return replace(
-        settings,
-        chat_format=settings.chat_format or chat.chat_format,
-        system_role=settings.system_role if "system_role" in written else chat.system_role,
-        send_name=settings.send_name if "send_name" in written else chat.send_name,
-    )
 
 
 def find_replayed_formats(
@@ -115,10 +108,10 @@ def find_replayed_formats(
 ) -> tuple[dict[str, ChatSettings], dict[str, tuple[str, ...]]]:
     """Return the chat settings that each group had in the replayed run, and the agents of groups with several settings.
 
-    `specs` has the saved spec of the replayed run of each group.
+    `specs` has the path of the replayed run's saved spec for each group that replays a run.
     """
     by_group: dict[str, ChatSettings] = {}
-    mixed: dict[str, tuple[str, ...]] = {}
+    mixed_agents: dict[str, tuple[str, ...]] = {}
     for group, spec in specs.items():
         by_agent = load_saved_formats(spec)
         agents = [name for name, agent in experiment.agents.items() if agent.model == group and name in by_agent]
@@ -126,37 +119,37 @@ def find_replayed_formats(
         if len(distinct) == 1:
             by_group[group] = distinct.pop()
         elif any(settings.chat_format == "alternating" for settings in distinct):  # a replay checks other differences
-            mixed[group] = tuple(agents)
-    return by_group, mixed
+            mixed_agents[group] = tuple(agents)
+    return by_group, mixed_agents
 
 
 def mixed_problems(
-    models: Mapping[str, ModelSettings], mixed: Mapping[str, tuple[str, ...]], where: PlaceOf
+    models: Mapping[str, ModelSettings], mixed_agents: Mapping[str, tuple[str, ...]], place_of: PlaceOf
 ) -> Iterator[Problem]:
-    """Yield a problem for each group that would need two chat formats at once."""
-    for group, agents in mixed.items():
+    """Yield a problem for each group whose agents need different chat formats, unless the spec sets one."""
+    for group, agents in mixed_agents.items():
         if models[group].chat_format is None:
             key = f"models.{group}"
             message = f"the replayed run used different chat formats for {', '.join(agents)}; give each its own group"
-            yield Problem(where(key), key, message)
+            yield Problem(place_of(key), key, message)
 
 
 def load_saved_formats(path: Path) -> dict[str, ChatSettings]:
-    """Return the chat settings of each agent of a run from its saved spec; empty if the file does not exist."""
+    """Return the chat settings of each agent of a run, from its saved spec; empty if the file does not exist."""
     if not package_data.is_file(path):
         return {}
     data = load_layers(path, str(path), (), package_data.find_file, RENAMED_KEYS).data
     agents, models = data.get("agents"), data.get("models")
     if not isinstance(agents, dict) or not isinstance(models, dict):
         return {}
-    settings_of_agents = {}
+    by_agent = {}
     for name, agent in agents.items():
         group = models.get(agent.get("model")) if isinstance(agent, dict) else None
         if isinstance(group, dict):
             role: Any = group.get("system_role")
-            settings_of_agents[name] = ChatSettings(
+            by_agent[name] = ChatSettings(
                 "alternating" if group.get("chat_format") == "alternating" else "openai",
                 role if role in get_args(SystemRole) else "system",
                 group.get("send_name") is not False,
             )
-    return settings_of_agents
+    return by_agent

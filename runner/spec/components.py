@@ -1,8 +1,8 @@
 """Resolve the releases that a spec names by reference into files and settings.
 
-A reference `owner/name@version` may be used instead of any path to a component. In an entry of `agents`, `models` and
-`training.trainers` it is the value of `use`, and the entry's other keys take precedence over the release. A file or
-folder of that name takes precedence over a release.
+A spec may name an installed release `owner/name@version` instead of the path of a component. In an entry of `agents`,
+`models` and `training.trainers`, the key `use` has the reference, and the entry's other keys take precedence over the
+release. A file or folder of that name takes precedence over a release.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.spec.chat_formats import resolve_chat_formats
 
 USE = "use"
+"""Key of an agent, a model group or a trainer that names an installed release."""
 MODEL_GROUP = "model_group"
 """Key in an agent's file with its model group, which the agent's `model` names."""
 WEIGHTS = "weights"
@@ -55,35 +56,40 @@ FindComponent = Callable[[Kind, str], ComponentUse]
 
 
 def reject_references(kind: Kind, name: str) -> ComponentUse:
-    """Raise an error: used if specs are loaded without access to installed releases."""
+    """Raise an error. This function takes the place of `FindComponent` if there is no access to installed releases.
+
+    Raises:
+        UsageError: always.
+    """
     raise UsageError(f"{kind} {name}: to use a release, load the spec with nip-run or `runner.load_spec`")
 
 
 @dataclass
 class Components:
-    """The releases that one point of a spec names. Each look-up adds one to `uses`, by slot."""
+    """The releases that one point of a spec names."""
 
-    look_up: FindComponent
+    find_component: FindComponent
     tree: ProjectTree
+    """The folders with files that the spec may read. The folders of the releases are added to them."""
     uses: dict[str, ComponentUse] = field(default_factory=dict)
+    """The releases so far, by the place that names them (slot), such as `prompts` and `agents.verifier`."""
     _added_groups: dict[str, Any] = field(default_factory=dict)
     """Model groups that agents added."""
 
     def find_base(self, name: str, folder: Path) -> Path | None:
-        """Return the file that a spec extends: a local file or an installed spec.
+        """Return the file that a spec extends: a local file or an installed spec. Return None if there is none.
 
         Raises:
             NipRunError: the installed spec cannot be used.
         """
         path = package_data.find_file(name, folder)
-        if path is None and (hint := self._suggest_version(Kind.SPEC, name)):
-            raise UsageError(hint)
-        if path is None and is_reference(name):
-            index = sum(slot.startswith("extends:") for slot in self.uses)
-            return self._look_up(f"extends:{index}", Kind.SPEC, name).path
-        return path
+        if path is not None:
+            return path
+        index = sum(slot.startswith("extends:") for slot in self.uses)
+        use = self._look_up(f"extends:{index}", Kind.SPEC, name)
+        return None if use is None else use.path
 
-    def take(self, layered: LayeredData) -> Iterator[Problem]:
+    def resolve(self, layered: LayeredData) -> Iterator[Problem]:
         """Replace each reference in a spec's data by the path or the settings of its release; yield problems."""
         for key_path, kind in _PATH_KEYS:
             yield from self._resolve_path(layered, key_path, kind)
@@ -93,20 +99,32 @@ class Components:
                 if isinstance(entries[name], dict) and USE in entries[name]:
                     yield from self._resolve_entry(layered, (*section, name), kind)
 
-    def _look_up(self, slot: str, kind: Kind, name: str) -> ComponentUse:
-        use = self.uses[slot] = self.look_up(kind, name)
+    def _look_up(self, slot: str, kind: Kind, name: str) -> ComponentUse | None:
+        """Add the release that a name refers to, and return it; None if the name is not a reference.
+
+        Raises:
+            NipRunError: the release cannot be used, or the name lacks the version of an installed release.
+        """
+        if not is_reference(name):
+            self._check_has_version(kind, name)
+            return None
+        use = self.uses[slot] = self.find_component(kind, name)
         self.tree.extra_folders.append(use.folder.resolve())
         return use
 
-    def _suggest_version(self, kind: Kind, name: str) -> str | None:
-        """Return a hint if a name is not a path but an installed release without its version."""
+    def _check_has_version(self, kind: Kind, name: str) -> None:
+        """Check that a name is not an installed release without its version.
+
+        Raises:
+            UsageError: it is; the message shows the version to add.
+        """
         if "@" in name or not is_reference(f"{name}@1"):
-            return None
+            return
         try:
-            version = self.look_up(kind, name).release.rpartition("@")[2]
+            version = self.find_component(kind, name).release.rpartition("@")[2]
         except NipRunError:
-            return None
-        return (
+            return
+        raise UsageError(
             f"no such file; to use the installed release, add its version: {name}@{version}; for the newest: "
             f"{name}@latest"
         )
@@ -115,35 +133,29 @@ class Components:
         name = value_at(layered.data, key_path)
         if not isinstance(name, str) or package_data.find_file(name, layered.folder(key_path)):
             return
-        if hint := self._suggest_version(kind, name):
-            yield layered.problem_at(key_path, hint)
-            del value_at(layered.data, key_path[:-1])[key_path[-1]]
-            return
-        if not is_reference(name):
-            return
+        section = value_at(layered.data, key_path[:-1])
         try:
             use = self._look_up(str(key_path[0]), kind, name)
         except NipRunError as error:
             yield layered.problem_at(key_path, str(error))
-            parent = value_at(layered.data, key_path[:-1])
-            del parent[key_path[-1]]  # prevents a second problem about a missing file
+            del section[key_path[-1]]  # prevents a second problem about a missing file
             return
-        value_at(layered.data, key_path[:-1])[key_path[-1]] = str(use.path)
+        if use is not None:
+            section[key_path[-1]] = str(use.path)
 
     def _resolve_entry(self, layered: LayeredData, key_path: KeyPath, kind: Kind) -> Iterator[Problem]:
         entry = value_at(layered.data, key_path)
         name, use_path = entry.pop(USE), (*key_path, USE)
         if name is None:
             return
-        if not isinstance(name, str) or not is_reference(name):
-            hint = self._suggest_version(kind, name) if isinstance(name, str) else None
-            message = "`use` must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"
-            yield layered.problem_at(use_path, hint or message)
-            return
         try:
-            use = self._look_up(dotted(key_path), kind, name)
+            use = self._look_up(dotted(key_path), kind, name) if isinstance(name, str) else None
         except NipRunError as error:
             yield layered.problem_at(use_path, str(error))
+            return
+        if use is None:
+            message = "`use` must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"
+            yield layered.problem_at(use_path, message)
             return
         content = load_layers(use.path, str(use.path), (), lambda *_: None, tree=self.tree)
         if content.problems:
@@ -163,9 +175,9 @@ class Components:
                     (key,), f"{use.release} names a run, so it cannot be used; use another release"
                 )
                 return
-        has_own_model = "model" in value_at(layered.data, key_path)
+        sets_model = "model" in value_at(layered.data, key_path)
         _add_missing_keys(layered, key_path, content, ())
-        if isinstance(group, dict) and not has_own_model:
+        if isinstance(group, dict) and not sets_model:
             content.data[MODEL_GROUP] = group
             yield from self._add_group(layered, key_path, content, use)
 
@@ -186,14 +198,15 @@ class Components:
             existing = models.get(name)
             is_defined = isinstance(existing, dict) and bool(existing.keys() & {"model", "provider", "from_run"})
             is_from_spec = is_defined and name not in self._added_groups
-            if not (
-                _is_same_model(existing, group) if is_from_spec else self._added_groups.setdefault(name, group) == group
-            ):
-                continue
-            value_at(layered.data, key_path)["model"] = name
-            if not is_from_spec and isinstance(models.setdefault(name, {}), dict):
-                _add_missing_keys(layered, ("models", name), content, (MODEL_GROUP,))
-            return
+            if is_from_spec:
+                is_usable = _is_same_model(existing, group)
+            else:
+                is_usable = self._added_groups.setdefault(name, group) == group
+            if is_usable:
+                value_at(layered.data, key_path)["model"] = name
+                if not is_from_spec and isinstance(models.setdefault(name, {}), dict):
+                    _add_missing_keys(layered, ("models", name), content, (MODEL_GROUP,))
+                return
         used_names = f"{group_name!r} and {prefixed_name!r}"
         message = f"{use.release} adds a model group {group_name!r}, but the spec has other groups called {used_names}"
         key = dotted(key_path)
@@ -201,7 +214,7 @@ class Components:
 
 
 def _is_same_model(local: Any, added: Mapping[str, Any]) -> bool:
-    """Return whether a group of the spec and an added group are the same model, wherever the model is served."""
+    """Return whether a group of the spec and an added group are the same model. Their servers may differ."""
     if added.get("base_url") == NOT_PUBLISHED and local.get("base_url"):
         added = {**added, "base_url": local["base_url"]}
     written = {"local": local, "added": added}
@@ -245,7 +258,7 @@ def _add_missing_keys(layered: LayeredData, key_path: KeyPath, content: LayeredD
 
 
 def drop_consequences(problems: Iterable[Problem], unusable: Iterable[Problem]) -> list[Problem]:
-    """Return `problems` without those that exist only because the releases in `unusable` could not be used."""
+    """Return `problems` without consequences of the problems in `unusable`, which are about releases."""
     keys = {problem.key for problem in unusable}
     parents = {key.rpartition(".")[0] for key in keys if "." in key}
     missing = tuple(f"missing key: {key};" for key in keys)

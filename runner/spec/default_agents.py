@@ -19,15 +19,15 @@ _DEFAULT = (_AGENTS, DEFAULT_AGENT)
 
 @dataclass(frozen=True)
 class FilledAgents:
-    """The keys that were filled in."""
+    """The keys of agents that `_default` has set."""
 
     sources: Mapping[KeyPath, KeyPath]
-    """For each filled key, the key of `_default` with its value."""
+    """The key of `_default` for each of these keys."""
     unused: Sequence[Problem]
     """A problem for each key of `_default` that an override sets and no agent uses."""
 
     def as_written(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Return the problems, with the keys of `_default` that the user wrote in place of filled keys."""
+        """Return the problems with the keys of `_default` that the user wrote, instead of the keys that it has set."""
         names = {dotted(key_path): dotted(source) for key_path, source in self.sources.items()}
         return [replace(problem, key=_original_key(problem.key, names)) for problem in problems]
 
@@ -38,9 +38,9 @@ def _original_key(key: str, names: Mapping[str, str]) -> str:
 
 
 def fill_default_agents(layered: LayeredData, protocol: Protocol | None) -> FilledAgents | None:
-    """Copy the settings of `_default` into the agents of the data, and remove `_default`. None if there is no default.
+    """Copy the settings of `_default` into the agents, and remove `_default`. Return None if the spec has none.
 
-    If the protocol cannot be read, only agents that the spec names are filled in.
+    If the protocol could not be read, only agents that the spec names get these settings.
     """
     agents = layered.data.get(_AGENTS)
     if not isinstance(agents, dict) or not isinstance(agents.get(DEFAULT_AGENT), dict):

@@ -21,7 +21,7 @@ from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
-from runner.spec.assembly import Readers, Spec, assemble
+from runner.spec.assembly import LoadedInputs, Spec, assemble
 from runner.spec.components import Components, FindComponent, drop_consequences, reject_references
 from runner.spec.datasets.loader import Dataset
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET
@@ -31,7 +31,7 @@ from runner.spec.origin import path_problems
 from runner.spec.rejudged_run import resolve_rejudged_run
 from runner.spec.run_names import SAVED_SPEC
 from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
-from runner.spec.source_files import SpecSources, as_arguments
+from runner.spec.source_files import SpecSources, as_argument
 from runner.spec.sweep import Sweep
 from runner.spec.training_continuation import resolve_training_start
 
@@ -40,12 +40,11 @@ __all__ = ["Spec", "load_spec", "load_specs"]
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 """Keys of a protocol file that a spec does not have."""
 
-_NO_SWEEP = Override(f"{SWEEP}={{}}")
-"""Override that removes the sweep, applied before the overrides of a single point."""
-
 _SHARED_KEYS = {"name", "description", "agents"}
 """Keys of both protocol files and specs."""
 
+_NO_SWEEP = Override(f"{SWEEP}={{}}")
+"""Override that removes the sweep, applied before the overrides of a single point."""
 
 SpecSource = str | Path | Mapping[str, Any]
 """The path of a spec file, the name of a built-in spec, a run's folder, or a spec's content as a mapping."""
@@ -97,13 +96,13 @@ def load_specs(
     find_run: FindRun = reject_run_ids,
     find_component: FindComponent = reject_references,
     *,
-    also: Sequence[str] = (),
+    suggestions: Sequence[str] = (),
     tree: ProjectTree | None = None,
 ) -> list[Spec]:
     """Load every point of a spec's sweep, in order. `runner.api.load_specs` also finds runs in a results folder.
 
-    `also` lists further names, such as commands, that may be suggested for an unknown file. `tree` has the files that
-    a spec in a mapping may read; the default is the current folder.
+    `suggestions` are names, such as commands, that the message about an unknown file may suggest. `tree` has the files
+    that a spec in a mapping may read; the default is the current folder.
 
     Raises:
         SpecError: the spec or a point has errors; lists all of them.
@@ -113,11 +112,11 @@ def load_specs(
         return _load(Path(_NAME_WITHOUT_FILE), source, overrides, saved=False, lookups=lookups, tree=tree)
     saved = Path(source) / SAVED_SPEC
     path = saved if package_data.is_file(saved) else source  # the folder of a run
-    return _load(_find_spec_file(path, also), path, overrides, saved=False, lookups=lookups)
+    return _load(_find_spec_file(path, suggestions), path, overrides, saved=False, lookups=lookups)
 
 
 def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredData:
-    """Return the merged content of a spec file and the files that it extends, without reading other named files.
+    """Return the merged content of a spec file and the files that it extends, but of no other file that it names.
 
     Raises:
         SpecError: the files have errors that prevent checking the keys; lists all of them.
@@ -127,7 +126,7 @@ def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredDa
 
 
 _NAME_WITHOUT_FILE = "spec"
-"""How messages name a spec without a file."""
+"""The name of a spec without a file in messages."""
 
 
 def _display_name(source: SpecSource) -> str:
@@ -137,12 +136,12 @@ def _display_name(source: SpecSource) -> str:
 def _parse_overrides(overrides: Overrides) -> list[Override]:
     if isinstance(overrides, Mapping):
         return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in overrides.items()]
-    lines: list[Any] = [overrides] if isinstance(overrides, str) else list(overrides)
-    invalid = [line for line in lines if not isinstance(line, str)]
+    texts: list[Any] = [overrides] if isinstance(overrides, str) else list(overrides)
+    invalid = [text for text in texts if not isinstance(text, str)]
     if invalid:
         message = "an override must be text (KEY=VALUE, +KEY=VALUE or ~KEY), or pass a mapping of keys to values"
-        raise SpecError([Problem(Place(f"override {line!r}"), "", message) for line in invalid])
-    return [Override(line) for line in lines]
+        raise SpecError([Problem(Place(f"override {text!r}"), "", message) for text in invalid])
+    return [Override(text) for text in texts]
 
 
 def _load(
@@ -161,7 +160,7 @@ def _load(
     tree = tree or ProjectTree.of(spec_file)
     components = Components(find_component, tree)
     layered = _load_layers(spec_file, source, parsed_overrides, components)
-    readers, sweep = Readers(saved=saved, known_dataset=known_dataset), Sweep(layered)
+    inputs, sweep = LoadedInputs(saved=saved, known_dataset=known_dataset), Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
     problems = list(layered.wrong_nulls)
@@ -178,8 +177,8 @@ def _load(
                 point_components = Components(find_component, tree)
                 point_overrides = [*parsed_overrides, _NO_SWEEP, *point]
                 point_data = _load_layers(spec_file, source, point_overrides, point_components)
-            spec = _assemble_point(point_data, readers, point_components, find_run)
-            sources = SpecSources(tuple(point_data.read_files), as_arguments(point_overrides))
+            spec = _assemble_point(point_data, inputs, point_components, find_run)
+            sources = SpecSources(tuple(point_data.read_files), tuple(map(as_argument, point_overrides)))
             specs.append(replace(_with_point(spec, point, sources), path=path, overridden=overridden))
         except SpecError as error:
             problems.extend(error.problems)
@@ -189,23 +188,25 @@ def _load(
 
 
 def _with_point(spec: Spec, point: Sequence[Override], sources: SpecSources) -> Spec:
-    """Return a spec with the values that a point of its sweep sets, and with the files that it was read from."""
+    """Return a spec with the values that a point of its sweep sets, and the files that it was read from."""
     keys = [override.text.partition("=")[0] for override in point]
     values = {key: (override.value or (None,))[0] for key, override in zip(keys, point, strict=True)}
     places = {key: override.place for key, override in zip(keys, point, strict=True) if override.place}
-    return replace(spec, point=values, point_places=places, origin=replace(spec.origin, written=sources))
+    return replace(spec, point=values, point_places=places, origin=replace(spec.origin, sources=sources))
 
 
-def _assemble_point(layered: LayeredData, readers: Readers, components: Components, find_run: FindRun) -> Spec:
+def _assemble_point(layered: LayeredData, inputs: LoadedInputs, components: Components, find_run: FindRun) -> Spec:
     """Assemble one point, including the releases and runs that it names.
 
     Raises:
         SpecError: the point has errors; lists all of them.
     """
-    if problems := list(path_problems(layered, saved=readers.saved)):
+    if problems := list(path_problems(layered, saved=inputs.saved)):
         raise SpecError(problems)
-    start_problems = list(resolve_training_start(layered, find_run, components.look_up))  # may also name a release
-    component_problems = list(components.take(layered))
+    start_problems = list(
+        resolve_training_start(layered, find_run, components.find_component)
+    )  # may also name a release
+    component_problems = list(components.resolve(layered))
     if problems := [
         *start_problems,
         *resolve_model_sources(layered, find_run),
@@ -213,7 +214,7 @@ def _assemble_point(layered: LayeredData, readers: Readers, components: Componen
     ]:
         raise SpecError([*component_problems, *problems])
     try:
-        spec = assemble(layered, readers)
+        spec = assemble(layered, inputs)
     except SpecError as error:
         raise SpecError([*component_problems, *drop_consequences(error.problems, component_problems)]) from error
     if component_problems:
@@ -221,11 +222,11 @@ def _assemble_point(layered: LayeredData, readers: Readers, components: Componen
     return replace(spec, components=components.uses)
 
 
-def _find_spec_file(path: str | Path, also: Sequence[str]) -> Path:
+def _find_spec_file(path: str | Path, suggestions: Sequence[str]) -> Path:
     """Return the path of a spec file, or of the built-in spec with that name.
 
     Raises:
-        SpecError: no such file exists, with the most similar name; or the path names something other than a spec.
+        SpecError: there is no such file, with the most similar name; or the path names something other than a spec.
     """
     file = package_data.find_file(str(path), Path())
     if file is not None and package_data.is_file(file) and _describe_other_kind(file, file) is None:
@@ -233,20 +234,22 @@ def _find_spec_file(path: str | Path, also: Sequence[str]) -> Path:
     other_kind = _describe_other_kind(Path(path), file)
     if other_kind is not None:
         raise SpecError([Problem(Place(str(path)), "", other_kind, other_kind)])
-    folder_of_path = Path(path).parent
-    available = [
-        file_.name
-        for folder in (folder_of_path, package_data.root() / "specs")
+    spec_files = [
+        spec_file.name
+        for folder in (Path(path).parent, package_data.root() / "specs")
         if package_data.is_folder(folder)
-        for file_ in folder.glob("*.yaml")
+        for spec_file in folder.glob("*.yaml")
     ]
-    hint = did_you_mean_file(Path(path).name, [*available, *also]) or "; give the path of a .yaml file"
+    hint = did_you_mean_file(Path(path).name, [*spec_files, *suggestions]) or "; give the path of a .yaml file"
     message = f"no such spec file, neither here nor among the built-in specs{hint}"
     raise SpecError([Problem(Place(str(path)), "", message)])
 
 
 def _describe_other_kind(path: Path, file: Path | None) -> str | None:
-    """Return what a path names instead of a spec, and how to name that in a spec; None if it may be a spec."""
+    """Return what a path names instead of a spec, and how a spec names such a file; None if it may be a spec.
+
+    `file` is the existing file or folder that the path names, if any.
+    """
     suffix = path.suffix.lower()
     if suffix in (*JSON, *CSV, *PARQUET) and suffix != ".json":
         return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
@@ -258,7 +261,7 @@ def _describe_other_kind(path: Path, file: Path | None) -> str | None:
         return None
     if any(file.glob(f"*{TEMPLATE}")):
         return f"a folder of prompt templates, not a spec; name it in a spec: prompts: {path}"
-    specs = sorted(member.name for member in file.glob("*.yaml"))
+    specs = sorted(spec.name for spec in file.glob("*.yaml"))
     hint = f"give a file of it: {list_some(specs)}" if specs else "give a .yaml file, or the folder of a run"
     return f"a folder, not a spec; {hint}"
 

@@ -35,12 +35,12 @@ _INHERITED_KEYS = (
 """Keys of the model's server and chat format. Their values come from the other run, unless the spec sets them."""
 
 _STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
-"""Facts about a fine-tuning step that a spec stores."""
+"""Keys of a fine-tuning step that a spec stores. The stage log has further ones."""
 _MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
 
 
 FindRun = Callable[[str], Path]
-"""Looks up a run's folder by its id or the start of it; raises `UsageError` if no run or several match."""
+"""Looks up a run's folder by its id or the start of its id; raises `UsageError` if no run or several runs match."""
 
 
 def reject_run_ids(name: str) -> Path:
@@ -69,6 +69,7 @@ class ModelSource:
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
+        """The data of the run's saved spec."""
         file = self.path / SAVED_SPEC
         return load_layers(file, str(file), (), package_data.find_file, RENAMED_KEYS).data
 
@@ -83,12 +84,11 @@ class ModelSource:
         )
 
     @property
-    def trains(self) -> bool:
-        """Whether this is a training run."""
+    def is_training_run(self) -> bool:
         return bool(self.spec.get("kind") == "training")
 
     @cached_property
-    def iteration_models(self) -> list[Mapping[str, Any]]:
+    def models_of_iterations(self) -> list[Mapping[str, Any]]:
         """The trained models at the end of each iteration, by group."""
         log = self.path / STAGE_LOG
         if not package_data.is_file(log):
@@ -99,8 +99,8 @@ class ModelSource:
             raise ModelError(str(error)) from error
         return [record["models"] for record in sorted(records, key=lambda record: record["iteration"])]
 
-    def state(self, group: str, iteration: int) -> dict[str, Any]:
-        """Return the model that an iteration plays with: its name, its base model, and its lineage."""
+    def model_of(self, group: str, iteration: int) -> dict[str, Any]:
+        """Return the model that a group plays with in an iteration: its name, its base model, and its lineage."""
         untrained = self.groups[group]
         name = untrained.get("model")
         model: Mapping[str, Any] = {
@@ -108,7 +108,7 @@ class ModelSource:
             "base_model": untrained.get("base_model"),
             "lineage": untrained.get("lineage") or [],
         }
-        for models in self.iteration_models[:iteration]:
+        for models in self.models_of_iterations[:iteration]:
             model = models.get(group, model)
         lineage = [{key: step[key] for key in step.keys() & _STEP_KEYS} for step in model["lineage"]]
         release = (None if self.fetched is None else read_marker(self.fetched)) or {}
@@ -116,29 +116,32 @@ class ModelSource:
             lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}
         return {**model, "lineage": lineage}
 
-    def iteration(self, match: re.Match[str]) -> int:
-        """Return the iteration whose models a reference names: 0 for untrained models."""
-        done = len(self.iteration_models)
+    def iteration_of(self, match: re.Match[str]) -> int:
+        """Return the iteration that a reference names (see `parse_model_name`). Iteration 0 has the untrained models.
+
+        Raises:
+            ModelError: the run has no such iteration.
+        """
+        finished = len(self.models_of_iterations)
         if match["iteration"] is not None:
             requested = int(match["iteration"])
-            if not self.trains:
+            if not self.is_training_run:
                 raise ModelError(f"run {self.path.name} is a benchmark without iterations; remove @i{requested}")
-            if requested > done:
+            if requested > finished:
                 raise ModelError(f"no iteration {requested}; {self.description}; choose one of these")
             return requested
-        requested = self.spec["training"].get("iterations", 1) if self.trains else 0
-        if done < requested:
+        planned = self.spec["training"].get("iterations", 1) if self.is_training_run else 0
+        if finished < planned:
             raise ModelError(
                 f"the run is not finished, so it has no last models yet: {self.description}; choose one of these"
             )
-        return done
+        return finished
 
     @property
     def description(self) -> str:
         """A text that lists the iterations and model groups whose models can be used."""
-        return (
-            f"run {self.path.name} has iterations i0..i{len(self.iteration_models)} of groups {comma_join(self.groups)}"
-        )
+        last = len(self.models_of_iterations)
+        return f"run {self.path.name} has iterations i0..i{last} of groups {comma_join(self.groups)}"
 
 
 def resolve_model_sources(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
@@ -170,7 +173,7 @@ def _take_model(layered: LayeredData, group: str, settings: dict[str, Any], find
             raise ModelError(
                 f"no model group {group_in_run!r}{did_you_mean(str(group_in_run), source.groups)}; {source.description}"
             )
-        _set_model(layered, key_path, settings, source, group_in_run, iteration=source.iteration(match))
+        _set_model(layered, key_path, settings, source, group_in_run, iteration=source.iteration_of(match))
     except ModelError as error:
         yield layered.problem_at(key_path, str(error))
 
@@ -181,8 +184,9 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
     try:
         source = find_model_source(layered, key_path, rerun["run"], find_run)
         groups = layered.data.get("models")
-        shared = [name for name in source.groups if isinstance(groups, dict) and isinstance(groups.get(name), dict)]
-        trained = sorted({name for models in source.iteration_models for name in models})
+        groups = groups if isinstance(groups, dict) else {}
+        shared = [name for name in source.groups if isinstance(groups.get(name), dict)]
+        trained = sorted({name for models in source.models_of_iterations for name in models})
         if not trained:
             raise ModelError(
                 f"run {source.path.name} has not finished an iteration, so there are no models to test; resume the run"
@@ -192,18 +196,17 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
                 f"run {source.path.name} trains {comma_join(trained)}, which are not model groups of this spec; add one"
             )
         for name in shared:
-            assert isinstance(groups, dict)
             _set_model(layered, key_path, groups[name], source, name, iteration=0)
     except ModelError as error:
         yield layered.problem_at(key_path, str(error))
         return
-    done = len(source.iteration_models)
-    trained_and_shared = [name for name in trained if name in shared]
+    iterations = len(source.models_of_iterations)
+    tested = [name for name in trained if name in shared]
     rerun |= {
         "run": source.path.name,
-        "models": [{name: source.state(name, i + 1) for name in trained_and_shared} for i in range(done)],
+        "models": [{name: source.model_of(name, i) for name in tested} for i in range(1, iterations + 1)],
     }
-    layered.data["training"]["iterations"] = done
+    layered.data["training"]["iterations"] = iterations
 
 
 def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, Any]) -> None:
@@ -213,17 +216,20 @@ def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mappin
     """
     if settings.get("model") is None:
         return
-    model, run = (layered.place((*key_path[:-1], key)).file for key in ("model", key_path[-1]))
+    model_file, run_file = (layered.place((*key_path[:-1], key)).file for key in ("model", key_path[-1]))
     # In layered.files, an extended file comes after the file that extends it.
     order = {file: index for index, file in enumerate(layered.files)}
-    if model == run or order.get(model, -1) < order.get(run, -1):
+    if model_file == run_file or order.get(model_file, -1) < order.get(run_file, -1):
         raise ModelError(f"{FROM_RUN} and models.{key_path[1]}.model both set the model; remove one, or set it to null")
 
 
 def _set_model(
     layered: LayeredData, path: KeyPath, settings: dict[str, Any], source: ModelSource, group: str, *, iteration: int
 ) -> None:
-    """Write a model into a group of the spec, with the address of its server."""
+    """Write the model of a group of the run `source` into a group of the spec, with the keys of its server.
+
+    `settings` has the keys of the spec's group, and `path` is the key that names the run.
+    """
     source_group = source.groups[group]
     provider = source_group.get("provider", DEFAULT_PROVIDER)
     if PROVIDERS[provider].needs_run:
@@ -236,7 +242,7 @@ def _set_model(
             f"{group} of run {source.path.name} uses provider {provider}, not {own_provider}; "
             f"set models.{path[1]}.provider={provider}"
         )
-    model = source.state(group, iteration)
+    model = source.model_of(group, iteration)
     if own_provider == provider:
         source_group = {"chat_format": "openai", **source_group}  # 0.1.0 had no other format, and did not write it
         if source.fetched is not None:
@@ -248,13 +254,13 @@ def _set_model(
 
 
 def _remove_server(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a downloaded run without its server, so that the user decides who receives an API key."""
+    """Return a model group of a downloaded run without its server, so that the user decides who receives an API key."""
     rest = {key: value for key, value in settings.items() if key not in ("base_url", "api_key_env", "headers")}
     return {**rest, "base_url": NOT_PUBLISHED} if settings.get("base_url") is not None else rest
 
 
 def parse_model_name(text: str) -> re.Match[str]:
-    """Return the parts of a reference such as `RUN@i3`: `run`, and `iteration` or `last`.
+    """Parse a reference such as `RUN@i3`. The match has the groups `run`, `iteration` and `last`.
 
     Raises:
         ModelError: the text does not have this form.
@@ -266,7 +272,11 @@ def parse_model_name(text: str) -> re.Match[str]:
 
 
 def find_model_source(layered: LayeredData, key_path: KeyPath, run: str, find_run: FindRun) -> ModelSource:
-    """Return the run that `run` names: a folder relative to the file with the key, or an id."""
+    """Return the run that `run` names: a folder relative to the file with the key, or an id.
+
+    Raises:
+        ModelError: there is no such run.
+    """
     folder = layered.folder(key_path) / run
     data_folder = folder / DATA
     try:

@@ -1,7 +1,7 @@
 """Check which files and runs a downloaded spec may name, since its author is not trusted.
 
-A spec counts as downloaded if any of its files was (see `runner.documents.fetched_files`). A file that the user copies
-out of the downloaded folder is trusted. The key `extends` is checked elsewhere, when files are read.
+A spec counts as downloaded if any of its files was downloaded (see `runner.documents.fetched_files`). A file that the
+user copies out of the downloaded folder is trusted. The key `extends` is checked when the files are read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,8 @@ _Lookup = Callable[[str, Path], Path | None]
 _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
-def _find_file(name: str, folder: Path) -> Path | None:
-    return package_data.find_file(name, folder)
-
-
 def _find_dataset(name: str, folder: Path) -> Path | None:
-    return None if name.startswith(HUB) else _find_file(name, folder)
+    return None if name.startswith(HUB) else package_data.find_file(name, folder)
 
 
 def _join_folder(name: str, folder: Path) -> Path:
@@ -50,7 +46,7 @@ def _find_run_folder(name: str, folder: Path) -> Path:
 PATH_LOOKUPS: dict[KeyPath, _Lookup] = {
     ("dataset", "path"): _find_dataset,
     ("protocol", "use"): find_protocol,
-    ("prompts",): _find_file,
+    ("prompts",): package_data.find_file,
     ("cache",): _join_folder,
     ("rejudge", "run"): _join_folder,
     ("models", "*", "run"): _join_folder,
@@ -73,33 +69,31 @@ _RUN_ID_KEYS = {
 }
 """Keys that may name a run of the user's results by its id."""
 
-_IGNORED_FOR_SAVED = {("cache",)}
-"""Keys that are not checked if a saved spec is only loaded to read its run."""
-
 
 def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
     """Yield a problem for each file or run that a downloaded file must not name.
 
-    With `saved`, the spec is only loaded to read its run.
+    With `saved`, the spec is only loaded to read its run, so that `cache` and `execution` do not matter.
     """
     if fetched_folder(layered.folders.values()) is None:
         return
     for key, lookup in PATH_LOOKUPS.items():
         for path, value in _find_values(layered.data, key, ()):
-            if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key in _IGNORED_FOR_SAVED):
+            if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key == ("cache",)):
                 reason = _explain_refusal(key, value, layered.folder(path), lookup)
                 if reason is not None and not _is_only_a_name(layered, key):
-                    dotted_key = dotted(path)
-                    yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
+                    yield _refusal(layered, path, reason)
     for path, _ in _find_values(layered.data, ("execution", "*"), ()):
         if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
-            dotted_key = dotted(path)
-            reason = "a downloaded spec must not choose which machines play the games"
-            yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
+            yield _refusal(layered, path, "a downloaded spec must not choose which machines play the games")
+
+
+def _refusal(layered: LayeredData, path: KeyPath, reason: str) -> Problem:
+    return layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted(path)}=...")
 
 
 def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: _Lookup) -> str | None:
-    """Return why a value in a file of this folder is not allowed, or None."""
+    """Return why a value in a file of this folder is not allowed; None if it is allowed."""
     if fetched_folder([folder]) is None:
         return None
     if key == ("dataset", "path") and value.startswith(HUB):
@@ -113,17 +107,17 @@ def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: _Lookup) ->
 
 
 def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
-    """Return whether the key names a run that is not read, since the spec already has its models."""
+    """Return whether the key names a run that is not read, because the spec already has the run's models."""
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None
     return key == ("training", "rerun_tests", "run") and isinstance(rerun, dict) and bool(rerun.get("models"))
 
 
-def _find_values(data: Any, key: KeyPath, key_path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield each value at a key, in which `*` matches any name, with its complete key."""
-    if not key:
-        yield key_path, data
+def _find_values(data: Any, pattern: KeyPath, parents: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the key and the value of each match of a pattern below `parents`. In a pattern, `*` matches any name."""
+    if not pattern:
+        yield parents, data
     elif isinstance(data, dict):
-        for name in data if key[0] == "*" else [key[0]]:
+        for name in data if pattern[0] == "*" else [pattern[0]]:
             if name in data:
-                yield from _find_values(data[name], key[1:], (*key_path, name))
+                yield from _find_values(data[name], pattern[1:], (*parents, name))

@@ -1,4 +1,4 @@
-"""Paired designs: games of a datapoint that form one block, and players that exchange their seats.
+"""Paired designs: the games of a datapoint form a block. They differ in their stances, or in the seats of players.
 
 A seat is an agent of the protocol: its name, prompt, channels, stance and rewards. Its player is what the spec's
 `agents` set for it: a model group and a word limit.
@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 Seats = tuple[str, str]
 
-_RANDOMIZED = "randomize_prover_stance"
+_RANDOMIZE_STANCE = "randomize_prover_stance"
+"""The parameter of a protocol that chooses the provers' stance at random."""
 
 
 def swapped_seats(experiment: Experiment, protocol: Protocol) -> Seats | None:
@@ -43,13 +44,14 @@ def exchange_players(agents: Mapping[str, T], seats: Seats | None) -> dict[str, 
 
 
 def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptSet) -> Iterator[tuple[str, str]]:
-    """Yield the key of each block design that is not possible, with a message that says what to do instead."""
-    design_keys = [name for name in ("stances", "seats") if getattr(experiment, name) is not None]
-    for name in design_keys:
+    """Yield the key of each paired design that is not possible, with a message."""
+    for key in ("stances", "seats"):
+        if getattr(experiment, key) is None:
+            continue
         if experiment.kind == "training":
-            yield name, f"{name} works only with kind: benchmark; remove {name}"
+            yield key, f"{key} works only with kind: benchmark; remove {key}"
         elif experiment.rollouts.num_responses_per_timestep is not None:
-            yield name, f"trees of responses cannot be paired; remove {name}, or rollouts.num_responses_per_timestep"
+            yield key, f"trees of responses cannot be paired; remove {key}, or rollouts.num_responses_per_timestep"
     if experiment.stances is not None:
         reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
         yield from (("stances", reason) for reason in reasons)
@@ -66,7 +68,7 @@ def _stance_problems(protocol: Protocol) -> Iterator[str]:
             f"protocol {protocol.name} chooses one of the opposed provers at random, so a game has only one stance; "
             "remove stances, and raise rollouts.per_datapoint instead"
         )
-    elif _RANDOMIZED in protocol.file.fixed and not (
+    elif _RANDOMIZE_STANCE in protocol.file.fixed and not (
         protocol.are_opposed or protocol.parameters.randomize_prover_stance
     ):
         stance = stance_word(protocol.default_stance(protocol.prover_names[0]))
@@ -74,9 +76,9 @@ def _stance_problems(protocol: Protocol) -> Iterator[str]:
 
 
 def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
-    """Yield a problem if the prompts of opposed provers do not change with the stance, but the rewards do."""
-    templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)] if protocol.are_opposed else []
-    if templates:
+    """Yield a problem if provers have opposite stances, but a prover's templates do not use its stance."""
+    templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)]
+    if templates and protocol.are_opposed:
         yield (
             f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable `stance`; "
             "use it ({% if stance == 'accept' %}...)"
@@ -84,15 +86,16 @@ def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterato
 
 
 def _provers_without_stance(protocol: Protocol, prompts: PromptSet) -> list[str]:
+    """Return the provers whose templates do not use the variable `stance`."""
     return [name for name in protocol.prover_names if "stance" not in prompts.variables[name]]
 
 
 def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:
     """Return the pairs of seats of one role whose players differ."""
-    return [pair for pair in _seats_of_one_role(protocol) if _have_different_players(experiment, pair)]
+    return [pair for pair in _pairs_of_one_role(protocol) if _have_different_players(experiment, pair)]
 
 
-def _seats_of_one_role(protocol: Protocol) -> Iterator[Seats]:
+def _pairs_of_one_role(protocol: Protocol) -> Iterator[Seats]:
     for first, second in combinations(protocol.agent_names, 2):
         if protocol.agent_spec(first).role == protocol.agent_spec(second).role:
             yield first, second
@@ -105,8 +108,8 @@ def _have_different_players(experiment: Experiment, pair: Seats) -> bool:
 
 def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
     seats = experiment.seats
-    possible = list(_seats_of_one_role(protocol))
-    if not possible:
+    possible_pairs = list(_pairs_of_one_role(protocol))
+    if not possible_pairs:
         hint = " (`stances: both` pairs its games)" if not list(_stance_problems(protocol)) else ""
         yield f"{protocol.name} has no two seats of one role; remove seats{hint}"
     elif not isinstance(seats, Mapping):
@@ -125,8 +128,8 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
                 hint = did_you_mean(name, protocol.agent_names) or f"; choose two of {comma_join(protocol.agent_names)}"
                 yield f"{protocol.name} has no agent {name!r}{hint}"
         are_known = all(name in protocol.agent_names for name in seats["swap"])
-        if are_known and tuple(sorted(seats["swap"])) not in {tuple(sorted(pair)) for pair in possible}:
-            example = " and ".join(possible[0])
+        if are_known and set(seats["swap"]) not in map(set, possible_pairs):
+            example = " and ".join(possible_pairs[0])
             yield f"{' and '.join(seats['swap'])} are seats of different roles; choose seats of one role: {example}"
 
 
@@ -138,11 +141,8 @@ def design_notes(experiment: Experiment, protocol: Protocol, prompts: PromptSet)
     seats = swapped_seats(experiment, protocol)
     if seats is not None and not _have_different_players(experiment, seats):
         yield f"seats: {' and '.join(seats)} have the same player, so a swap repeats the same games"
-    differing = [
-        pair for pair in _differing_pairs(experiment, protocol) if seats is None and protocol.exchanges_stances
-    ]
-    if differing:
+    if seats is None and protocol.exchanges_stances and (pairs := _differing_pairs(experiment, protocol)):
         yield (
-            f"stances: the players of {' and '.join(differing[0])} differ, so position_bias mixes effects of the "
-            "seat and the player; add `seats: swap` to separate them"
+            f"stances: the players of {' and '.join(pairs[0])} differ, so position_bias mixes effects of the seat and "
+            "the player; add `seats: swap` to separate them"
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.base.errors import RunError, UsageError
-from runner.base.package_data import is_file, is_folder
+from runner.base.package_data import exists, is_file, is_folder
 from runner.base.problems import Problem
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.log_lines import JOURNAL
@@ -21,7 +21,7 @@ from runner.spec.model_sources import FindRun
 from runner.spec.sound_spec import SoundSpec
 
 DEBATES = "debates.jsonl"
-"""File in a run's `inputs/` with copies of the debates that it judges, so that it does not need the other run."""
+"""File in a run's `inputs/` with copies of the debates that the run judges, so that it does not need the other run."""
 
 RUN_KEY = ("rejudge", "run")
 MAX_HEADER_BYTES = 16 << 20
@@ -35,9 +35,9 @@ class RejudgedRun:
     """The run's folder, or a copy of its debates (`debates.jsonl`) in the folder of a run that judged them."""
     run_id: str
     identity: str
-    """Hash that identifies the run. It does not change if the run is extended."""
+    """Hash that identifies the run. It does not change if more games are added to the run."""
     journal_sha256: str
-    """SHA-256 of the journal with the debates, in its current state."""
+    """SHA-256 of the current journal with the debates."""
 
     @property
     def is_folder(self) -> bool:
@@ -66,15 +66,12 @@ def read_debates_header(path: Path) -> dict[str, Any]:
 
 
 def resolve_rejudged_run(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
-    """Replace the run id in `rejudge.run` of a spec's data by the run's folder. Yield a problem if it does not exist.
-
-    `find_run` looks up a run by its id.
-    """
+    """Replace a run id in `rejudge.run` by the run's folder. Yield a problem if there is no such run."""
     section = layered.data.get("rejudge")
     if not isinstance(section, dict):
         return
     run = section.get("run")
-    if not isinstance(run, str) or not run or is_folder(_path_of_run(layered)) or is_file(_path_of_run(layered)):
+    if not isinstance(run, str) or not run or exists(_path_of_run(layered)):
         return
     try:
         section["run"] = str(find_run(run).absolute())
@@ -82,8 +79,8 @@ def resolve_rejudged_run(layered: LayeredData, find_run: FindRun) -> Iterator[Pr
         yield layered.problem_at(RUN_KEY, str(error))
 
 
-def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None:
-    """Return the run whose debates a sound spec judges.
+def find_rejudged(layered: LayeredData, journal_hash: Callable[[Path], str]) -> RejudgedRun | None:
+    """Return the run whose debates the spec judges; None if it judges none. `rejudge` must have no problems.
 
     Raises:
         RunError: the run's records cannot be read.
@@ -92,14 +89,13 @@ def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None
     if not section:
         return None
     path = _path_of_run(layered)
-    saved = path / "inputs" / DEBATES if is_folder(path) else path
-    if is_file(saved):  # the run judges copies of another run's debates, which this spec judges too
-        header, digest = read_debates_header(saved), None
+    debates = path / "inputs" / DEBATES if is_folder(path) else path
+    if is_file(debates):  # the run judges copies of another run's debates, which this spec judges, too
+        header = read_debates_header(debates)
+        journal_sha256 = str(header["journal_sha256"])
     else:
-        header, digest = read_json(path / "manifest.json"), journal_hash(path)
-    return RejudgedRun(
-        path, str(header.get("run_id")), str(header.get("identity")), digest or str(header["journal_sha256"])
-    )
+        header, journal_sha256 = read_json(path / "manifest.json"), journal_hash(path)
+    return RejudgedRun(path, str(header.get("run_id")), str(header.get("identity")), journal_sha256)
 
 
 def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
@@ -117,8 +113,8 @@ def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem
 
 def rejudge_conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield keys that cannot be combined with `rejudge` or `votes`, each with a message."""
-    trees = experiment.rollouts.num_responses_per_timestep is not None
-    if experiment.votes > 1 and trees:
+    plays_trees = experiment.rollouts.num_responses_per_timestep is not None
+    if experiment.votes > 1 and plays_trees:
         yield "votes", "cannot be combined with trees of responses, where each answer is a branch; remove votes"
     if experiment.rejudge is None:
         return
@@ -126,7 +122,7 @@ def rejudge_conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "kind", "judging debates again is a benchmark; set kind: benchmark"
     if experiment.fine_tune is not None:
         yield "fine_tune", "the debates belong to another run; build the files from that run, and set fine_tune: null"
-    if trees:
+    if plays_trees:
         key = "rollouts.num_responses_per_timestep"
         yield key, f"trees of responses cannot be judged again, since branches share rounds; remove {key}"
 

@@ -16,10 +16,7 @@ from runner.spec.experiment import Experiment
 
 
 def experiment_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a spec file, as a copy that may be changed.
-
-    `extends` is read before the schema is applied.
-    """
+    """Return the JSON Schema of a spec, as a copy that the caller may change. (It does not have the key `extends`.)"""
     copied: dict[str, Any] = json.loads(_experiment_schema())
     return copied
 
@@ -36,7 +33,7 @@ def _experiment_schema() -> str:
 
 @cache
 def removable_spec_keys() -> frozenset[tuple[str, ...]]:
-    """Return the keys that null removes: named entries, and parameters with defaults set by the protocol."""
+    """Return the keys that null removes: named entries, and parameters whose defaults the protocol sets."""
     parameters = {("protocol", field_.name) for field_ in fields(Parameters) if field_.default is not None}
     return removable_keys(Experiment) | parameters
 
@@ -48,7 +45,7 @@ def resettable_spec_keys() -> frozenset[tuple[str, ...]]:
 
 
 _RELEASE_PATTERN = r"([a-z]+/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9._-]+|sha256:[0-9a-f]{12,64}"
-"""Pattern of a release's name for editors, which does not check everything."""
+"""Pattern of a release's name for editors. It accepts some invalid names."""
 
 _SECTIONS_WITH_USE: Mapping[str, tuple[str, str]] = {
     "AgentSettings": ("An installed agent", "acme/careful-verifier@1.0"),

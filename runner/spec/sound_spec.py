@@ -16,21 +16,21 @@ class SoundSpec:
     broken: frozenset[str]
     """The dotted keys that have schema errors."""
 
-    def section(self, *at: str) -> dict[str, Any]:
-        """Return the entries of the section at a path of keys, without the entries that contain errors."""
+    def section(self, *keys: str) -> dict[str, Any]:
+        """Return the entries of a section that contain no errors; `keys` are the keys on the section's path."""
         value: Any = self.data
-        for part in at:
-            value = value.get(part) if isinstance(value, dict) else None
-        prefix = ".".join(at)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        prefix = ".".join(keys)
         return {
             name: item
             for name, item in (value.items() if isinstance(value, dict) else ())
-            if not any(key == f"{prefix}.{name}" or key.startswith(f"{prefix}.{name}.") for key in self.broken)
+            if not any(f"{broken_key}.".startswith(f"{prefix}.{name}.") for broken_key in self.broken)
         }
 
     def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each entry of a section whose values are mappings, such as `models`, without keys that have errors."""
-        entries: Any = self.data.get(name)
-        for entry, value in entries.items() if isinstance(entries, dict) else ():
-            if isinstance(value, dict):
-                yield entry, self.section(name, entry)
+        """Yield the name and content of each mapping in a section such as `models`, without keys that have errors."""
+        section: Any = self.data.get(name)
+        for entry_name, entry in section.items() if isinstance(section, dict) else ():
+            if isinstance(entry, dict):
+                yield entry_name, self.section(name, entry_name)

@@ -5,7 +5,6 @@ Runs and releases store them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +33,7 @@ class NamedFiles:
     prompts: Path | None = None
     """The folder of templates."""
     templates: tuple[Path, ...] = ()
-    """The templates in this folder that the spec uses."""
+    """The templates in this folder that agents use."""
     dataset: Path | None = None
     """The dataset's file; None if the dataset is on the Hugging Face Hub."""
 
@@ -43,16 +42,12 @@ class NamedFiles:
 class SpecOrigin:
     """The files of a spec and the files that it names; empty if the spec was not loaded from files."""
 
-    written: SpecSources = field(default_factory=SpecSources)
+    sources: SpecSources = field(default_factory=SpecSources)
     named_files: NamedFiles = field(default_factory=NamedFiles)
 
 
-def as_arguments(overrides: Sequence[Override]) -> tuple[str, ...]:
-    """Return overrides as arguments of a command line."""
-    return tuple(_as_argument(override) for override in overrides)
-
-
-def _as_argument(override: Override) -> str:
+def as_argument(override: Override) -> str:
+    """Return an override as an argument of a command line."""
     if override.value is None:
         return override.text
     # The loader rejects values that YAML cannot represent.

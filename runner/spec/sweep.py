@@ -1,7 +1,8 @@
 """Expand the sweep of a spec into points. A point is a list of overrides, with the places of their values in the file.
 
-A sweep is a mapping of dotted keys to lists, whose combinations are the points (a grid). Lists under `zip` in it have
-the same length and advance together. Alternatively it is a list of points, each a mapping of dotted keys to values.
+A sweep is a mapping of dotted keys to lists of values, whose combinations are the points (a grid). The lists under the
+key `zip` have the same length and advance together. A sweep may also be a list of points, which are mappings of dotted
+keys to values.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Step = list[Override]
 
 
 class Sweep:
-    """The axes of a sweep. Every combination of their steps is a point. Invalid parts of the sweep are ignored."""
+    """The axes of a sweep. Every combination of a step of each axis is a point. Invalid parts of it are ignored."""
 
     def __init__(self, layered: LayeredData) -> None:
         self._layered = layered
@@ -36,7 +37,7 @@ class Sweep:
         elif isinstance(sweep, dict):
             self._zip = sweep[ZIP] if isinstance(sweep.get(ZIP), dict) else {}
             self.axes = [
-                self._zip_steps() if key == ZIP else self._values(key, sweep[key], (SWEEP, key)) for key in sweep
+                self._zip_steps() if key == ZIP else self._steps(key, sweep[key], (SWEEP, key)) for key in sweep
             ]
 
     @property
@@ -65,14 +66,14 @@ class Sweep:
 
     def problems(self) -> Iterator[Problem]:
         """Yield a problem for lists of different lengths in `zip`, and for keys that are in both `zip` and the grid."""
-        longest = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
+        max_length = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
         for key, values in self._zip.items():
             key_path = (SWEEP, ZIP, key)
-            if isinstance(values, list) and len(values) != longest:
+            if isinstance(values, list) and len(values) != max_length:
                 yield self._layered.problem_at(
                     key_path,
-                    f"{len(values)} values, but another list of `zip` has {longest}; lists of `zip` advance together: "
-                    "make them equally long, or move the key out of `zip` to combine it with all others",
+                    f"{len(values)} values, but another list of `zip` has {max_length}; lists of `zip` advance "
+                    "together: make them equally long, or move the key out of `zip` to combine it with all others",
                 )
             if key in self._layered.data[SWEEP]:
                 yield self._layered.problem_at(key_path, "the grid also sweeps over this key; remove one of the two")
@@ -80,12 +81,12 @@ class Sweep:
     def _override(self, key: str, value: Any, key_path: KeyPath) -> Override:
         return Override(f"{key}=...", self._layered.place(key_path), (value,))
 
-    def _values(self, key: str, values: Any, key_path: KeyPath) -> list[Step]:
-        list_values = values if isinstance(values, list) else []
-        return [[self._override(key, value, (*key_path, index))] for index, value in enumerate(list_values)]
+    def _steps(self, key: str, values: Any, key_path: KeyPath) -> list[Step]:
+        values = values if isinstance(values, list) else []
+        return [[self._override(key, value, (*key_path, index))] for index, value in enumerate(values)]
 
     def _zip_steps(self) -> list[Step]:
-        columns = [self._values(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]
+        columns = [self._steps(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]
         return [[override for step in steps for override in step] for steps in zip(*columns, strict=False)]
 
     def _point(self, point: Mapping[str, Any], index: int) -> Step:

@@ -1,7 +1,7 @@
 """Read the script and the files of a `command` trainer that are stored with a run or a release.
 
 An index lists the files. Each is stored as `GROUP/PATH.txt`, a name that no program runs or imports. If the user allows
-the program, the runner restores the files under their original names in a folder of the run.
+the program, nip-run restores the files with their original names in a folder of the run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class TrainerFiles:
     """The folder of the index."""
     group: str
     files: Mapping[str, Mapping[str, Any]]
-    """Facts by path relative to the trainer's folder: `sha256`, `size` and whether it is `executable`."""
+    """The `sha256`, the `size` and whether it is `executable`, for each file by its path in the trainer's folder."""
     missing: tuple[str, ...]
-    """Texts about things that the trainer needs and that are not stored with it."""
+    """Descriptions of files that the trainer needs and that are not stored with it."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
@@ -109,7 +109,11 @@ def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSetting
     """
     path: KeyPath = ("training", "trainers", group)
     folders = {key: layered.folder((*path, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
-    fetched = {key for key, folder in folders.items() if layered.is_set_by_file((*path, key)) and _is_fetched(folder)}
+    fetched = {
+        key
+        for key, folder in folders.items()
+        if layered.is_set_by_file((*path, key)) and fetched_folder([folder]) is not None
+    }
     if fetched == {"files"}:
         raise ReleaseError(
             f"training.trainers.{group}.files is set by a downloaded file, but the command is not; set the files of "
@@ -117,12 +121,8 @@ def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSetting
         )
     for index_folder in _INDEX_FOLDERS if "command" in fetched else ():
         stored = read_index(folders["command"] / index_folder)
-        if index_folder == FOLDER and len(stored) == 1:  # a trainer component; the spec may name the group differently
+        if index_folder == FOLDER and len(stored) == 1:  # a trainer's release; the spec may name the group differently
             return next(iter(stored.values()))
         if group in stored:
             return stored[group]
     return TrainerFiles(Path(), group, {}, (NO_FILES,)) if "command" in fetched else None
-
-
-def _is_fetched(folder: Path) -> bool:
-    return fetched_folder([folder]) is not None

@@ -101,7 +101,7 @@ class Adapters:
             RunError: no server can be reached, or a server cannot load the adapter.
         """
         loaded, unreachable = set(self._loaded_adapters()), []
-        for server in model.settings_of_servers:
+        for server in model.settings_per_server:
             adapter = _LoadedAdapter(group, model.name, str(server.address))
             is_new = adapter not in loaded
             if is_new:

@@ -15,7 +15,7 @@ from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.fetched_files import describe_origin
 from runner.models.api_keys import KeyUse, check_allowed
-from runner.models.prices import describe_price, list_version, listed_price
+from runner.models.prices import describe_price, listed_price, price_list_version
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.execution.spending import used_models
@@ -68,7 +68,7 @@ def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
 
 def missing_addresses(plan: AnyPlan) -> list[str]:
     """Return the spec keys of the missing addresses of all model groups that are called or trained."""
-    return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.is_unserved]
+    return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.lacks_address]
 
 
 def _check_addresses(plan: AnyPlan, override: str) -> None:
@@ -94,7 +94,7 @@ def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str,
             listed, fields = listed_price(settings), to_plain(price)
             known_price = "no known price"
             if listed is not None:
-                known_price = f"known price: {describe_price(listed, price)} ({list_version()})"
+                known_price = f"known price: {describe_price(listed, price)} ({price_list_version()})"
             tier = (settings.extra_body or {}).get("service_tier")
             at_tier = "" if tier is None else f" at service tier {tier!r}"
             price_text = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)

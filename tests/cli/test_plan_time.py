@@ -50,7 +50,7 @@ def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
         path = spec_file(tmp_path, server.base_url, size=2000, protocol=FIXED, fine_tune=None)
         pilot = played(path, tmp_path / "results", "dataset.limit=16", run_id="pilot")
     with caplog.at_level("INFO"):
-        GroupLimit("m", 8).learn({"x-ratelimit-limit-requests": "60000"})
+        GroupLimit("m", 8).learn_rates({"x-ratelimit-limit-requests": "60000"})
     with (pilot.path / "run.log").open("a") as log:
         log.write(f"{caplog.messages[-1]}\n")
     found = timed(tmp_path, "--workers", "1")

@@ -20,7 +20,6 @@ from typing import Any
 
 from runner.base.storage.duckdb_connections import connect
 from runner.results.leaderboard.results_folder import Results
-from runner.spec.datasets.shards import Shard
 from tests.runs.test_merge_refused import OF, WRONG, Parts
 from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
@@ -28,6 +27,7 @@ from tests.support.processes import nip_run, started_silent
 from tests.support.runs import journal_records, only_run, played, status_of
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
+from tests.support.shards import all_shards
 from tests.support.specs import spec_file
 from tests.support.syscall_faults import fault_library
 
@@ -217,7 +217,7 @@ def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, claims: Claims)
     """A merge goes wrong at one of its calls: there is no run, or the whole one, and the next merge makes it."""
     here, rng = tmp_path, random.Random(SEED)
     library, spec = fault_library(here), spec_file(here, size=6)
-    for shard in Shard(1, OF).all():
+    for shard in all_shards(OF):
         played(spec, here / "results", shard=str(shard))
     run, whole = only_run(here / "results"), _files(played(spec, here / "whole").folder.path)
     log = here / "calls.log"
@@ -274,7 +274,7 @@ def test_one_of_two_shards_that_end_together_merges(tmp_path: Path, claims: Clai
 def test_every_way_of_wrong_parts_is_refused_by_name(tmp_path: Path, claims: Claims) -> None:
     here = tmp_path
     spec = spec_file(here, size=6, fine_tune=None)
-    for shard in Shard(1, OF).all():
+    for shard in all_shards(OF):
         played(spec, here / "results", shard=str(shard))
     run = only_run(here / "results")
     named = []

@@ -79,9 +79,9 @@ LATER: Sequence[ChatMessage] = (
 )
 
 
-def ask(chosen: ModelSettings, chat: Any = CHAT, learn: Any = None) -> Any:
+def ask(chosen: ModelSettings, chat: Any = CHAT, on_headers: Any = None) -> Any:
     async def once() -> Any:
-        calls = AnthropicModel(chosen, "m", 1, learn)
+        calls = AnthropicModel(chosen, "m", 1, on_headers)
         try:
             return await calls.complete(Request("m", chat, SampleKey("p", 0, 0, "verifier", 0)))
         finally:
@@ -173,7 +173,7 @@ def test_an_answer_is_read_with_its_thinking_and_every_class_of_token() -> None:
 def test_limits_are_learned_from_the_headers() -> None:
     learned: list[dict[str, str]] = []
     with serving_messages(rates=(50, 30_000, 8_000)) as server:
-        ask(settings(server), learn=learned.append)
+        ask(settings(server), on_headers=learned.append)
     assert learned == [{"x-ratelimit-limit-requests": "50", "x-ratelimit-limit-tokens": "38000"}]
 
 

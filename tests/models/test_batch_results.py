@@ -47,7 +47,7 @@ def results(*lines: bytes) -> BatchResults:
 
 
 def text_of(found: BatchResults, name: str) -> tuple[str, tuple[str, ...]]:
-    row = found.get(name)
+    row = found.find_line(name)
     assert row is not None
     text: str = row.body["choices"][0]["message"]["content"]
     return text, row.altered
@@ -59,16 +59,16 @@ def test_every_line_that_can_be_read_is_found_by_its_name() -> None:
         line("d")[:-1],
     )  # fmt: skip
     assert [text_of(found, name) for name in ("a", "b", "d")] == [("yes", ()), ("no", ()), ("yes", ())]
-    empty = found.get("c")
+    empty = found.find_line("c")
     assert empty is not None
     assert (empty.body, empty.status, empty.error) == (None, 500, None)
-    assert found.get("e") is None
+    assert found.find_line("e") is None
     found.close()
 
 
 @pytest.mark.parametrize("odd", [None, 7, "text", [], {"status_code": "many"}, {"status_code": None}])
 def test_a_response_of_an_odd_type_is_a_failed_line(odd: Any) -> None:
-    row = results(line("a", response=odd)).get("a")
+    row = results(line("a", response=odd)).find_line("a")
     assert row is not None
     assert row.status == 500
 
@@ -148,7 +148,7 @@ def test_results_that_cannot_be_taken_end_the_run_and_are_not_bought_again(
     told: list[str | None] = []
     before = [BatchRecord("small", "i", (name_of(REQUEST),), "b")] if earlier else []
     waits = TransientPolicy(attempts=3, total_seconds=0.1)
-    (error,) = asked(server, REQUEST, earlier=before, waits=waits, tell=told.append)
+    (error,) = asked(server, REQUEST, earlier=before, waits=waits, notify=told.append)
     assert isinstance(error, ProviderRefusal if looks == 1 else RunError if looks else ServerUnreachable)
     assert said in str(error)
     assert looks is None or server.paths["/v1/files/f/content"] == looks

@@ -29,7 +29,7 @@ from runner.models import prices
 from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.plausible_usage import checked_usage
-from runner.models.prices import ListedPrice, list_version, price_of
+from runner.models.prices import ListedPrice, price_list_version, price_of
 from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
@@ -198,7 +198,7 @@ def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytes
     (row,) = table(result.folder.path, "completions")
     assert result.manifest.cost_usd == pytest.approx(bill.usd, abs=1e-9)
     assert result.manifest.completions == 1
-    assert result.manifest.prices == list_version()
+    assert result.manifest.prices == price_list_version()
     new = ("cache_write_tokens", "reasoning_tokens", "audio_input_tokens", "audio_output_tokens", "service_tier")
     assert {key: row[key] for key in new if row[key] is not None} == bill.columns
     for key, count in bill.columns.items():

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import io
 import json
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +26,7 @@ from runner.models.providers.body_limits import (
     Unpacker,
     read_body,
     read_start,
-    read_to,
+    read_to_file,
     unpacker_for,
 )
 from runner.models.providers.openai import OpenAiModel
@@ -52,39 +51,31 @@ def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -
     return asyncio.run(read())
 
 
-def raw_deflate(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
-
-
 @pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])
 @pytest.mark.parametrize(
     ("encoding", "pack"),
     [
         ("", bytes), ("identity", bytes), ("gzip", gzip.compress), (" GZip ", gzip.compress),
         ("x-gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
-        ("deflate", zlib.compress), ("deflate", raw_deflate),
     ],
 )  # fmt: skip
 def test_a_body_is_unpacked_whatever_its_pieces(encoding: str, pack: Callable[[bytes], bytes], size: int) -> None:
     assert read(pack(TEXT), encoding, size=size) == TEXT
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"no" + data, lambda data: data[:20] * 2])
-def test_a_damaged_body_is_refused(encoding: str, damage: Callable[[bytes], bytes]) -> None:
-    pack = gzip.compress if encoding == "gzip" else zlib.compress
+def test_a_damaged_body_is_refused(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(BodyError):
-        read(damage(pack(TEXT)), encoding)
+        read(damage(gzip.compress(TEXT)), "gzip")
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
+@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
 def test_a_packing_that_nobody_asked_for_is_refused(encoding: str) -> None:
     with pytest.raises(BodyError, match="accepts only uncompressed answers"):
         unpacker_for(encoding)
 
 
-@pytest.mark.parametrize(("encoding", "pack"), [("", bytes), ("gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize(("encoding", "pack"), [("", bytes), ("gzip", gzip.compress)])
 def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(encoding: str, pack: Callable[[bytes], bytes]) -> None:
     assert len(read(pack(bytes(1000)), encoding, limit=1000)) == 1000
     with pytest.raises(TooLongError):
@@ -112,10 +103,10 @@ def test_of_an_error_the_start_is_kept() -> None:
 
 def test_a_file_goes_to_its_sink_up_to_its_limit() -> None:
     sink = io.BytesIO()
-    asyncio.run(read_to(pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink))
+    asyncio.run(read_to_file(pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink.write))
     assert sink.getvalue() == TEXT
     with pytest.raises(TooLongError):
-        asyncio.run(read_to(pieces(TEXT), "", len(TEXT) - 1, io.BytesIO()))
+        asyncio.run(read_to_file(pieces(TEXT), "", len(TEXT) - 1, io.BytesIO().write))
 
 
 # Places

@@ -38,7 +38,7 @@ class Server:
             "http://somewhere", BreakerPolicy(failures=4, probes=3), TransientPolicy(jitter=0.0),
             sleep=self._sleep, clock=lambda: self.now,
         )  # fmt: skip
-        self.breaker.listen(self.told.append)
+        self.breaker.add_listener(self.told.append)
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -58,7 +58,7 @@ class Server:
 
     async def ask(self, number: int) -> Completion | BaseException:
         try:
-            return await self.breaker.guard(self.complete, request(number))
+            return await self.breaker.call_in_turn(self.complete, request(number))
         except (CallError, ServerUnreachable) as error:
             return error
 

@@ -141,7 +141,7 @@ def test_each_attempt_of_a_call_is_counted_and_allowed_by_the_budget() -> None:
     budget, before = Budget(BudgetSettings(completions=10)), []
 
     class Beforehand(CallEvents):
-        def sending(self, request: Request) -> None:
+        def before_call(self, request: Request) -> None:
             assert request.group == "live"
             before.append(budget.spent)
 

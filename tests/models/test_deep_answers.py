@@ -76,13 +76,13 @@ def test_a_deep_answer_is_kept_in_the_journal_without_the_key(kind: str, depth: 
     assert parse_record(again) == CallRecord(SAMPLE, RequestRecord("model", "messages"), completion)
 
 
-@pytest.mark.parametrize("depth", [200, 254, 300, 900])
+@pytest.mark.parametrize("depth", [200, 254, 300])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_deep_line_of_a_batch_is_kept_without_the_key(kind: str, depth: int) -> None:
     spelled, text, altered = KINDS[kind]
     answer = body(spelled, depth)
     found = results(b'{"custom_id": "a", "response": {"status_code": 200, "body": ' + answer + b"}}\n")
-    row = found.get("a")
+    row = found.find_line("a")
     assert row is not None
     assert row.body["choices"][0]["message"]["content"] == text
     assert row.altered == altered

@@ -64,7 +64,7 @@ def test_the_hash_is_of_the_messages_that_are_sent_in_journals_that_were_begun_s
         journal = Journal(tmp_path / JOURNAL, first={"kind": "begun", "format": version})
         await journal.append({"kind": "note"})
         index = JournalIndex(journal.record, ())
-        through = JournaledCompleter(model, journal, index, {"m": "parameters"}, sent=lambda _: sent)
+        through = JournaledCompleter(model, journal, index, {"m": "parameters"}, sent_messages=lambda _: sent)
         try:
             await through.complete(REQUEST)
         finally:

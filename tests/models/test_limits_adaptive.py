@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ContextExceededError, TransientError
-from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, SHRINK, GroupLimit
+from runner.models.layers.limits import COOLDOWN_SECONDS, SHRINK, GroupLimit
 from tests.support.limits import TOO_MANY, Time, full_round, limit_of, settled
 from tests.support.runs import derived_files, played
 from tests.support.servers.batch_client import providing
@@ -67,7 +67,7 @@ def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
         limit = limit_of(100, time)
         await full_round(limit, TOO_MANY)
         first = limit.limit
-        time.now += BACKOFF_COOLDOWN_SECONDS - 0.1
+        time.now += COOLDOWN_SECONDS - 0.1
         await full_round(limit, TOO_MANY)
         second = limit.limit
         time.now += 0.2
@@ -106,7 +106,7 @@ def test_single_refusals_do_not_lower_the_limit_again_and_again(share: float) ->
     limit = limit_of(64, time)
     assert after(limit, share, 300) == 64
     for _ in range(20):
-        time.now += BACKOFF_COOLDOWN_SECONDS
+        time.now += COOLDOWN_SECONDS
         assert after(limit, share, 100) >= 64 * SHRINK
 
 
@@ -115,7 +115,7 @@ def test_every_third_call_refused_lowers_the_limit_in_each_cooldown() -> None:
     limit = limit_of(64, time)
     found = [after(limit, 1 / 3, 100)]
     for _ in range(5):
-        time.now += BACKOFF_COOLDOWN_SECONDS
+        time.now += COOLDOWN_SECONDS
         found.append(after(limit, 1 / 3, 100))
     assert found == sorted(found, reverse=True)
     assert found[-1] < found[0] / 2
@@ -139,7 +139,7 @@ def test_after_a_429_it_grows_by_one_a_round_trip(together: bool) -> None:
         time = Time()
         limit = limit_of(100, time)
         await full_round(limit, TOO_MANY)
-        time.now += BACKOFF_COOLDOWN_SECONDS + 1
+        time.now += COOLDOWN_SECONDS + 1
         return await rounds_under_load(limit, 10, together=together)
 
     counts = asyncio.run(go())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import TransientError
-from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, GroupLimit
+from runner.models.layers.limits import COOLDOWN_SECONDS, GroupLimit
 from tests.support.runs import played
 from tests.support.servers.batch_client import providing
 from tests.support.specs import spec_file
@@ -42,7 +42,7 @@ class Group:
         """One 429, and the time after which the limit may move again."""
         asyncio.run(self.limit.enter())
         self.limit.failed(TOO_MANY)
-        self.now += BACKOFF_COOLDOWN_SECONDS + 1
+        self.now += COOLDOWN_SECONDS + 1
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

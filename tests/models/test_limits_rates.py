@@ -86,7 +86,7 @@ def test_calls_that_waited_when_a_rate_was_learnt_are_held_to_it() -> None:
         await limit.enter()
         waiting = [asyncio.create_task(answer_to(complete(request(index=i)))) for i in range(120)]
         await asyncio.sleep(0)
-        limit.learn({"x-ratelimit-limit-tokens": "6000"})
+        limit.learn_rates({"x-ratelimit-limit-tokens": "6000"})
         begun = time.now
         limit.succeeded()
         await asyncio.gather(*waiting)
@@ -102,10 +102,10 @@ def test_rates_are_learnt_from_the_headers_where_the_spec_gives_none() -> None:
     async def go(headers: dict[str, str], **rates: float) -> float:
         time = Time()
         limit = limit_of(1, time, **rates)
-        limit.learn(headers)
+        limit.learn_rates(headers)
         begun = time.now
         for _ in range(66):
-            limit.learn(headers)
+            limit.learn_rates(headers)
             await limit.enter(lambda: 1)
             limit.succeeded()
         return time.now - begun
@@ -120,7 +120,7 @@ def test_rates_are_learnt_from_the_headers_where_the_spec_gives_none() -> None:
 def test_a_rate_that_the_server_changes_is_taken_over() -> None:
     limit = limit_of(1)
     for allowed in ("60", "120"):
-        limit.learn({"x-ratelimit-limit-requests": allowed})
+        limit.learn_rates({"x-ratelimit-limit-requests": allowed})
         assert limit._buckets["requests"].per_minute == float(allowed)
 
 

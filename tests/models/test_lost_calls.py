@@ -22,7 +22,7 @@ from runner.models.journal_records import (
     RequestRecord,
     read_records,
 )
-from runner.models.layers.lost_calls import AbandonedCalls, InFlight
+from runner.models.layers.lost_calls import AbandonedCalls, InFlightFile
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
@@ -293,80 +293,80 @@ def left_after(folder: Path, records: Iterable[Written]) -> AbandonedCalls:
     asyncio.run(write())
     left = AbandonedCalls(folder / "in_flight")
     for _, sequence, record in read_records(path):
-        left.see(sequence, record)
+        left.apply_record(sequence, record)
     return left
 
 
 @pytest.fixture
-def in_flight(tmp_path: Path) -> InFlight:
-    return InFlight(tmp_path / "in_flight")
+def in_flight(tmp_path: Path) -> InFlightFile:
+    return InFlightFile(tmp_path / "in_flight")
 
 
-def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight: InFlight) -> None:
+def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight: InFlightFile) -> None:
     rng, open_ = random.Random(1), set[int]()
     for index in range(300):
-        in_flight.sent(sample(index), MOST, 0)
+        in_flight.add_call(sample(index), MOST, 0)
         open_.add(index)
         for done in [other for other in open_ if rng.random() < 0.1]:
-            in_flight.refused(sample(done))
+            in_flight.discard_call(sample(done))
             open_.discard(done)
         left = AbandonedCalls(tmp_path / "in_flight").max_cost
         assert (left.completions, left.tokens) == (len(open_), 100 * len(open_))
     assert (tmp_path / "in_flight").stat().st_size < 3_000  # free slots are used again
 
 
-def test_a_call_answered_in_the_journal_is_not_counted_by_its_slot(tmp_path: Path, in_flight: InFlight) -> None:
+def test_a_call_answered_in_the_journal_is_not_counted_by_its_slot(tmp_path: Path, in_flight: InFlightFile) -> None:
     for index in range(3):
-        in_flight.sent(sample(index), MOST, 0)
-    in_flight.settled(sample(0))  # and not sample 2: as after a kill between its record and this
+        in_flight.add_call(sample(index), MOST, 0)
+    in_flight.settle_call(sample(0))  # and not sample 2: as after a kill between its record and this
     assert left_after(tmp_path, [answer(0), answer(2)]).max_cost == MOST
 
 
-def test_the_record_of_an_earlier_attempt_settles_no_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
+def test_the_record_of_an_earlier_attempt_settles_no_attempt_in_flight(tmp_path: Path, in_flight: InFlightFile) -> None:
     failed = FailureRecord(sample(0), 1, "cut", 0.1)
-    in_flight.sent(sample(0), MOST, 1)
+    in_flight.add_call(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).max_cost == MOST
     assert left_after(tmp_path, [failed]).max_cost == UsageTotals()  # and now there is one of the second
 
 
 @pytest.mark.parametrize("other_first", [True, False])
 def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
-    tmp_path: Path, in_flight: InFlight, other_first: bool
+    tmp_path: Path, in_flight: InFlightFile, other_first: bool
 ) -> None:
     first = [0, 1] if other_first else [1, 0]
     for index in first:
-        in_flight.sent(sample(index), MOST, 0)
+        in_flight.add_call(sample(index), MOST, 0)
     for index in first:
-        in_flight.settled(sample(index))
-    in_flight.sent(sample(0), MOST, 2)
+        in_flight.settle_call(sample(index))
+    in_flight.add_call(sample(0), MOST, 2)
     failed = [FailureRecord(sample(index), 1, "cut", 0.1) for index in first]
     assert left_after(tmp_path, failed).max_cost == MOST
 
 
 @pytest.mark.parametrize("error", [ContextExceededError("too long", status=400), TransientError("cut")])
 def test_a_call_that_ended_its_game_is_settled_by_that_record(
-    tmp_path: Path, in_flight: InFlight, error: CallError
+    tmp_path: Path, in_flight: InFlightFile, error: CallError
 ) -> None:
-    in_flight.sent(sample(0), MOST, 0)
+    in_flight.add_call(sample(0), MOST, 0)
     assert left_after(tmp_path, [EndedRecord.from_error(sample(0), ASKED, error)]).max_cost == UsageTotals()
 
 
-def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: Path, in_flight: InFlight) -> None:
+def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: Path, in_flight: InFlightFile) -> None:
     """The journal may be shorter than it was when the calls were sent: what was on its way to it is lost too."""
     for index in range(3):
-        in_flight.sent(sample(index), MOST, 7)
-    lost = AbandonedCalls(tmp_path / "in_flight").lost()
+        in_flight.add_call(sample(index), MOST, 7)
+    lost = AbandonedCalls(tmp_path / "in_flight").to_record()
     assert lost.charged == UsageTotals(0.75, 300, 3)
     assert left_after(tmp_path, [answer(8), lost]).max_cost == UsageTotals()
-    other = InFlight(tmp_path / "other")
-    other.sent(sample(0), MOST, 0)
+    other = InFlightFile(tmp_path / "other")
+    other.add_call(sample(0), MOST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
     assert left_after(tmp_path, []).max_cost == MOST
 
 
-def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_flight: InFlight) -> None:
+def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_flight: InFlightFile) -> None:
     for index in range(3):
-        in_flight.sent(sample(index), MOST, 0)
+        in_flight.add_call(sample(index), MOST, 0)
     data = (tmp_path / "in_flight").read_bytes()
     for length in range(len(data)):
         (tmp_path / "in_flight").write_bytes(data[:length])
@@ -377,22 +377,22 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:
     for settled in (True, False):
-        calls = InFlight(tmp_path / "in_flight")
-        calls.sent(sample(0), MOST, 0)
+        calls = InFlightFile(tmp_path / "in_flight")
+        calls.add_call(sample(0), MOST, 0)
         if settled:
-            calls.settled(sample(0))
-        calls.settled(sample(1))  # was never sent, like an answer from the cache
+            calls.settle_call(sample(0))
+        calls.settle_call(sample(1))  # was never sent, like an answer from the cache
         calls.close()
         assert (tmp_path / "in_flight").exists() is not settled
     with pytest.raises(RunError, match="cannot write"):  # it must be counted before there is another
-        InFlight(tmp_path / "in_flight").sent(sample(0), MOST, 0)
+        InFlightFile(tmp_path / "in_flight").add_call(sample(0), MOST, 0)
 
 
 def test_the_file_that_took_the_place_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
     """A results folder was moved, and the same command was begun anew in its old place."""
-    calls = InFlight(tmp_path / "in_flight")
-    calls.sent(sample(0), MOST, 0)
-    calls.settled(sample(0))
+    calls = InFlightFile(tmp_path / "in_flight")
+    calls.add_call(sample(0), MOST, 0)
+    calls.settle_call(sample(0))
     (tmp_path / "in_flight").rename(tmp_path / "moved")
     (tmp_path / "in_flight").write_bytes(b"another process")
     calls.close()

@@ -19,7 +19,7 @@ from runner.base.errors import (
     TransientError,
 )
 from runner.models.providers.client_errors import map_client_error
-from runner.models.providers.openai_errors import duration, retry_after
+from runner.models.providers.openai_errors import parse_duration, retry_after
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
@@ -248,4 +248,4 @@ def test_the_wait_is_what_the_server_wishes_in_seconds(headers: dict[str, str], 
     ],
 )  # fmt: skip
 def test_durations_are_read_in_all_their_forms(text: str, seconds: float | None) -> None:
-    assert duration(text) == (None if seconds is None else pytest.approx(seconds))
+    assert parse_duration(text) == (None if seconds is None else pytest.approx(seconds))

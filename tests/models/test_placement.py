@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.models.interface import SampleKey, session_id_of
-from runner.models.layers.server_pool import BOUND, Placement
+from runner.models.layers.server_pool import MAX_LOAD, Placement
 
 SERVERS = [f"http://gpu{number}/v1" for number in range(4)]
 
@@ -20,9 +20,9 @@ def everyone_is_up(_: int) -> bool:
 
 def test_all_calls_of_an_agent_in_a_game_go_to_one_server_until_the_game_ends() -> None:
     placement = Placement(SERVERS)
-    homes = {number: placement.home(sample(number), everyone_is_up) for number in range(200)}
+    homes = {number: placement.home_of(sample(number), everyone_is_up) for number in range(200)}
     for round_ in range(1, 5):
-        assert homes == {n: placement.home(sample(n, round_=round_), everyone_is_up) for n in homes}
+        assert homes == {n: placement.home_of(sample(n, round_=round_), everyone_is_up) for n in homes}
 
 
 @pytest.mark.parametrize("agent", ["prover", "verifier"])
@@ -31,14 +31,14 @@ def test_no_server_has_more_than_its_share_of_the_games_in_play_of_any_agent(age
     counts = [0] * len(SERVERS)
     for number in range(400):
         for other in ("prover", "verifier"):
-            home = placement.home(sample(number // 8, number % 8, other), everyone_is_up)
+            home = placement.home_of(sample(number // 8, number % 8, other), everyone_is_up)
             counts[home] += other == agent
-        assert max(counts) < BOUND * (number + 1) / len(SERVERS) + 1
+        assert max(counts) < MAX_LOAD * (number + 1) / len(SERVERS) + 1
 
 
 def test_a_server_that_is_added_moves_its_own_share_of_the_preferences_alone() -> None:
     before, after = Placement(SERVERS), Placement([*SERVERS, "http://new/v1"])
-    firsts = [(before.order(sample(n))[0], after.order(sample(n))[0]) for n in range(2000)]
+    firsts = [(before.preferred_order(sample(n))[0], after.preferred_order(sample(n))[0]) for n in range(2000)]
     moved = [new for old, new in firsts if old != new]
     assert set(moved) == {len(SERVERS)}
     assert 0.15 < len(moved) / len(firsts) < 0.25
@@ -46,28 +46,28 @@ def test_a_server_that_is_added_moves_its_own_share_of_the_preferences_alone() -
 
 def test_repeats_of_a_datapoint_prefer_one_server() -> None:
     placement = Placement(SERVERS)
-    assert len({tuple(placement.order(sample(7, repeat))) for repeat in range(20)}) == 1
-    assert len({tuple(placement.order(sample(number))) for number in range(50)}) > 10
+    assert len({tuple(placement.preferred_order(sample(7, repeat))) for repeat in range(20)}) == 1
+    assert len({tuple(placement.preferred_order(sample(number))) for number in range(50)}) > 10
 
 
 def test_a_new_game_goes_to_a_server_that_is_up_and_stays_there_when_the_other_is_back() -> None:
     placement = Placement(SERVERS)
-    down = placement.order(sample(1))[0]
-    home = placement.home(sample(1), lambda at: at != down)
-    assert home == placement.order(sample(1))[1]
-    assert placement.home(sample(1, round_=1), everyone_is_up) == home
+    down = placement.preferred_order(sample(1))[0]
+    home = placement.home_of(sample(1), lambda at: at != down)
+    assert home == placement.preferred_order(sample(1))[1]
+    assert placement.home_of(sample(1, round_=1), everyone_is_up) == home
 
 
 def test_games_that_ended_leave_room_so_that_a_server_that_was_away_gets_its_share_and_no_more() -> None:
     placement = Placement(SERVERS[:2])
     for number in range(40):
-        placement.home(sample(number), lambda at: at == 0)
-    assert placement.home(sample(40), everyone_is_up) == 1
+        placement.home_of(sample(number), lambda at: at == 0)
+    assert placement.home_of(sample(40), everyone_is_up) == 1
     for number in range(40):
         placement.release((f"p{number}", 0))
     counts = [0, 1]
     for number in range(100, 139):
-        counts[placement.home(sample(number), everyone_is_up)] += 1
+        counts[placement.home_of(sample(number), everyone_is_up)] += 1
     assert max(counts) <= 21
     placement.release(("never asked", 0))
 

@@ -57,7 +57,7 @@ class Played(CallEvents):
         self.waits.append(seconds)
         self.now += seconds
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         assert request is REQUEST
         self.told.append((attempt, str(error), wait))
 

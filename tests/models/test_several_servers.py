@@ -50,7 +50,7 @@ class Three:
         policy = BreakerPolicy(failures=failures, probes=probes)
         self.breakers = [Breaker(name, policy, waits, sleep=self._sleep, clock=lambda: self.now) for name in NAMES]
         for breaker in self.breakers:
-            breaker.listen(self.told.append)
+            breaker.add_listener(self.told.append)
         self.healths = [
             ServerHealth(name, "m", failures, waits, on_change=self.left.append, clock=lambda: self.now)
             for name in NAMES
@@ -87,7 +87,7 @@ class Three:
         return run_sync(together)
 
     def homes(self, numbers: range) -> dict[int, int]:
-        return {n: self.placement.home(request(n).sample, lambda _: True) for n in numbers}
+        return {n: self.placement.home_of(request(n).sample, lambda _: True) for n in numbers}
 
 
 def test_a_call_whose_server_is_away_is_asked_elsewhere_at_once() -> None:
@@ -195,7 +195,7 @@ def unknown() -> CallError:
 
 def test_a_refusal_is_asked_at_each_of_the_others_whatever_the_attempts() -> None:
     three = Three(attempts=1)
-    order = three.placement.order(request(0).sample)
+    order = three.placement.preferred_order(request(0).sample)
     three.failing.update(dict.fromkeys(order[:2], too_long))
     assert three.ask(request(0)) == [ANSWER]
     assert [at for at, _ in three.asked] == order
@@ -203,7 +203,7 @@ def test_a_refusal_is_asked_at_each_of_the_others_whatever_the_attempts() -> Non
 
 def test_what_all_refuse_is_raised_as_the_prompts_fault_where_one_says_so() -> None:
     three = Three()
-    order = three.placement.order(request(0).sample)
+    order = three.placement.preferred_order(request(0).sample)
     three.failing = {order[0]: unknown, order[1]: too_long, order[2]: unknown}
     (error,) = three.ask(request(0))
     assert isinstance(error, ContextExceededError)
@@ -262,7 +262,7 @@ def test_where_all_others_are_left_the_last_one_is_asked_and_judges() -> None:
 
 def test_a_refusal_is_not_judged_while_the_others_are_only_away() -> None:
     three = Three(failures=1, probes=3)
-    order = three.placement.order(request(0).sample)
+    order = three.placement.preferred_order(request(0).sample)
     three.failing = {order[0]: too_long, order[1]: refused, order[2]: refused}
     (error,) = three.ask(request(0))
     assert isinstance(error, TransientError), "another process asks again"

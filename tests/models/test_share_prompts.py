@@ -149,7 +149,11 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
     async def all_three() -> list[Any]:
         journal = Journal(tmp_path / "journal.jsonl")
         through = JournaledCompleter(
-            refusing_once, journal, JournalIndex(journal.record, ()), {"m": "parameters"}, sharing=frozenset({"m"})
+            refusing_once,
+            journal,
+            JournalIndex(journal.record, ()),
+            {"m": "parameters"},
+            sharing_groups=frozenset({"m"}),
         )
         requests = (Request("m", (), own, siblings=tuple(s for s in family if s != own)) for own in family)
         try:

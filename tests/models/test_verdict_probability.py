@@ -128,13 +128,13 @@ def test_a_verdict_without_an_alternative_is_bounded_by_what_is_left() -> None:
         ([], logprobs.NO_LOGPROBS),
         ([token("Another"), token(" text")], logprobs.OTHER_TOKENS),
         ([*HEAD, {"token": " accept"}], logprobs.OTHER_TOKENS),
-        ([*HEAD, token(" accept", {" accept": 0.4, " und": 0.1})], logprobs.OPEN),
+        ([*HEAD, token(" accept", {" accept": 0.4, " und": 0.1})], logprobs.UNBOUNDED),
         ([*HEAD, {"token": " accept", "logprob": 0.0, "bytes": [0, 300]}], logprobs.OTHER_TOKENS),
         *[
-            ([*HEAD, {"token": " accept", "logprob": wrong, "top_logprobs": []}], logprobs.NO_NUMBER)
+            ([*HEAD, {"token": " accept", "logprob": wrong, "top_logprobs": []}], logprobs.INVALID_LOGPROB)
             for wrong in (None, "-1", 0.7, True, float("nan"))
         ],
-        ([*HEAD, {"token": " accept", "logprob": -9999.0, "top_logprobs": None}], logprobs.NO_NUMBER),
+        ([*HEAD, {"token": " accept", "logprob": -9999.0, "top_logprobs": None}], logprobs.INVALID_LOGPROB),
     ],
 )
 def test_what_cannot_be_known_is_none_with_the_reason(tokens: Any, note: str) -> None:

@@ -44,7 +44,7 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         ("empty", "http", r"is not a model API: it answers with an empty body"),
         ("status", "http", r"is not a model API: it answers with JSON that is not a completion"),
         ("redis", "http", r"the server does not answer with valid HTTP"),
-        ("ssh", "http", r"the server does not speak HTTP: its first message is 'SSH-2.0-OpenSSH_9.9'"),
+        ("ssh", "http", r"the server does not answer with valid HTTP"),
         ("missing", "http", r"is not a model API: it answers with a web page \(HTML\)"),
         ("files", "http", r"is not a model API: it answers with a web page \(HTML\)"),
         ("redirect", "http", r"answered 308: a redirect to https://models\.example/v1/chat/completions"),

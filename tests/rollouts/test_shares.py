@@ -13,6 +13,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.shard_consistency import plan_of_shard
 from runner.spec.datasets.shards import Shard
 from runner.spec.loader import load_spec
+from tests.support.shards import all_shards
 from tests.support.specs import spec_file
 
 LIMITS = {"max_completion_tokens": 50, "price": {"input": 1.0, "output": 2.0}}
@@ -35,7 +36,7 @@ def limited(folder: Path) -> Plan:
 @pytest.mark.parametrize("of", [1, 3, 7])
 def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> None:
     whole = limited(tmp_path)
-    shares = [plan_of_shard(whole, shard).shard_experiment for shard in Shard(1, of).all()]
+    shares = [plan_of_shard(whole, shard).shard_experiment for shard in all_shards(of)]
     said = whole.spec.experiment
     assert sum(one.rollouts.concurrency for one in shares) == said.rollouts.concurrency
     assert sum(one.budget.tokens or 0 for one in shares) == said.budget.tokens
@@ -48,7 +49,7 @@ def test_shares_never_come_to_more_than_the_limit(tmp_path: Path, of: int) -> No
 
 def test_a_shard_has_the_jobs_of_the_whole_run_and_its_identity(tmp_path: Path) -> None:
     whole = limited(tmp_path)
-    parts = [plan_of_shard(whole, shard) for shard in Shard(1, 3).all()]
+    parts = [plan_of_shard(whole, shard) for shard in all_shards(3)]
     assert {part.identity for part in parts} == {whole.identity}
     jobs = {job.rollout_id: job for job in whole.jobs()}
     played = [job for part in parts for job in part.jobs()]

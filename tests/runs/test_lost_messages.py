@@ -10,7 +10,7 @@ import pytest
 
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.interface import Completion, Request, SampleKey, Usage
-from runner.models.plausible_usage import CHECKED_ANSWERS, LostMessages
+from runner.models.plausible_usage import CHECKED_ANSWERS, DroppedMessages
 from runner.models.settings import ModelSettings
 from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
@@ -86,17 +86,17 @@ def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
 )
 def test_dense_texts_raise_no_alarm(text: str, tokens: int) -> None:
     assert len(text.encode()) > 400
-    assert LostMessages(["m"]).check(request(text), answer(tokens)) is None
+    assert DroppedMessages(["m"]).check(request(text), answer(tokens)) is None
 
 
 def test_only_what_a_server_counted_is_looked_at_and_only_at_first() -> None:
     long, lost = request("many different words " * 60), answer(10)
-    assert LostMessages(["m"]).check(long, lost) is not None
-    assert LostMessages([]).check(long, lost) is None
+    assert DroppedMessages(["m"]).check(long, lost) is not None
+    assert DroppedMessages([]).check(long, lost) is None
     for other in (answer(0), answer(10, estimated=True), answer(10, from_cache=True), answer(10, cached=200)):
-        assert LostMessages(["m"]).check(long, other) is None
-    watched = LostMessages(["m"])
+        assert DroppedMessages(["m"]).check(long, other) is None
+    watched = DroppedMessages(["m"])
     assert [watched.check(long, answer(300)) for _ in range(CHECKED_ANSWERS - 1)] == [None] * (CHECKED_ANSWERS - 1)
     assert watched.check(long, lost) is not None
     assert watched.check(long, lost) is None
-    assert LostMessages(["m"]).check(request("a short text"), answer(1)) is None
+    assert DroppedMessages(["m"]).check(request("a short text"), answer(1)) is None

@@ -20,8 +20,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.shards.checks import check_and_sort_parts
 from runner.runs.shards.merge import merge
 from runner.runs.shards.parts import read_parts
-from runner.spec.datasets.shards import Shard
 from tests.support.runs import only_run, played
+from tests.support.shards import all_shards
 from tests.support.specs import spec_file
 
 OF = 3
@@ -66,7 +66,7 @@ class Parts:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     here = tmp_path_factory.mktemp("parts")
     spec = spec_file(here, size=6, fine_tune=None)
-    for shard in Shard(1, OF).all():
+    for shard in all_shards(OF):
         played(spec, here / "results", shard=str(shard))
     return Parts(spec, only_run(here / "results"), here / "elsewhere")
 

@@ -156,7 +156,7 @@ def test_every_key_that_goes_on_the_wire_is_refused() -> None:
         model="x", temperature=1.0, top_p=1.0, n=1, seed=1, stop=("a",), max_tokens=1, max_completion_tokens=1,
         reasoning_effort="low", logprobs=True, top_logprobs=3,
     )  # fmt: skip
-    names = [*settings.sampling(), "model", "messages"]
+    names = [*settings.request_parameters, "model", "messages"]
     assert len(names) == 12
     assert [key for key, _ in extra_body_problems(dict.fromkeys(names), "m", priced=True)] == names
     ours = {field.name for field in fields(ModelSettings)} - {"provider", "run", "lineage"}

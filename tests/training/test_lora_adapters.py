@@ -12,7 +12,7 @@ import yaml
 from runner.base.async_runner import run_sync
 from runner.base.errors import RunError
 from runner.models.providers.http_model import close_client
-from runner.models.providers.lora_adapters import Adapter, ServerAdapter
+from runner.models.providers.lora_adapters import ServerAdapter
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
@@ -138,7 +138,7 @@ def told(server: Loopback, name: str, path: Path, *, reload: bool = False) -> No
     async def loads() -> None:
         client = make_client(settings, "p", 1)
         try:
-            await ServerAdapter(settings, "p", Adapter(name, str(path))).load(client, reload=reload)
+            await ServerAdapter(settings, "p", str(path)).load(client, reload=reload)
         finally:
             await close_client(client)
 

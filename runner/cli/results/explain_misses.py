@@ -51,7 +51,9 @@ def execute(args: argparse.Namespace) -> int:
             requests += 1
             requested_fields = request_fields(request, models[request.group])
             # The cache knows only run ids, and runs of one spec in two results folders have the same id.
-            if (is_own_cache and reconstructor.is_from_cache(request)) or cache.has_other(requested_fields):
+            if (is_own_cache and reconstructor.is_from_cache(request)) or cache.has_answer_of_other_run(
+                requested_fields
+            ):
                 continue
             misses += 1
             if len(explanations) < args.max:

@@ -1,8 +1,8 @@
 """The circuit breaker of a server: a server that seems down gets one call at a time, and finally no more calls.
 
-If there is no connection, or a gateway answers 502, 503 or 504, the server is down for all calls. Other failures in
-transport (time-outs, resets, answers that are not completions, or a 500 before any answer) may be caused by a few
-prompts, so they count only if enough different samples had them in a row. A 429 shows that the server is up.
+If there is no connection, or a gateway answers 502, 503 or 504, the server is down for all calls. Other failures
+(time-outs, resets, answers that are not completions, or a 500 before any answer) may be caused by a few prompts. So
+they count only if calls of enough different samples fail in a row. A 429 shows that the server is up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 
+from runner.base.async_runner import wait_for_turn
 from runner.base.errors import CallError, ServerUnreachable, TransientError
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
@@ -21,18 +22,18 @@ from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 Listener = Callable[[str | None], None]
 """Called with a message when a server goes down, and with None when it is up again."""
 
-GATEWAY = (502, 503, 504)
+GATEWAY_STATUSES = (502, 503, 504)
 """Statuses of a gateway whose server is down for all calls."""
 
-ALIVE = (408, 409, 425, 429, 529)
+ALIVE_STATUSES = (408, 409, 425, 429, 529)
 """Statuses of a server that is up and requests another attempt later."""
 
 
 class Breaker:
     """The circuit breaker of a server.
 
-    It is closed if the server is up. If it is open, calls wait while one call at a time is sent as a probe. After the
-    last failed probe, the server is given up.
+    It is closed if the server is up. While it is open, one call at a time is sent as a probe, and all other calls wait.
+    After the last failed probe, the server is given up.
     """
 
     def __init__(
@@ -49,28 +50,29 @@ class Breaker:
         self._sleep, self._clock = sleep, clock
         self._listeners: list[tuple[Context, Listener]] = []
         self._message: str | None = None
+        """The last message to the listeners."""
         self._jitter = random.Random()
         self._has_answered = False
         self._failures = self._outages = 0
-        """Number of consecutive failures, and how many of them no prompt can have caused."""
+        """Number of consecutive failures, and of consecutive failures that no prompt can cause."""
         self._samples: set[SampleKey] = set()
         """Samples of the consecutive failures."""
         self._last_error = ""
         self._is_open = False
         self._is_probing = False
-        self._probes = 0
-        """Number of failed probes."""
+        self._failed_probes = 0
         self._not_before = 0.0
         """Earliest time of the next probe according to the server."""
-        self._next_try = 0.0
+        self._next_probe_at = 0.0
         """Earliest time of the next probe by a server pool, while the breaker is open."""
         self._state_change: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
+        """The turns of the waiting calls, in their order."""
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def add_listener(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with a message when the server goes down, and with None when it is up again.
 
-        Return a function that stops these calls. They are made in the current context, so that they use its log.
+        Return a function that removes the listener. The listener is called in the current context, and uses its log.
         """
         entry = copy_context(), listener
         self._listeners.append(entry)
@@ -83,15 +85,15 @@ class Breaker:
         for context, listener in tuple(self._listeners):
             context.run(listener, message)
 
-    async def guard(self, complete: Complete, request: Request) -> Completion:
+    async def call_in_turn(self, complete: Complete, request: Request) -> Completion:
         """Make a call and record its result. While the breaker is open, wait until it is this call's turn.
 
         Raises:
             ServerUnreachable: the server was given up.
         """
-        return await self.ask(complete, request, probe=self._is_open and await self._wait_for_turn())
+        return await self.call_now(complete, request, probe=self._is_open and await self._wait_while_open())
 
-    async def ask(self, complete: Complete, request: Request, *, probe: bool) -> Completion:
+    async def call_now(self, complete: Complete, request: Request, *, probe: bool) -> Completion:
         """Make a call immediately, even if the breaker is open, and record its result.
 
         With `probe`, the call tests whether the server is up again.
@@ -124,18 +126,18 @@ class Breaker:
     @property
     def is_given_up(self) -> bool:
         """Whether the maximum number of probes has failed."""
-        return self._probes >= self._policy.probes
+        return self._failed_probes >= self._policy.probes
 
     @property
     def failure_text(self) -> str:
         """Description of the failures, for messages."""
         return f"{self._server}: {self._failures} calls in a row failed; the last error: {self._last_error}"
 
-    def next_try(self) -> float | None:
+    def seconds_to_next_probe(self) -> float | None:
         """Return the seconds until the next probe; None while a probe is in progress."""
-        return None if self._is_probing else max(self._next_try - self._clock(), 0.0)
+        return None if self._is_probing else max(self._next_probe_at - self._clock(), 0.0)
 
-    def change(self) -> asyncio.Future[None]:
+    def next_change(self) -> asyncio.Future[None]:
         """Return a future that is done when the server is up or the result of a probe is known."""
         if self._state_change is None:
             self._state_change = asyncio.get_running_loop().create_future()
@@ -161,32 +163,25 @@ class Breaker:
                 "these calls still fail, raise retry.breaker.failures."
             )
 
-    async def _wait_for_turn(self) -> bool:
+    async def _wait_while_open(self) -> bool:
         """Wait until the breaker closes or this call becomes the probe. Return whether it is the probe."""
         while self._is_open:
             self.check()
             if not self._is_probing:
                 self._is_probing = True
                 try:
-                    own_wait = self._waits.wait(self._probes + 1, self._jitter)
+                    own_wait = self._waits.wait(self._failed_probes + 1, self._jitter)
                     await self._sleep(max(own_wait, self._not_before - self._clock()))
                 except BaseException:
                     self._is_probing = False
                     self._wake_next()
                     raise
                 return True
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._wake_next()  # the turn was assigned at the moment of cancellation
-                raise
+            await wait_for_turn(self._waiting, self._wake_next)
         return False
 
     def _record_answer(self) -> None:
-        self._failures = self._outages = self._probes = 0
+        self._failures = self._outages = self._failed_probes = 0
         self._samples.clear()
         if self._is_open:
             self._is_open = False
@@ -196,9 +191,12 @@ class Breaker:
                 self._wake_next()
 
     def _record_failure(self, request: Request, error: TransientError, *, probe: bool) -> None:
-        """Count a failed call, and open the breaker after too many. An error sent by a live server is no failure."""
-        is_down = error.unreachable or error.status in GATEWAY
-        if error.status is not None and not is_down and (self._has_answered or error.status in ALIVE):
+        """Count a failed call, and open the breaker after too many.
+
+        An error status does not count if it shows that the server is up.
+        """
+        is_down = error.unreachable or error.status in GATEWAY_STATUSES
+        if error.status is not None and not is_down and (self._has_answered or error.status in ALIVE_STATUSES):
             self._record_answer()  # because any answer, even an error, shows that the server is up
             return
         self._last_error = str(error)
@@ -209,15 +207,15 @@ class Breaker:
         self._not_before = max(self._not_before, self._clock() + wait)
         opens = not self._is_open and not probe and max(self._outages, len(self._samples)) >= self._policy.failures
         if probe:
-            self._probes += 1
+            self._failed_probes += 1
         elif opens:
             self._is_open = True
             self._notify_listeners(
                 f"cannot reach {self._server}: {self._failures} calls in a row failed; retrying one call at a time"
             )
         if probe or opens:
-            own_wait = self._waits.wait(self._probes + 1, self._jitter)
-            self._next_try = max(self._clock() + own_wait, self._not_before)
+            own_wait = self._waits.wait(self._failed_probes + 1, self._jitter)
+            self._next_probe_at = max(self._clock() + own_wait, self._not_before)
 
     def _wake_next(self) -> None:
         """Wake the next waiting call."""

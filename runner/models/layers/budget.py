@@ -1,7 +1,7 @@
 """The budget of a run. The maximum cost of each call is reserved before the call, and replaced by its cost afterwards.
 
-A provider may bill a failed call, unless it clearly refused the call (most 4xx errors). Such a call counts with its
-maximum cost, so that the provider's bill cannot exceed the budget.
+A provider may bill a failed call, unless it clearly refused the call (most 4xx errors). A failed call that may be
+billed counts with its maximum cost, so that the provider's bill cannot exceed the budget.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ class Budget:
         self._reserved = UsageTotals()
         self._waiting: list[asyncio.Future[None]] = []
         self._refusal: tuple[str, str, str] | None = None
+        """The message, key and used amount of the error, once the budget did not allow a call."""
 
     def check(self) -> None:
-        """Check that the budget is not exhausted. Call this before anything new starts.
+        """Check that the budget is not exhausted. Call this before a new game starts.
 
         Raises:
-            BudgetExhausted: the budget did not allow an earlier call; it is the same error as for that call.
+            BudgetExhausted: the budget did not allow an earlier call. The error is the same as for that call.
         """
         if self._refusal is not None:
             message, key, used = self._refusal
@@ -63,7 +64,7 @@ class Budget:
         """Add the spending of an earlier process."""
         self.spent += amount
 
-    def _exceeded(self, amount: UsageTotals) -> str | None:
+    def _exceeded_limit(self, amount: UsageTotals) -> str | None:
         """Return the name of a limit that this additional amount would exceed; None if it fits."""
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):
@@ -79,7 +80,7 @@ class Budget:
         Raises:
             BudgetExhausted: the amount does not fit, and no call is in flight.
         """
-        while (name := self._exceeded(amount)) is not None:
+        while (name := self._exceeded_limit(amount)) is not None:
             if self._reserved.completions == 0:
                 maximum, spent = getattr(self._settings, name), getattr(self.spent, name)
                 used = f"${spent:.6g} of ${maximum:g}" if name == "usd" else f"{spent} of {maximum} {name}"
@@ -91,9 +92,9 @@ class Budget:
                 self.check()
             import asyncio  # not at the top, since `show` and other commands only read the settings
 
-            settled = asyncio.get_running_loop().create_future()
-            self._waiting.append(settled)
-            await settled
+            freed = asyncio.get_running_loop().create_future()
+            self._waiting.append(freed)
+            await freed
         self._reserved += amount
 
     def settle(self, reserved: UsageTotals, cost: UsageTotals) -> None:
@@ -103,9 +104,9 @@ class Budget:
             self._reserved = UsageTotals()
         self.spent += cost
         waiting, self._waiting = self._waiting, []
-        for settled in waiting:
-            if not settled.done():
-                settled.set_result(None)
+        for freed in waiting:
+            if not freed.done():
+                freed.set_result(None)
 
 
 def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Complete:

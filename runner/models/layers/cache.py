@@ -4,7 +4,8 @@ The key of an answer consists of the complete request, the server's address, and
 model group never gets another model's answer, and repeats of a datapoint never share an answer. Errors are not stored.
 The request is stored with each answer, so that nip-run can explain a cache miss.
 
-Complete answers are in the table `answers`. nip-run 0.1.0 only reads the table `completions`, not these.
+Complete answers are in the table `answers`. The table `completions` has the answers in the form of nip-run 0.1.0, which
+reads only this table.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ _TABLES = _TABLE.format(name="completions", index="by_place") + _TABLE.format(na
 _CREATE = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
 
 
-def _union(columns: str, where: str) -> str:
+def _query_both_tables(columns: str, condition: str) -> str:
     """Return a query over both tables. Parameters must be numbered (`?1`), because each occurs twice."""
-    return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {where}" for table in ("answers", "completions"))
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM {table} WHERE {condition}" for table in ("answers", "completions")
+    )
 
 
 def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
@@ -94,11 +97,12 @@ class Cache:
 
     def get(self, fields: Mapping[str, Any]) -> Completion | None:
         """Return the answer to an identical request; None if there is none."""
-        row = self._execute(_union("answer, run_id", "key = ?1"), [_key(fields)])
-        if not row:
+        rows = self._execute(_query_both_tables("answer, run_id", "key = ?1"), [_key(fields)])
+        if not rows:
             return None
-        completion = completion_from_fields(from_json(row[0][0]), from_cache=True)
-        origin = completion.origin or row[0][1]  # earlier versions stored only the run's id
+        answer, run_id = rows[0]
+        completion = completion_from_fields(from_json(answer), from_cache=True)
+        origin = completion.origin or run_id  # earlier versions stored only the run's id
         return replace(completion, origin=None if origin in (self._journal, self._run_id) else origin)
 
     def put(self, request: Request, fields: Mapping[str, Any], completion: Completion) -> None:
@@ -107,7 +111,7 @@ class Cache:
         completion = replace(completion, origin=completion.origin or self._journal)
         self._execute(
             f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
-            f"WHERE NOT EXISTS ({_union('1', 'key = ?1')})",
+            f"WHERE NOT EXISTS ({_query_both_tables('1', 'key = ?1')})",
             [
                 _key(fields), canonical(fields), to_json(completion_fields(with_own_choice(completion))), self._run_id,
                 request.sample.agent, request.sample.datapoint,
@@ -123,14 +127,16 @@ class Cache:
         """Return similar requests of other runs: of the same agent and datapoint or, if none, of the agent."""
         sample = request.sample
         is_other_run = "run_id <> ?1 AND agent = ?2"
-        same_datapoint = _union("asked", is_other_run + " AND datapoint = ?3") + " LIMIT 1000"
+        same_datapoint = _query_both_tables("asked", is_other_run + " AND datapoint = ?3") + " LIMIT 1000"
+        same_agent = _query_both_tables("asked", is_other_run) + " LIMIT 1000"
         rows = self._execute(same_datapoint, [self._run_id, sample.agent, sample.datapoint])
-        rows = rows or self._execute(_union("asked", is_other_run) + " LIMIT 1000", [self._run_id, sample.agent])
+        rows = rows or self._execute(same_agent, [self._run_id, sample.agent])
         return [orjson.loads(row[0]) for row in rows]
 
-    def has_other(self, fields: Mapping[str, Any]) -> bool:
+    def has_answer_of_other_run(self, fields: Mapping[str, Any]) -> bool:
         """Return whether another run stored an answer to an identical request."""
-        return bool(self._execute(_union("1", "key = ?1 AND run_id <> ?2"), [_key(fields), self._run_id]))
+        query = _query_both_tables("1", "key = ?1 AND run_id <> ?2")
+        return bool(self._execute(query, [_key(fields), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
         try:

@@ -1,7 +1,7 @@
 """The outermost layer around the models: answers from the journal, or records each new answer before a game gets it.
 
-Samples whose games send identical requests are siblings. One call can request the answers of all of them, which share
-its record.
+A sample is a request of a game, with its place in the run. Samples of several repeats with identical requests are
+siblings. One call can request the answers for all of them. These answers are in a single record.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ MAX_N = 128
 """Maximum value of `n`, the number of answers to one call, in the OpenAI API."""
 
 
-class Log(Protocol):
-    """Stores answers: the run's journal, or a worker's connection to the process with the journal."""
+class RecordLog(Protocol):
+    """Stores records: the run's journal, or a worker's connection to the process with the journal."""
 
     @property
-    def is_bound(self) -> bool: ...
+    def is_bound(self) -> bool:
+        """Whether the journal has format 2 or later. These formats bind every line to its run."""
+        ...
 
-    async def append(self, *records: dict[str, Any]) -> None: ...
+    async def append(self, *records: dict[str, Any]) -> None:
+        """Store the records, and return once they are on disk."""
+        ...
 
 
-class Recorded(Protocol):
-    """The records of a journal, by sample."""
+class RecordLookup(Protocol):
+    """Finds the records of a journal by sample."""
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None: ...
 
@@ -47,31 +51,32 @@ class Recorded(Protocol):
 class JournaledCompleter:
     """Answers requests from the journal, or calls the model and writes the answer to the journal before returning it.
 
-    `parameters` has the hash of each model group's parameters. `sharing` are the groups that request the answers of
-    sibling samples in one call. `sent` returns a request's messages as the server receives them. `charge` returns the
-    amount that a budget counts for an answer, if it differs from the answer's cost.
+    `records` are the records at the start of this process. `parameter_hashes` has the hash of each model group's
+    parameters. `sharing_groups` are the groups that request the answers for siblings in one call. `sent_messages`
+    returns a request's messages as the server receives them. `charge` returns the amount that a budget counts for an
+    answer, if it differs from the answer's cost. With `repeats_lost_calls`, calls that failed in transport are
+    repeated.
     """
 
     def __init__(
         self,
         complete: Complete,
-        journal: Log,
-        recorded: Recorded,
-        parameters: Mapping[str, str],
+        journal: RecordLog,
+        records: RecordLookup,
+        parameter_hashes: Mapping[str, str],
         *,
-        sharing: frozenset[str] = frozenset(),
-        sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
+        sharing_groups: frozenset[str] = frozenset(),
+        sent_messages: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
         charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None,
         repeats_lost_calls: bool = True,
     ) -> None:
-        """Prepare the layer. With `repeats_lost_calls`, samples that failed in transport are requested again."""
         self._complete = complete
         self._journal = journal
-        self._recorded = recorded
-        self._parameters = parameters
-        self._sharing = sharing
-        self._sent = sent
+        self._records = records
+        self._parameter_hashes = parameter_hashes
+        self._sharing_groups = sharing_groups
+        self._sent_messages = sent_messages
         self._events = events
         self._charge = charge
         self._repeats_lost_calls = repeats_lost_calls
@@ -79,7 +84,7 @@ class JournaledCompleter:
         """Recorded answers for siblings, whose games have not requested them yet."""
         self._locks: dict[SampleKey, asyncio.Lock] = {}
         """A lock for each set of siblings, by its first sample."""
-        self._recorded_now: set[SampleKey] = set()
+        self._requested: set[SampleKey] = set()
         """Samples that this process has requested."""
 
     async def complete(self, request: Request) -> Completion:
@@ -88,40 +93,40 @@ class JournaledCompleter:
         Raises:
             JournalError: the journal has an answer to another request for this sample.
         """
-        # Journals before format 2 have the hash of the messages before they are converted for the server.
-        messages = self._sent(request) if self._journal.is_bound else request.messages
-        identity = RequestRecord(self._parameters[request.group], messages_hash(messages))
+        # Journals before format 2 have a hash of the messages before their conversion for the server.
+        messages = self._sent_messages(request) if self._journal.is_bound else request.messages
+        identity = RequestRecord(self._parameter_hashes[request.group], messages_hash(messages))
         completion = self._from_journal(request, identity)
         if completion is None:
             completion = await self._from_model(request, identity)
-        self._events.answered(request, completion)
+        self._events.on_answer(request, completion)
         return completion
 
     async def _from_model(self, request: Request, identity: RequestRecord) -> Completion:
-        """Return the model's answer, or raise the error that ended the call. Both are on disk before."""
+        """Return the model's answer or raise the error that ended the call, once its record is on disk."""
         try:
-            if request.group in self._sharing and request.siblings:
+            if request.group in self._sharing_groups and request.siblings:
                 completion = await self._call_with_siblings(request, identity)
             else:
                 completion = await self._call_one(request, identity)
         except CallError as error:
             await self._journal.append(EndedRecord.from_error(request.sample, identity, error).to_json())
-            self._events.settled(request.sample)
+            self._events.on_settled(request.sample)
             raise
         except ProviderRefusal:
-            self._events.refused(request.sample)
+            self._events.on_refused(request.sample)
             raise
-        self._events.settled(request.sample)
+        self._events.on_settled(request.sample)
         return completion
 
     def _from_journal(self, request: Request, identity: RequestRecord) -> Completion | None:
-        """Return the recorded answer to a request; None if there is none, or if another attempt is due.
+        """Return the recorded answer to a request; None if there is none, or if a failed call must be repeated.
 
         Raises:
             JournalError: the recorded request differs.
-            CallError: the request failed for good.
+            CallError: the call failed, and must not be repeated.
         """
-        record = self._recorded.get(request.sample)
+        record = self._records.get(request.sample)
         if record is None:
             return None
         if not record.request.matches(identity):
@@ -136,25 +141,24 @@ class JournaledCompleter:
         raise record.as_error()
 
     async def _call_with_siblings(self, request: Request, identity: RequestRecord) -> Completion:
-        """Make one call for this sample and for all its siblings without an answer, and return this sample's answer."""
-        samples = sorted((request.sample, *request.siblings))
-        async with self._locks.setdefault(samples[0], asyncio.Lock()):
+        """Make one call for this sample and all its siblings without an answer. Return this sample's answer."""
+        first_sample = min(request.sample, *request.siblings)
+        async with self._locks.setdefault(first_sample, asyncio.Lock()):
             if request.sample in self._unclaimed:
                 return self._unclaimed.pop(request.sample)
             unanswered = [
                 sample
-                for sample in samples
-                if sample == request.sample or (sample not in self._recorded_now and self._recorded.get(sample) is None)
+                for sample in request.siblings
+                if sample not in self._requested and self._records.get(sample) is None
             ]
-            # This sample must be first, because a server may return fewer answers than requested.
-            unanswered.sort(key=lambda sample: sample != request.sample)
             try:
-                if len(unanswered) == 1 or request.group not in self._sharing:
+                if not unanswered or request.group not in self._sharing_groups:
                     return await self._call_one(request, identity)
-                return await self._call_many(request, identity, unanswered[:MAX_N])
+                # This sample must be first, because a server may return fewer answers than requested.
+                return await self._call_many(request, identity, [request.sample, *sorted(unanswered)][:MAX_N])
             finally:
                 # Even without an answer, so that siblings do not request it again.
-                self._recorded_now.add(request.sample)
+                self._requested.add(request.sample)
 
     async def _call_many(self, request: Request, identity: RequestRecord, samples: Sequence[SampleKey]) -> Completion:
         """Make one call for all these samples, and return the first sample's answer.
@@ -165,29 +169,28 @@ class JournaledCompleter:
         try:
             completion = await self._answer(combined)
         except SeveralRefusedError as error:
-            self._sharing -= {request.group}
-            await self._events.failed(request, 1, error, 0.0)
+            self._sharing_groups -= {request.group}
+            await self._events.on_failure(request, 1, error, 0.0)
             return await self._call_one(request, identity)
         except BudgetExhausted:
             return await self._call_one(request, identity)
-        parts = list(zip(samples, split_choices(completion), strict=False))
-        if len(parts) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
-            self._events.returned_fewer_answers(request)
-        first_sample, _ = parts[0]
+        answers = list(zip(samples, split_choices(completion), strict=False))
+        if len(answers) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
+            self._events.on_fewer_answers(request)
         charge = self._charge(combined, completion)
         records = (
-            RepeatRecord(sample, first_sample.repeat, number)
-            if number and part.body is not None
-            else CallRecord(sample, identity, part, charge if number == 0 else None)
-            for number, (sample, part) in enumerate(parts)
+            RepeatRecord(sample, request.sample.repeat, index)
+            if index and answer.body is not None
+            else CallRecord(sample, identity, answer, charge if index == 0 else None)
+            for index, (sample, answer) in enumerate(answers)
         )
         # The records are written atomically, so that a resumed run sends the same request again after a kill.
         await self._journal.append(*(record.to_json() for record in records))
-        for sample, part in parts:
+        for sample, answer in answers:
             if not completion.from_cache:
-                self._events.recorded(replace(request, sample=sample, n=len(samples)), part)
-            self._recorded_now.add(sample)
-            self._unclaimed[sample] = part
+                self._events.on_recorded(replace(request, sample=sample, n=len(samples)), answer)
+            self._requested.add(sample)
+            self._unclaimed[sample] = answer
         return self._unclaimed.pop(request.sample)
 
     async def _call_one(self, request: Request, identity: RequestRecord) -> Completion:
@@ -195,10 +198,10 @@ class JournaledCompleter:
         completion = await self._answer(request)
         record = CallRecord(request.sample, identity, completion, self._charge(request, completion))
         await self._journal.append(record.to_json())
-        self._events.recorded(request, completion)
+        self._events.on_recorded(request, completion)
         return completion
 
     async def _answer(self, request: Request) -> Completion:
-        """Make one call, and return the answer in the form that this journal's format requires."""
+        """Make one call, and convert the answer to the form that the journal's format requires."""
         completion = with_own_choice(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)

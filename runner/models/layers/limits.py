@@ -1,16 +1,16 @@
 """Limits the concurrency and the rate of calls.
 
-A run has one fair semaphore for all its calls. Each model group has a limit of its own concurrent calls, which adapts
-to the server as TCP does (additive increase, multiplicative decrease, slow start), and a leaky bucket each for requests
-and tokens per minute.
+A run has one fair semaphore for all its calls. Each model group has its own limit of concurrent calls, which adapts to
+the server as TCP does (additive increase, multiplicative decrease, slow start). It also has two leaky buckets, for
+requests and for tokens per minute.
 
 - Increase: a group's limit starts at a quarter of the concurrency. It doubles with each round trip until the server
   refuses a quarter of the calls, and then grows by one per round trip. It grows only after successes while the limit is
   fully used, because other successes show nothing about a higher limit.
 - Decrease: a 429 shrinks the limit by a fifth, at most once per cool-down. During a cool-down, the limit grows only if
   the server refuses few calls.
-- Pause: a 429 also pauses the whole group for the time that the server requests, unless this exceeds the maximum
-  duration of a call. Without the pause, every waiting call would be refused once.
+- Pause: a 429 also pauses the whole group for the time that the server requests, unless this exceeds the total time for
+  the retries of a call. Without the pause, every waiting call would be refused once.
 
 The log reports each decrease of the limit, and each doubling.
 """
@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from runner.base.async_runner import wait_for_turn
 from runner.base.errors import TransientError
 from runner.models.interface import Complete, Completion, Request
 
@@ -32,11 +33,12 @@ START_DIVISOR = 4
 """The initial limit of a group is the run's concurrency divided by this."""
 SHRINK = 0.8
 """Factor of the limit after a 429."""
-BACKOFF_COOLDOWN_SECONDS = 15.0
+COOLDOWN_SECONDS = 15.0
+"""Minimum time between two decreases of a limit."""
 EWMA_WEIGHT = 1 / 32
 """Weight of one call in the exponential moving average of 429s."""
 OVERLOADED = 0.25
-"""Share of recent calls with a 429 from which a server counts as overloaded."""
+"""A server is overloaded if the share of recent calls with a 429 is at least this."""
 MINUTE = 60.0
 BURST = 5.5 / MINUTE
 """Share of a minute's rate that may be sent in a burst.
@@ -53,7 +55,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class FairSemaphore:
-    """Allows `size` concurrent calls. Waiting groups get slots in turn, so that no group blocks another."""
+    """Allows `size` concurrent calls. Waiting groups get slots in turn, so a busy group does not block the others."""
 
     def __init__(self, size: int) -> None:
         self._free = self._size = size
@@ -64,14 +66,7 @@ class FairSemaphore:
         if self._free > 0 and not self._waiting:
             self._free -= 1
             return
-        slot = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(group, deque()).append(slot)
-        try:
-            await slot
-        except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():
-                self.leave()
-            raise
+        await wait_for_turn(self._waiting.setdefault(group, deque()), self.leave)
 
     def leave(self) -> None:
         """Pass the slot to the first waiting call of the next group."""
@@ -144,8 +139,8 @@ class GroupLimit:
         self._cool_until = 0.0
         self._paused_until = 0.0
 
-    def learn(self, headers: Mapping[str, str]) -> None:
-        """Use the rate limits that a server's headers report, unless the spec sets the limits."""
+    def learn_rates(self, headers: Mapping[str, str]) -> None:
+        """Use the rate limits in a server's headers, unless the spec sets the limits."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
             is_valid = text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0
@@ -163,14 +158,7 @@ class GroupLimit:
         if self._in_flight < int(self.limit) and not self._waiting:
             self._in_flight += 1
         else:
-            slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(slot)
-            try:
-                await slot
-            except asyncio.CancelledError:
-                if slot.done() and not slot.cancelled():
-                    self._leave()  # the slot was assigned at the moment of cancellation
-                raise
+            await wait_for_turn(self._waiting, self._leave)
         try:
             return await self._wait_for_rates(tokens)
         except BaseException:
@@ -242,7 +230,7 @@ class GroupLimit:
                 self._paused_until = max(self._paused_until, now + error.retry_after)
             if now >= self._cool_until:
                 self.limit = max(self.limit * SHRINK, 1.0)
-                self._cool_until = now + max(BACKOFF_COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._max_pause))
+                self._cool_until = now + max(COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._max_pause))
                 self._logged_limit = int(self.limit)
                 log.info("%s: 429, down to %d calls at once", self.group, self._logged_limit)
         self._leave()

@@ -4,8 +4,8 @@ A server answers 400 both if it refuses one prompt (odd characters, an empty mes
 a model group. The group's other requests show which is the case:
 
 - If the group has ever had an answer, in this process or according to the journal, the refusal ends the game.
-- Otherwise, the refusal ends the game for now, and a later process tries again. If there is no answer at all, the run
-  stops when all games are over, or earlier after as many refusals as open a circuit breaker (`retry.breaker.failures`).
+- Otherwise, the refusal ends the game for now, and a later process tries again. If the group never gets an answer, the
+  run stops when all games are over, or earlier after `retry.breaker.failures` refusals.
 
 For a group at several servers, only calls that all servers refuse reach this layer (see `server_pool`).
 """
@@ -24,12 +24,12 @@ from runner.models.interface import Complete, Completion, Request, SampleKey
 class _Group:
     """The results of the requests of one model group."""
 
-    answered: bool
+    has_answered: bool
     """Whether the group has ever had an answer."""
     refused: set[SampleKey] = field(default_factory=set)
     """The samples whose requests were refused while the group had no answer."""
-    refusal: str = ""
-    """The error message if the run stops."""
+    message: str = ""
+    """The message of the last refusal, for the error that stops the run."""
 
 
 class MalformedRequests(NamedTuple):
@@ -44,7 +44,7 @@ def judge_malformed(complete: Complete, failures: int, answered: Collection[str]
     """Wrap `complete` so that the refusal of a single request ends only its game.
 
     If a group has `failures` refusals and no answer, `ProviderRefusal` is raised instead. `answered` are the groups
-    that have ever had an answer. This collection may grow while other processes call the groups, too.
+    that have ever had an answer. Other processes may add groups to it.
     """
     groups: dict[str, _Group] = {}
 
@@ -57,18 +57,18 @@ def judge_malformed(complete: Complete, failures: int, answered: Collection[str]
         except ProviderRefusal as refusal:
             if refusal.of_one_call is None:
                 raise
-            if not (group.answered or request.group in answered):
+            if not (group.has_answered or request.group in answered):
                 group.refused.add(request.sample)
-                group.refusal = str(refusal)
+                group.message = str(refusal)
                 if len(group.refused) >= failures:
                     raise
             raise refusal.of_one_call from None
-        group.answered = True
+        group.has_answered = True
         return completion
 
     def check() -> None:
         for name, group in groups.items():
-            if group.refused and not (group.answered or name in answered):
-                raise ProviderRefusal(group.refusal)
+            if group.refused and not (group.has_answered or name in answered):
+                raise ProviderRefusal(group.message)
 
     return MalformedRequests(complete_or_end_game, check)

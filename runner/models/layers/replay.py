@@ -17,18 +17,18 @@ _ADVICE = "a replay needs the same prompts in the same chat format (chat_format,
 
 
 class ReplayModel:
-    """Answers each sample with the replayed run's answer. Raises an error for samples that this run did not play."""
+    """Answers each sample with the replayed run's answer."""
 
     def __init__(
         self,
         run: Path,
         identity: str | None = None,
         *,
-        sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
+        sent_messages: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
     ) -> None:
-        """Open the journal of the replayed run, which must have the identity `identity` if given.
+        """Open the journal of the run in the folder `run`, which must have the identity `identity` if given.
 
-        `sent` returns a request's messages as a server would receive them.
+        `sent_messages` returns a request's messages as a server would receive them.
 
         Raises:
             RunError: the run has no journal.
@@ -41,25 +41,26 @@ class ReplayModel:
             )
         self._reader, self._index = open_index(path, identity)
         self.failures = self._index.failures
-        self._sent = sent
+        self._sent_messages = sent_messages
 
     async def complete(self, request: Request) -> Completion:
-        """Answer from the journal.
+        """Return the replayed run's answer to a request, or raise the error that ended its game.
 
         Raises:
             RunError: the replayed run has no answer for this sample, or its prompt was different.
         """
         sample = request.sample
         record = self._index.get(sample)
-        where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
+        turn = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
             raise RunError(
-                f"cannot replay {self._run}: this run has no answer number {sample.attempt} of {where}; resume it to "
+                f"cannot replay {self._run}: this run has no answer number {sample.attempt} of {turn}; resume it to "
                 "play the missing games, or replay another run"
             )
-        messages = self._sent(request) if self._reader.is_bound else request.messages
+        # Journals before format 2 have a hash of the messages before their conversion for the server.
+        messages = self._sent_messages(request) if self._reader.is_bound else request.messages
         if record.request.messages != messages_hash(messages):
-            raise RunError(f"cannot replay {self._run}: this run sent other messages to {where}; {_ADVICE}")
+            raise RunError(f"cannot replay {self._run}: this run sent other messages to {turn}; {_ADVICE}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
         origin = record.completion.origin or self._reader.number or self._run.name

@@ -1,4 +1,7 @@
-"""Retries calls after failures in transport, with limited attempts and time. A server may request a longer wait."""
+"""Retries calls after failures in transport, with limited attempts and time. A server may request a longer wait.
+
+A failure in transport is a call without an answer from the model: rate limits, time-outs, lost connections and 5xx.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def with_retries(
     policy: TransientPolicy,
     events: CallEvents,
     *,
-    timed: Callable[[Request], bool] = lambda _: True,
+    has_time_limit: Callable[[Request], bool] = lambda _: True,
     breaker_of: Callable[[Request], Breaker | None] = lambda _: None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -40,9 +43,9 @@ def with_retries(
 ) -> Complete:
     """Return a function that calls `complete` and retries after transient failures.
 
-    `timed` returns whether the total time of a call is limited. `breaker_of` returns the circuit breaker of the
-    request's server, if there is one. The total time starts at the first failure, because waiting for a slot or a rate
-    limit is not a failure. Jitter uses its own random generator, so that it does not affect other random choices.
+    `has_time_limit` returns whether the total time of a call is limited. `breaker_of` returns the circuit breaker of
+    the call's server, if there is one. The total time starts at the first failure, so that the wait for a slot or a
+    rate limit does not count. Jitter uses its own random generator, so that it does not affect other random choices.
     """
     jitter = rng or random.Random()
 
@@ -53,12 +56,12 @@ def with_retries(
         while True:
             attempt += 1
             try:
-                return await (complete(request) if breaker is None else breaker.guard(complete, request))
+                return await (complete(request) if breaker is None else breaker.call_in_turn(complete, request))
             except TransientError as error:
                 first_failure = first_failure if attempt > 1 else clock()
-                elapsed = clock() - first_failure if timed(request) else 0.0
+                elapsed = clock() - first_failure if has_time_limit(request) else 0.0
                 wait, is_last = after_failure(policy, error, attempt, elapsed, jitter)
-                await events.failed(request, attempt, error, -1.0 if is_last else wait)
+                await events.on_failure(request, attempt, error, -1.0 if is_last else wait)
                 if breaker is not None:
                     breaker.check()
                 if is_last:

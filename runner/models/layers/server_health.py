@@ -1,13 +1,13 @@
 """Excludes a server from a pool if it refuses or fails calls that other servers of the model group accept.
 
 If another server accepts a call, a refusal of this call (too long, malformed, unknown model, API key) or a 500 is the
-fault of the server, not of the call. An excluded server gets only one call at a time, as a probe. Its errors decide
-when a server is excluded:
+fault of the server, not of the call. An excluded server gets only one call at a time, as a probe. A server is excluded
+by these rules:
 
-- A server that would refuse every call (API key, unknown model) is excluded at the first such call.
-- A server that fails (such as with a 500) is excluded after `failures` different samples in a row.
-- A server that refuses prompts is excluded after as many, if it has never answered. A server that has answered may only
-  have a shorter context.
+- If it would refuse every call (API key, unknown model), it is excluded at the first such call.
+- If it fails (such as with a 500), it is excluded after `failures` different samples in a row.
+- If it refuses prompts and has never answered, it is excluded after as many samples. A server that has answered is not
+  excluded, because it may only have a shorter context.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.base.errors import (
     TransientError,
 )
 from runner.models.interface import Complete, Completion, Request, SampleKey
-from runner.models.layers.breaker import ALIVE, GATEWAY
+from runner.models.layers.breaker import ALIVE_STATUSES, GATEWAY_STATUSES
 from runner.models.retry_policy import TransientPolicy
 
 
@@ -42,20 +42,20 @@ class ServerRefusal(CallError):
 
 
 def server_message(refusal: ProviderRefusal) -> str:
-    """Return the server's message without the advice in its further lines, which is for groups with one server."""
+    """Return the first line of a refusal. The other lines are advice for groups with a single server."""
     return str(refusal).partition("\n")[0]
 
 
 def raise_server_refusals(complete: Complete) -> Complete:
     """Return a function like `complete` that raises `ServerRefusal` instead of `ProviderRefusal`."""
 
-    async def ask(request: Request) -> Completion:
+    async def call(request: Request) -> Completion:
         try:
             return await complete(request)
         except ProviderRefusal as refusal:
             raise ServerRefusal(refusal) from None
 
-    return ask
+    return call
 
 
 def refuses_all(error: CallError) -> bool:
@@ -70,7 +70,8 @@ def is_refusal(error: CallError) -> bool:
 
 def is_fault(error: CallError) -> bool:
     """Return whether a server answered a call with a failure of its own, such as a 500."""
-    return isinstance(error, TransientError) and error.status is not None and error.status not in (*ALIVE, *GATEWAY)
+    other_statuses = (None, *ALIVE_STATUSES, *GATEWAY_STATUSES)
+    return isinstance(error, TransientError) and error.status not in other_statuses
 
 
 def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Sequence[str] = ()) -> NipRunError:
@@ -86,18 +87,16 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
             return error
         reasons = "; ".join(unreachable)
         return TransientError(f"{error} (the other servers could not be tried: {reasons})", status=error.status)
-    messages = [str(error), *(str(refusal_error) for refusal_error in refusals if refusal_error is not error)]
-    advice = str(error.refusal).partition("\n")[2]
-    refusal = error.refusal
+    messages = [str(error), *(str(other_error) for other_error in refusals if other_error is not error)]
+    refusal, advice = error.refusal, str(error.refusal).partition("\n")[2]
+    one_call_error = MalformedError(
+        f"{error} (no reachable server of models.{group} accepts this request; change the datapoint, the prompt or the "
+        "servers)",
+        status=error.status,
+    )
     return ProviderRefusal(
         "\n".join((*messages, *(f"cannot reach {reason}" for reason in unreachable), advice)),
-        of_one_call=None
-        if refusal.of_one_call is None
-        else MalformedError(
-            f"{error} (no reachable server of models.{group} accepts this request; change the datapoint, the prompt or "
-            "the servers)",
-            status=error.status,
-        ),
+        of_one_call=None if refusal.of_one_call is None else one_call_error,
         changes=refusal.changes,
         no_such_model=refusal.no_such_model,
     )
@@ -106,8 +105,9 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
 class ServerHealth:
     """The health of one server of a group.
 
-    `on_change` is called with a message when the server is excluded, and with None when it answers again. `unlike` is
-    called with the number of further calls that another server accepted, and this server's last error message.
+    `on_change` is called with a message when the server is excluded, and with None when it answers again.
+    `on_difference` is called after other servers accepted calls that this server refused, with the number of these
+    calls since its last call and the error message of the last one.
     """
 
     def __init__(
@@ -118,48 +118,45 @@ class ServerHealth:
         waits: TransientPolicy,
         *,
         on_change: Callable[[str | None], None] = lambda _: None,
-        unlike: Callable[[int, str], None] = lambda *_: None,
+        on_difference: Callable[[int, str], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._group, self._failures, self._waits = server, group, failures, waits
-        self._on_change, self._unlike, self._clock = on_change, unlike, clock
+        self._on_change, self._on_difference, self._clock = on_change, on_difference, clock
         self._jitter = random.Random()
         self._has_answered = False
         self._samples: set[SampleKey] = set()
         """Samples that another server accepted since this server last answered."""
         self._unreported = 0
-        """Number of calls that were not passed to `unlike` yet."""
+        """Number of calls that were not reported to `on_difference` yet."""
         self.is_excluded = False
-        self._is_trying = False
-        """Whether a probe is in progress."""
-        self._tries = 0
-        """Number of failed probes."""
-        self._next_try = 0.0
-        """Time of the next probe."""
+        self._is_probing = False
+        self._failed_probes = 0
+        self._next_probe_at = 0.0
 
     @property
     def is_due(self) -> bool:
         """Whether the server is excluded and may get a probe now."""
-        return self.is_excluded and not self._is_trying and self._clock() >= self._next_try
+        return self.is_excluded and not self._is_probing and self._clock() >= self._next_probe_at
 
     @contextmanager
-    def probe(self) -> Iterator[None]:
+    def probing(self) -> Iterator[None]:
         """Mark the call in this block as the probe of the excluded server."""
-        self._is_trying = True
+        self._is_probing = True
         try:
             yield
         finally:
-            self._is_trying = False
+            self._is_probing = False
             if self.is_excluded:
-                self._tries += 1
-                self._wait()
+                self._failed_probes += 1
+                self._schedule_probe()
 
     def record_answer(self) -> None:
         """Record that the server answered a call."""
         self._has_answered = True
         self._samples.clear()
         if self.is_excluded:
-            self.is_excluded, self._tries = False, 0
+            self.is_excluded, self._failed_probes = False, 0
             self._on_change(None)
 
     def record_accepted_elsewhere(self, sample: SampleKey, error: CallError) -> None:
@@ -171,14 +168,14 @@ class ServerHealth:
             refuses_all(error) or (is_repeated and (is_fault(error) or not self._has_answered))
         ):
             self.is_excluded = True
-            self._wait()
+            self._schedule_probe()
             self._on_change(
                 f"{self._server} does not accept calls of models.{self._group} that other servers accept; its games "
                 "continue at the other servers, and one call at a time tests this server"
             )
         if self.is_excluded or is_refusal(error):  # retries handle occasional failures, which need no report
             calls, self._unreported = self._unreported, 0
-            self._unlike(calls, str(error))
+            self._on_difference(calls, str(error))
 
-    def _wait(self) -> None:
-        self._next_try = self._clock() + self._waits.wait(self._tries + 1, self._jitter)
+    def _schedule_probe(self) -> None:
+        self._next_probe_at = self._clock() + self._waits.wait(self._failed_probes + 1, self._jitter)

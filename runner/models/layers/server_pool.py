@@ -2,19 +2,18 @@
 
 Failures: if a server does not answer a call or fails, the call immediately goes to the next server. A server whose
 circuit breaker is open gets one call at a time as a probe, which does not count as an attempt of the call. When the
-server answers, its games return to it. If all servers are down, calls wait while one probe at a time goes to each
-server, and the run ends after the last failed probe of the last server. A rate limit does not move a call, which waits
-for its server.
+server answers, its games return to it. If all servers are down, calls wait while each server gets one probe at a time.
+The run ends after the last failed probe of the last server. After a rate limit, a call waits and stays at its server.
 
 Refusals: a call that one server refuses is sent once to each of the other servers. If all servers refuse the call, the
 result is the same as with a single server. A server that refuses calls which the others accept is excluded (see
 `server_health`).
 
-Placement: the calls of one agent in one game stay at one server, which caches their common prefix. Rendezvous hashing
-(Thaler and Ravishankar, 1998) of datapoint and agent gives the order of preference of the servers. So repeats of a
-datapoint, whose prompts start with the same text, prefer the same server, and adding or removing a server moves only
-its own share of the games. A game goes to the first server in its order that has no more than its share of the active
-games (Mirrokni, Thorup and Zadimoghaddam, 2018, with the same bound for each agent).
+Placement: the calls of one agent in one game stay at one server, their home, which caches the common start of their
+prompts. Rendezvous hashing (Thaler and Ravishankar, 1998) of datapoint and agent gives the order of preference of the
+servers. So all repeats of a datapoint, whose prompts start with the same text, prefer the same server. Adding or
+removing a server moves only this server's share of the games. The home of a game is the first server in its order that
+has no more than its share of the active games (Mirrokni, Thorup and Zadimoghaddam, 2018, for each agent separately).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from runner.base.async_runner import cancel_all
 from runner.base.errors import CallError, NipRunError, ServerUnreachable, TransientError
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request, SampleKey
-from runner.models.layers.breaker import ALIVE, Breaker
+from runner.models.layers.breaker import ALIVE_STATUSES, Breaker
 from runner.models.layers.retry import after_failure
 from runner.models.layers.server_health import ServerHealth, is_fault, is_refusal, judge_refusals
 from runner.models.retry_policy import TransientPolicy
 
-BOUND = 1.05
+MAX_LOAD = 1.05
 """Maximum number of active games of a server, as a multiple of the mean of all servers."""
 
 GameKey = tuple[str, int]
@@ -50,36 +49,38 @@ class Placement:
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = tuple(server.encode() for server in servers)
         self._homes: dict[GameKey, dict[str, int]] = {}
-        self._in_play: dict[str, list[int]] = {}
+        """The home of each agent in each active game."""
+        self._active_games: dict[str, list[int]] = {}
+        """The number of active games at each server, by agent."""
 
-    def order(self, sample: SampleKey) -> list[int]:
+    def preferred_order(self, sample: SampleKey) -> list[int]:
         """Return all servers in the order of preference of a sample's datapoint and agent."""
         key = f"{sample.datapoint}\0{sample.agent}\0".encode("utf-8", "surrogatepass")
         weights = [hashlib.blake2b(key + server, digest_size=8).digest() for server in self._servers]
         return sorted(range(len(weights)), key=weights.__getitem__)
 
-    def home(self, sample: SampleKey, is_up: Callable[[int], bool]) -> int:
+    def home_of(self, sample: SampleKey, is_up: Callable[[int], bool]) -> int:
         """Return the server of this sample's game and agent. A new game is assigned to a server that is up."""
         homes = self._homes.setdefault((sample.datapoint, sample.repeat), {})
         home = homes.get(sample.agent)
         if home is None:
-            home = homes[sample.agent] = self._place(sample, is_up)
+            home = homes[sample.agent] = self._assign(sample, is_up)
         return home
 
-    def _place(self, sample: SampleKey, is_up: Callable[[int], bool]) -> int:
-        in_play = self._in_play.setdefault(sample.agent, [0] * len(self._servers))
-        order = self.order(sample)
+    def _assign(self, sample: SampleKey, is_up: Callable[[int], bool]) -> int:
+        active_games = self._active_games.setdefault(sample.agent, [0] * len(self._servers))
+        order = self.preferred_order(sample)
         candidates = [server for server in order if is_up(server)] or order
-        maximum = math.ceil(BOUND * (sum(in_play[server] for server in candidates) + 1) / len(candidates))
+        maximum = math.ceil(MAX_LOAD * (sum(active_games[server] for server in candidates) + 1) / len(candidates))
         # There is always such a server, because the least loaded one is at most at the mean.
-        home = next(server for server in candidates if in_play[server] < maximum)
-        in_play[home] += 1
+        home = next(server for server in candidates if active_games[server] < maximum)
+        active_games[home] += 1
         return home
 
     def release(self, game: GameKey) -> None:
-        """Release the servers of a finished game, if it has any."""
+        """Remove a finished game from its servers, if it has any."""
         for agent, home in self._homes.pop(game, {}).items():
-            self._in_play[agent][home] -= 1
+            self._active_games[agent][home] -= 1
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,14 @@ class PooledServer:
     @property
     def is_due(self) -> bool:
         """Whether the server is down or excluded, and may get a probe now."""
-        return self.breaker.next_try() == 0.0 if self.breaker.is_open else self.health.is_due
+        return self.breaker.seconds_to_next_probe() == 0.0 if self.breaker.is_open else self.health.is_due
 
-    async def ask(self, request: Request, *, probe: bool) -> Completion:
+    async def call(self, request: Request, *, probe: bool) -> Completion:
         """Call the server. With `probe`, the call tests a server that is down or excluded."""
         if not probe or self.breaker.is_open:
-            return await self.breaker.ask(self.complete, request, probe=probe)
-        with self.health.probe():
-            return await self.breaker.ask(self.complete, request, probe=False)
+            return await self.breaker.call_now(self.complete, request, probe=probe)
+        with self.health.probing():
+            return await self.breaker.call_now(self.complete, request, probe=False)
 
 
 @dataclass
@@ -119,11 +120,11 @@ class _Progress:
     first_failure: float | None = None
     """Time of the first failure."""
     tried: set[int] = field(default_factory=set)
-    """Servers that did not answer the call; another server should be next."""
-    refused: dict[int, CallError] = field(default_factory=dict)
+    """Servers that did not answer the call, so that another server should be next."""
+    refusals: dict[int, CallError] = field(default_factory=dict)
     """The error of each server that refused the call, in the order of the attempts."""
     faults: dict[int, CallError] = field(default_factory=dict)
-    """The error of each server that failed in the call."""
+    """The error of each server that failed to process the call."""
 
 
 class ServerPool:
@@ -158,10 +159,10 @@ class ServerPool:
         while True:
             server, probe = await self._choose(request, progress)
             try:
-                completion = await self._servers[server].ask(request, probe=probe)
+                completion = await self._servers[server].call(request, probe=probe)
             except TransientError as error:
                 wait, is_last = self._count_failure(error, server, progress, probe=probe)
-                await self._events.failed(request, progress.failed, error, -1.0 if is_last else wait)
+                await self._events.on_failure(request, progress.failed, error, -1.0 if is_last else wait)
                 self._check_reachable()
                 if is_last:
                     raise
@@ -171,16 +172,16 @@ class ServerPool:
                 if not is_refusal(error):
                     raise
                 progress.failed += 1
-                progress.refused[server] = error
+                progress.refusals[server] = error
                 refusal = self._refusal_by_all(request, progress)
-                await self._events.failed(request, progress.failed, error, 0.0 if refusal is None else -1.0)
+                await self._events.on_failure(request, progress.failed, error, 0.0 if refusal is None else -1.0)
                 if refusal is not None:
                     raise refusal from None
             else:
                 self._servers[server].health.record_answer()
-                for other_server, problem in (*progress.refused.items(), *progress.faults.items()):
+                for other_server, other_error in (*progress.refusals.items(), *progress.faults.items()):
                     if other_server != server:
-                        self._servers[other_server].health.record_accepted_elsewhere(request.sample, problem)
+                        self._servers[other_server].health.record_accepted_elsewhere(request.sample, other_error)
                 return completion
 
     def _count_failure(
@@ -190,30 +191,31 @@ class ServerPool:
         progress.failed += 1
         now = self._clock()
         progress.first_failure = now if progress.first_failure is None else progress.first_failure
-        if error.status not in ALIVE:
+        if error.status not in ALIVE_STATUSES:
             progress.tried.add(server)
         if is_fault(error):
             progress.faults[server] = error
         if probe:
             return 0.0, False  # the server's breaker limits the number of probes
-        is_elsewhere = any(other_server not in progress.tried for other_server in self._available(progress))
+        has_untried_server = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
         elapsed = now - progress.first_failure
         wait, is_last = after_failure(self._policy, error, progress.attempts, elapsed, self._jitter)
-        return (0.0 if server in progress.tried and is_elsewhere else wait), is_last
+        return (0.0 if server in progress.tried and has_untried_server else wait), is_last
 
     def _remaining_servers(self, progress: _Progress) -> list[int]:
-        return [server for server in range(len(self._servers)) if server not in progress.refused]
+        """Return the servers that have not refused the call."""
+        return [server for server in range(len(self._servers)) if server not in progress.refusals]
 
     def _available(self, progress: _Progress) -> list[int]:
         """Return the servers that may receive a call.
 
-        These are all servers that are up. If there are none, and no server has refused the call, they are the excluded
-        servers that can be reached.
+        These are all remaining servers that are up. If there are none, and no server has refused the call, these are
+        the excluded servers that can be reached.
         """
         servers = self._remaining_servers(progress)
         up = [server for server in servers if self._servers[server].is_up]
-        return up or [server for server in servers if not (progress.refused or self._servers[server].breaker.is_open)]
+        return up or [server for server in servers if not (progress.refusals or self._servers[server].breaker.is_open)]
 
     async def _choose(self, request: Request, progress: _Progress) -> tuple[int, bool]:
         """Return the server to call, and whether the call is a probe. Waits while all servers are down.
@@ -225,19 +227,19 @@ class ServerPool:
         while True:
             available = self._available(progress)
             for server in self._remaining_servers(progress):
-                # A call probes a server only once, so that the next probe is another call, unless all calls wait.
-                is_next = not (available and server in progress.tried)
-                if server not in available and self._servers[server].is_due and is_next:
+                # A call probes each server only once, so that the next probe is another call, unless all calls wait.
+                may_probe = not (available and server in progress.tried)
+                if server not in available and self._servers[server].is_due and may_probe:
                     return server, True
-            home = self._placement.home(request.sample, lambda server: self._servers[server].is_up)
+            home = self._placement.home_of(request.sample, lambda server: self._servers[server].is_up)
             if home in available and home not in progress.tried:
                 return home, False
             if available:
-                ordered = [server for server in self._placement.order(request.sample) if server in available]
-                fresh = [server for server in ordered if server not in progress.tried]
-                if not fresh:
+                ordered = [server for server in self._placement.preferred_order(request.sample) if server in available]
+                untried = [server for server in ordered if server not in progress.tried]
+                if not untried:
                     progress.tried.clear()
-                return (fresh or ([home] if home in available else ordered))[0], False
+                return (untried or ([home] if home in available else ordered))[0], False
             self._check_reachable()
             refusal = self._refusal_by_all(request, progress)
             if refusal is not None:
@@ -260,21 +262,20 @@ class ServerPool:
 
     def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:
         """Return the error of a call that was refused, if no other server is left to try; None otherwise."""
-        servers = [self._servers[number] for number in self._remaining_servers(progress)]
-        if not progress.refused or any(
-            not (server.health.is_excluded or server.breaker.is_given_up) for server in servers
-        ):
+        servers = [self._servers[index] for index in self._remaining_servers(progress)]
+        has_other_server = any(not (server.health.is_excluded or server.breaker.is_given_up) for server in servers)
+        if not progress.refusals or has_other_server:
             return None
         unreachable = [server.breaker.failure_text for server in servers if server.breaker.is_given_up]
-        return judge_refusals(request.group, list(progress.refused.values()), unreachable)
+        return judge_refusals(request.group, list(progress.refusals.values()), unreachable)
 
     async def _wait(self, progress: _Progress) -> None:
         """Wait until a server may get a probe, or the state of a circuit breaker changes."""
         breakers = [self._servers[server].breaker for server in self._remaining_servers(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
-        delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
+        delays = [seconds for breaker in breakers if (seconds := breaker.seconds_to_next_probe()) is not None]
         sleep_tasks = [asyncio.ensure_future(self._sleep(min(delays)))] if delays else []
-        waits: set[asyncio.Future[Any]] = {*(breaker.change() for breaker in breakers), *sleep_tasks}
+        waits: set[asyncio.Future[Any]] = {*(breaker.next_change() for breaker in breakers), *sleep_tasks}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for sleep_task in sleep_tasks:

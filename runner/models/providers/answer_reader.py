@@ -1,6 +1,6 @@
-"""Converts the answer of any OpenAI-compatible server, or of Anthropic's API, to a `Completion`.
+"""Converts the answer of an OpenAI-compatible server, or of Anthropic's API, to a `Completion`.
 
-Single calls and batches use it.
+Answers to single calls and answers in batches are read in the same way.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import orjson
 from runner.base.errors import CallError, NipRunError, TransientError
 from runner.base.redaction import current_redactor, has_escapes
 from runner.base.text import escape_controls
-from runner.models.answers import body_of, choices_of, model_of, reported_usage, usage_of, with_first_choices
+from runner.models.answers import choices_of, make_body, model_of, reported_usage, usage_of, with_first_choices
 from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import checked_usage
-from runner.models.providers.lenient_json import SECRET_ALTERED, parse_json, repair_and_redact
+from runner.models.providers.lenient_json import SECRET_ALTERED, parse_json, read_json
 from runner.models.providers.openai_errors import classify_error, status_in
 from runner.models.settings import ModelSettings, requested_answers
 
@@ -30,7 +30,7 @@ def read_completion(
     latency_ms: float,
     altered: tuple[str, ...] = (),
 ) -> Completion:
-    """Convert the body of an answer with status 200 to a completion. `altered` lists the changes to it so far.
+    """Convert the body of an answer with status 200 to a completion. `altered` lists earlier changes to the body.
 
     Raises:
         TransientError: the body is not a completion.
@@ -39,8 +39,10 @@ def read_completion(
     group = request.group
     data, problem = parse_json(content)
     if problem:
-        data, content, repairs = _repair(content, problem, settings, group)
-        altered = tuple(dict.fromkeys((*repairs, *altered)))
+        data, repaired_json, repairs = read_json(content, current_redactor())
+        if not repaired_json:
+            raise _invalid_json_error(content, problem, settings.server_label(group))
+        content, altered = repaired_json, tuple(dict.fromkeys((*repairs, *altered)))
     if not isinstance(data, dict):
         raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
     if data.get("error"):
@@ -55,22 +57,14 @@ def read_completion(
         raise TransientError(f"{settings.server_label(group)} sent a completion without choices")
     stored = usage_of(data)
     usage = checked_usage(reported_usage(data, stored), request, choices)
-    body = body_of(content, data, has_usage=usage == stored)
+    body = make_body(content, data, has_usage=usage == stored)
     completion = Completion(choices, model_of(data) or settings.name, usage, latency_ms, altered=altered, body=body)
     return with_first_choices(completion, requested_answers(request, settings))
 
 
-def _repair(content: bytes, problem: str, settings: ModelSettings, group: str) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Return the data of an answer that is not valid JSON, the repaired JSON, and the kinds of changes.
-
-    Raises:
-        TransientError: the answer cannot be repaired; the message has the `problem` and the start of the answer.
-    """
-    strict_json, changes = repair_and_redact(content, current_redactor())
-    if strict_json is None:
-        start = escape_controls(current_redactor().redact_start(content, 60))
-        raise TransientError(f"{settings.server_label(group)} sent an answer that is not JSON ({problem}): {start!r}")
-    return orjson.loads(strict_json), strict_json, changes
+def _invalid_json_error(content: bytes, problem: str, server: str) -> TransientError:
+    start = escape_controls(current_redactor().redact_start(content, 60))
+    return TransientError(f"{server} sent an answer that is not JSON ({problem}): {start!r}")
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
@@ -82,7 +76,7 @@ def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
 
 
 def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
-    """Check that no choice is an error. Routers send such choices if their provider failed halfway.
+    """Check that no choice is an error. Routers send such choices if their provider fails during an answer.
 
     Raises:
         NipRunError: a choice is an error; see `classify_error`.

@@ -47,8 +47,8 @@ class AnthropicModel(HttpModel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        learn = self._learn
-        self._learn = lambda headers: learn(_rate_headers(headers))
+        on_headers = self._on_headers
+        self._on_headers = lambda headers: on_headers(_rate_headers(headers))
 
     def _body(self, request: Request, n: int | None) -> bytes:
         del n  # the API returns one answer per call; see `ProviderTraits.gives_many`

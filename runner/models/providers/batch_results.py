@@ -7,29 +7,30 @@ from typing import IO, Any
 
 from runner.base.errors import NipRunError, TransientError
 from runner.base.redaction import current_redactor
-from runner.models.answers import part_of
+from runner.models.answers import extract_json
 from runner.models.interface import Completion, Request
 from runner.models.providers.answer_reader import read_completion
-from runner.models.providers.lenient_json import SECRET_ALTERED, dump_json, read_json
-from runner.models.providers.openai_errors import classify_error, cut_at_limit
+from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
+from runner.models.providers.openai_errors import classify_error, truncated_answer_in
 from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
 from runner.models.settings import ModelSettings
 
 
 @dataclass(frozen=True)
-class BatchRow:
-    """One line of a batch's results. A field of the wrong type counts as missing."""
+class BatchLine:
+    """One line of a batch's results: the answer to one call. A field of the wrong type counts as missing."""
 
     body: Any
     json: bytes
-    """The bytes of the body as received or, if they cannot be located in the line, encoded again."""
+    """The bytes of the body in the line."""
     status: int
     error: Any
     altered: tuple[str, ...] = ()
+    """The kinds of changes to the line on arrival; see `Completion.altered`."""
 
 
 class BatchResults:
-    """The lines of result files, by the ids of their calls."""
+    """The lines of result files, by the ids of their calls (`custom_id`)."""
 
     def __init__(self) -> None:
         self._files: list[IO[bytes]] = []
@@ -49,42 +50,43 @@ class BatchResults:
             while line and not line.endswith(b"\n") and len(line) == MAX_ANSWER_BYTES:
                 line = file.readline(MAX_ANSWER_BYTES)
                 position += len(line)
-            name = self._name(line)
-            if name is not None:
-                self._positions[name] = (len(self._files) - 1, start)
+            data, _, _ = self._parse(line)
+            call_id = data.get("custom_id") if isinstance(data, dict) else None
+            if isinstance(call_id, str):
+                self._positions[call_id] = (len(self._files) - 1, start)
 
-    def _name(self, line: bytes) -> str | None:
-        data, _, _ = self._read(line)
-        name = data.get("custom_id") if isinstance(data, dict) else None
-        return name if isinstance(name, str) else None
-
-    def _read(self, line: bytes) -> tuple[Any, bytes, tuple[str, ...]]:
+    def _parse(self, line: bytes) -> tuple[Any, bytes, tuple[str, ...]]:
+        """Return the data of a line, its JSON without secrets, and the kinds of changes to the line."""
         redacted_line = without_secrets(line, self._redactor)
         data, json, altered = read_json(redacted_line, self._redactor)
         return data, json, altered if redacted_line is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
 
-    def get(self, name: str) -> BatchRow | None:
-        """Return the line with an id; None if there is none."""
-        if name not in self._positions:
+    def find_line(self, call_id: str) -> BatchLine | None:
+        """Return the line of a call; None if there is none.
+
+        Raises:
+            RecursionError: the line is nested too deeply to be searched.
+        """
+        if call_id not in self._positions:
             return None
-        number, start = self._positions[name]
-        file = self._files[number]
+        file_index, start = self._positions[call_id]
+        file = self._files[file_index]
         file.seek(start)
-        data, json, altered = self._read(file.readline(MAX_ANSWER_BYTES))
+        data, json, altered = self._parse(file.readline(MAX_ANSWER_BYTES))
         response = data.get("response")
         response = response if isinstance(response, dict) else {}
         status, body = response.get("status_code"), response.get("body")
-        original = part_of(json, "response", "body") if "body" in response else None
+        body_json = extract_json(json, "response", "body") if "body" in response else b"null"
         status = status if isinstance(status, int) and status else 500
-        return BatchRow(body, dump_json(body) if original is None else original, status, data.get("error"), altered)
+        return BatchLine(body, body_json, status, data.get("error"), altered)
 
     def outcome_of(
-        self, name: str, request: Request, settings: ModelSettings, group: str
+        self, call_id: str, request: Request, settings: ModelSettings, group: str
     ) -> Completion | NipRunError | None:
         """Return the completion or the error of a call; None if the results have no line with its id."""
         try:
-            row = self.get(name)
-            return None if row is None else _completion(row, request, settings, group)
+            line = self.find_line(call_id)
+            return None if line is None else _completion(line, request, settings, group)
         except NipRunError as error:
             return error
         except Exception as error:  # noqa: BLE001 - an invalid line is only a failure of its own call
@@ -96,10 +98,11 @@ class BatchResults:
             file.close()
 
 
-def _completion(row: BatchRow, request: Request, settings: ModelSettings, group: str) -> Completion:
-    if row.error or row.status != 200:
-        cut_answer = cut_at_limit(row.status, row.error or row.body, request, settings, 0.0)
-        if cut_answer is not None:
-            return cut_answer
-        raise classify_error(row.status, row.error or row.body, {}, settings, group)
-    return read_completion(row.json, {}, request, settings, latency_ms=0.0, altered=row.altered)
+def _completion(line: BatchLine, request: Request, settings: ModelSettings, group: str) -> Completion:
+    """Return the completion in a line, or raise its error."""
+    if line.error or line.status != 200:
+        truncated_answer = truncated_answer_in(line.status, line.error or line.body, request, settings, 0.0)
+        if truncated_answer is not None:
+            return truncated_answer
+        raise classify_error(line.status, line.error or line.body, {}, settings, group)
+    return read_completion(line.json, {}, request, settings, latency_ms=0.0, altered=line.altered)

@@ -1,16 +1,16 @@
 """Reads response bodies in pieces, up to a limit, so that a server cannot make a run use any amount of memory.
 
 The limit applies to the decompressed body. The memory for all connections to a server is limited, too: a body larger
-than `free_bytes` needs one of the server's few slots, and keeps it until the body is parsed. The call with a slot waits
-only for its own server. So every wait ends, and no server has to wait for another one.
+than `free_bytes` needs one of the server's few slots, and keeps it until the body is parsed. A call that has a slot
+waits only for data from its own server. So every wait for a slot ends, and no server has to wait for another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterable, Iterator
-from typing import Protocol, Self
+from collections.abc import AsyncIterable, Callable, Iterator
+from typing import Self
 
 from runner.base.redaction import redacted
 
@@ -24,6 +24,8 @@ SLOTS = 2
 """Number of slots of a server."""
 STEP = 256 << 10
 """Maximum number of bytes to decompress at once."""
+_GZIP = zlib.MAX_WBITS | 16
+"""The value of `wbits` that makes zlib read gzip."""
 
 
 class BodyError(Exception):
@@ -35,7 +37,7 @@ class TooLongError(BodyError):
 
 
 class BodySlots:
-    """The slots for the long bodies of one server, which sends at most `bodies` bodies concurrently."""
+    """The slots for the long bodies of one server, which sends at most `bodies` bodies at the same time."""
 
     def __init__(self, bodies: int = 1) -> None:
         self._semaphore = asyncio.Semaphore(SLOTS)
@@ -69,18 +71,12 @@ class BodySlot:
             self.is_acquired = True
 
 
-class Sink(Protocol):
-    """A file for a body that may be larger than memory."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
 async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slot: BodySlot) -> bytes:
     """Read, decompress and return a body of at most `limit` bytes. The caller releases the slot.
 
     Raises:
         TooLongError: the body is longer.
-        BodyError: the body has an unknown compression, or is damaged or incomplete.
+        BodyError: the body has another compression than gzip, or is damaged or incomplete.
     """
     unpacker = unpacker_for(encoding)
     body = bytearray()
@@ -101,7 +97,7 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slo
 
 
 async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) -> bytes:
-    """Return the first `limit` bytes of a body, decompressed as far as possible. For an error, this is enough."""
+    """Return the first `limit` bytes of a body, decompressed as far as possible. This is enough for an error."""
     try:
         unpacker = unpacker_for(encoding)
     except BodyError:
@@ -118,8 +114,10 @@ async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) ->
     return bytes(body)
 
 
-async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink: Sink) -> None:
-    """Read and decompress a body into a file.
+async def read_to_file(
+    pieces: AsyncIterable[bytes], encoding: str, limit: int, write: Callable[[bytes], object]
+) -> None:
+    """Read and decompress a body that may be larger than memory, and pass each part to `write`.
 
     Raises:
         TooLongError, BodyError: see `read_body`.
@@ -131,19 +129,17 @@ async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink:
             size += len(part)
             if size > limit:
                 raise TooLongError(f"has more than {limit} bytes")
-            sink.write(part)
+            write(part)
     if unpacker is not None:
         unpacker.check_whole()
 
 
 class Unpacker:
-    """Decompresses gzip or deflate in steps of limited size."""
+    """Decompresses gzip in steps of limited size."""
 
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._zlib = zlib.decompressobj(bits)
-        self._header = b""
-        self._has_header = False
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(_GZIP)
+        self._has_data = False
 
     def parts(self, data: bytes) -> Iterator[bytes]:
         """Yield the decompressed form of the next bytes.
@@ -151,16 +147,10 @@ class Unpacker:
         Raises:
             BodyError: the bytes are damaged.
         """
-        if not self._has_header:
-            data = self._header = self._header + data
-            if len(data) < 2:
-                return
-            self._has_header = True
-            if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send deflate without a header
         while data:
-            if self._zlib.eof:  # gzip may have several consecutive members
-                self._zlib = zlib.decompressobj(self._bits)
+            self._has_data = True
+            if self._zlib.eof:  # a body may consist of several compressed members
+                self._zlib = zlib.decompressobj(_GZIP)
             try:
                 part = self._zlib.decompress(data, STEP)
             except zlib.error as error:
@@ -174,7 +164,7 @@ class Unpacker:
         Raises:
             BodyError: the body is truncated.
         """
-        if self._header and not self._zlib.eof:
+        if self._has_data and not self._zlib.eof:
             raise BodyError("cannot be decompressed (the data is truncated)")
 
 
@@ -182,15 +172,13 @@ def unpacker_for(encoding: str) -> Unpacker | None:
     """Return the unpacker for a `content-encoding`; None if the body is not compressed.
 
     Raises:
-        BodyError: the encoding is unknown. (Every request asks for `identity`.)
+        BodyError: the encoding is not gzip. (Every request asks for an uncompressed body.)
     """
     match encoding.strip().lower():
         case "" | "identity" | "none":
             return None
         case "gzip" | "x-gzip":
-            return Unpacker(zlib.MAX_WBITS | 16)
-        case "deflate":
-            return Unpacker(zlib.MAX_WBITS)
+            return Unpacker()
         case _:
             raise BodyError(
                 f"is compressed as {redacted(encoding)[:40]!r} although the request accepts only uncompressed answers; "

@@ -1,7 +1,7 @@
 """Converts errors of the official clients and their transport to errors of nip-run.
 
 OpenAI's and Anthropic's clients come from the same code generator, so their errors have the same names and fields. This
-module recognizes errors by name, so that it need not import the clients.
+module recognizes errors by name, and does not import the clients.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def map_client_error(error: Any, settings: ModelSettings, group: str) -> NipRunE
     if isinstance(error.__cause__, UnreadableError):
         return TransientError(f"{server}: {cause}")
     if _has_type(error, "APITimeoutError"):
-        return _unanswered(f"no answer from {server}: {cause}", error)
+        return _no_answer_error(f"no answer from {server}: {cause}", error)
     if _has_type(error, "APIConnectionError"):
-        return _unanswered(f"cannot reach {server}: {cause}", error)
+        return _no_answer_error(f"cannot reach {server}: {cause}", error)
     if answered_status(error) is not None:
         return classify_error(error.status_code, error.body, error.response.headers, settings, group)
     return TransientError(f"the call to {server} failed: {cause}")
 
 
-def _unanswered(message: str, error: Exception) -> NipRunError:
-    """Return the error of a call without an answer."""
+def _no_answer_error(message: str, error: Exception) -> NipRunError:
+    """Return the error for a call without an answer."""
     if _has_too_many_files(error):  # the server did not cause this error
         return RunError(
             "this process has reached its limit of open files; lower rollouts.concurrency or raise `ulimit -n`, and "
@@ -94,7 +94,7 @@ def is_not_found(error: Exception) -> bool:
 
 
 def status_and_message(error: Any) -> tuple[int | None, str]:
-    """Return the status and message of an error response; without a response, None and the error's message."""
+    """Return the status and message of an error response; None and the error's message if there is no response."""
     if answered_status(error) is None:
         return None, str(error)
     detail = error_detail(error.body)
@@ -107,7 +107,7 @@ def is_unreadable(error: Exception) -> bool:
 
 
 def without_secret_cause(error: Exception) -> Exception | None:
-    """Return an error for the `from` clause of another error; None if the error or one of its causes has a secret."""
+    """Return the error, for the `from` clause of another one; None if the error or one of its causes has a secret."""
     current: BaseException | None = error
     while current is not None:
         if redacted(str(current)) != str(current):

@@ -3,9 +3,9 @@
 It also generates the confidence in a verdict, if requested. The stated confidence and the log-probabilities are
 independent of each other and of the label.
 
-A model of the `dummy` trainer is a toy for rising learning curves. The more examples its name contains, the more
-often its verdicts are correct. It learns nothing, but looks up labels in a table that only this provider receives. No
-prompt and no request contains a label.
+The `dummy` trainer creates toy models, so that learning curves rise. The name of a toy model contains the number of
+examples that it was trained on. The higher this number, the more often its verdicts are correct. A toy model learns
+nothing: this provider gets the labels of the datapoints and looks them up. No prompt and no request contains a label.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 import orjson
 
 from runner.base.hashing import derived_seed
-from runner.models.interface import Body, Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.models.interface import Body, Choice, Completion, Request, Usage, estimate_prompt_tokens, estimate_tokens
 
 MODEL = "dummy"
 
-_CERTAIN = 0.98
+_REPORTED_PROBABILITY = 0.98
 """Total probability of the alternatives that an answer reports for each token."""
 
-DECIDES = 0.3
-"""Probability that a verifier decides in a round in which it may also continue."""
+DECISION_PROBABILITY = 0.3
+"""Probability that a verifier decides if it may also continue."""
 
-HALF_KNOWN = 60
+EXAMPLES_FOR_HALF = 60
 """Number of examples after which a trained model knows half of the labels. It guesses the others."""
 
 _OPENINGS = ("Look at", "Take", "Consider", "Trace", "Compare", "Check")
@@ -55,8 +55,8 @@ class DummyModel:
     """Answers immediately. The same sample of the same rollout always gets the same answer.
 
     For a trained model, `examples` is the number of examples that it was trained on, and `labels` has the label of each
-    datapoint by id. `top_logprobs` is the number of alternatives to report for each token; None for no
-    log-probabilities. `answer_words` is the approximate number of words of an answer; None for a single sentence.
+    datapoint by id. `top_logprobs` is the number of alternatives to report for each token; None: no log-probabilities.
+    `answer_words` is the approximate number of words of an answer; None: a single sentence.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class DummyModel:
     ) -> None:
         self._word_count = answer_words
         self._top_logprobs = top_logprobs
-        self._known_share = examples / (examples + HALF_KNOWN)
+        self._known_share = examples / (examples + EXAMPLES_FOR_HALF)
         self._labels = labels or {}
 
     async def complete(self, request: Request) -> Completion:
         text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
-        usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
+        usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
 
@@ -82,7 +82,7 @@ class DummyModel:
         """Do nothing, because nothing is open."""
 
     def _known_label(self, request: Request) -> int | None:
-        """Return the label if the trained model knows it. With more examples, a model knows additional labels."""
+        """Return the label if the trained model knows it; otherwise None. More examples only add known labels."""
         label = self._labels.get(request.sample.datapoint)
         if label is None or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
             return None
@@ -95,12 +95,12 @@ def _seed(purpose: str, request: Request) -> int:
 
 def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
     hint = request.hint
-    if hint.accept is not None and hint.reject is not None and (hint.must_decide or rng.random() < DECIDES):
+    may_decide = hint.accept is not None and hint.reject is not None
+    if may_decide and (hint.must_decide or rng.random() < DECISION_PROBABILITY):
         sentence, guess = _sentence(rng), rng.random() < 0.5
         accepts = guess if label is None else label == 1
-        sentence = _extend(sentence, rng, word_count)
-        verdict = f"{sentence}\n\n{hint.accept if accepts else hint.reject}"
-        return verdict if hint.confidence is None else f"{verdict}\n{hint.confidence} {_stated_confidence(request)}"
+        answer = f"{_extend(sentence, rng, word_count)}\n\n{hint.accept if accepts else hint.reject}"
+        return answer if hint.confidence is None else f"{answer}\n{hint.confidence} {_stated_confidence(request)}"
     if hint.headers:
         words_each = None if word_count is None else word_count // len(hint.headers)
         return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in hint.headers)
@@ -112,7 +112,10 @@ def _text(rng: random.Random, word_count: int | None) -> str:
 
 
 def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
-    """Extend a sentence to about `word_count` words. This must be the last use of `rng`."""
+    """Extend a sentence to about `word_count` words.
+
+    Use `rng` for nothing else afterwards, so that all other random choices are the same for every `word_count`.
+    """
     missing = 0 if word_count is None else word_count - sentence.count(" ") - 1
     if missing <= 0:
         return sentence
@@ -126,10 +129,10 @@ _MIN_SPARE_WORDS = 64
 
 
 @cache
-def _long_text(count_needed: int) -> tuple[str, Sequence[int]]:
-    """Return a text of at least `count_needed` words, from which long answers are cut, and the offsets of its words."""
-    rng, sentences, word_count = random.Random(count_needed), [], 0
-    while word_count <= count_needed:
+def _long_text(min_words: int) -> tuple[str, Sequence[int]]:
+    """Return a text of more than `min_words` words, and the offset of each word. Long answers are parts of this."""
+    rng, sentences, word_count = random.Random(min_words), [], 0
+    while word_count <= min_words:
         sentences.append(_sentence(rng))
         word_count += sentences[-1].count(" ") + 1
     text = " ".join(sentences)
@@ -141,33 +144,34 @@ def _stated_confidence(request: Request) -> str:
     return f"{random.Random(_seed('dummy-states', request)).randint(50, 100) / 100:g}"
 
 
-def _body(request: Request, text: str, top: int) -> Body:
+def _body(request: Request, text: str, top_logprobs: int) -> Body:
     """Return an answer in the form of a server that sends log-probabilities."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
-        "logprobs": {"content": list(_tokens(request, text, top))},
+        "logprobs": {"content": list(_tokens(request, text, top_logprobs))},
         "finish_reason": "stop",
     }
     return Body(orjson.dumps({"object": "chat.completion", "model": MODEL, "choices": [choice]}))
 
 
-def _tokens(request: Request, text: str, top: int) -> Iterator[dict[str, Any]]:
+def _tokens(request: Request, text: str, top_logprobs: int) -> Iterator[dict[str, Any]]:
     """Yield a token for each word. The verdict's token has the other verdict's word as an alternative."""
     offset, other_word = _find_verdict(request, text)
     start = 0
     for word in re.findall(r"\s*\S+", text):
-        candidates = [(word, _CERTAIN)]
+        candidates = [(word, _REPORTED_PROBABILITY)]
         if start <= offset < start + len(word):
             share = random.Random(_seed("dummy-weighs", request)).uniform(0.3, 1.0)
-            candidates = [(word, share * _CERTAIN), (word[: offset - start] + other_word, (1 - share) * _CERTAIN)]
+            probabilities = share * _REPORTED_PROBABILITY, (1 - share) * _REPORTED_PROBABILITY
+            candidates = list(zip((word, word[: offset - start] + other_word), probabilities, strict=True))
         alternatives = [_token(*candidate) for candidate in sorted(candidates, key=lambda candidate: -candidate[1])]
-        yield {**_token(*candidates[0]), "top_logprobs": alternatives[:top]}
+        yield {**_token(*candidates[0]), "top_logprobs": alternatives[:top_logprobs]}
         start += len(word)
 
 
 def _find_verdict(request: Request, text: str) -> tuple[int, str]:
-    """Return the offset where the verdict differs from the other possible verdict, and the other's next word.
+    """Return where the verdict in a text begins to differ from the other possible verdict, and the other's next word.
 
     The offset is -1 if the text has no verdict.
     """
@@ -176,10 +180,10 @@ def _find_verdict(request: Request, text: str) -> tuple[int, str]:
         return -1, ""
     pairs = enumerate(zip(accept, reject, strict=False))
     common = next((index for index, (a, r) in pairs if a != r), min(len(accept), len(reject)))
-    for verdict, alternative in ((accept, reject), (reject, accept)):
+    for verdict, other in ((accept, reject), (reject, accept)):
         start = text.rfind(verdict)
-        if start >= 0 and alternative[common:].strip():
-            return start + common, alternative[common:].split()[0]
+        if start >= 0 and other[common:].strip():
+            return start + common, other[common:].split()[0]
     return -1, ""
 
 

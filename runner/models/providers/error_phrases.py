@@ -12,13 +12,13 @@ def _any_of(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-RATE = _any_of(
+RATE_LIMIT = _any_of(
     r"rate[ _-]?limit", r"tokens? per (?:min|day)", r"\bTPM\b", r"requests? per ", r"throttl", r"too many requests",
     r"please wait before",
 )  # fmt: skip
 """A rate limit. A number of tokens in such a message is a rate per minute, not the length of a prompt."""
 
-SOON = _any_of(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
+RENEWED_SOON = _any_of(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
 """A quota that is renewed soon."""
 
 NO_MODEL = _any_of(
@@ -28,14 +28,14 @@ NO_MODEL = _any_of(
 )  # fmt: skip
 """The server does not have the model, or no longer has it."""
 
-MONEY = _any_of(
+NO_MONEY = _any_of(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
     r"exceeded ?budget", r"crossed budget", r"BudgetExceededError", r"out of call volume quota",
 )  # fmt: skip
 """The account has no money or quota left."""
 
-CONTEXT = _any_of(
+CONTEXT_TOO_LONG = _any_of(
     r"ContextWindowExceededError", r"context_length_exceeded", r"exceed_context_size_error",
     r"(?:maximum|max) context (?:length|limit|size)",
     r"maximum (?:allowed )?(?:prompt|input|model) length", r"input length is .{0,20}tokens",
@@ -59,7 +59,7 @@ _ANSWER_LENGTH = re.compile(
     re.IGNORECASE,
 )
 
-CUT = _any_of(r"could not finish the message because max_tokens or model output limit was reached")
+TOKEN_LIMIT = _any_of(r"could not finish the message because max_tokens or model output limit was reached")
 """The token limit was reached before the first word of an answer, probably by reasoning."""
 
 POLICY = _any_of(
@@ -77,7 +77,7 @@ PARAMETER = _any_of(
 )  # fmt: skip
 """The error concerns a parameter or the model, and so every request of the group."""
 
-SEVERAL = _any_of(
+SINGLE_ANSWER = _any_of(
     r"'n'", r"only one completion choice is allowed", r"(?:^|[^\w.])n must be (?:exactly |at most )?1\b",
     r"\bn = 1 is supported",
 )  # fmt: skip

@@ -32,7 +32,7 @@ from runner.models.providers.client_errors import (
     without_secret_cause,
 )
 from runner.models.providers.lenient_json import SECRET_ALTERED
-from runner.models.providers.openai_errors import cut_at_limit, refuses_n
+from runner.models.providers.openai_errors import refuses_n, truncated_answer_in
 from runner.models.providers.openai_http import ALTERED, HELD_SLOT, Answer, NotHttpError, PreparedCall
 from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS, describe_content, find_wrong_scheme
 from runner.models.settings import ModelSettings
@@ -54,7 +54,10 @@ async def close_client(client: Any) -> None:
 
 
 def set_headers(client: Any, settings: ModelSettings, headers: Mapping[str, str]) -> None:
-    """Set a group's headers. Headers from the provider's variable are only for the provider's own server."""
+    """Set a group's headers in its client.
+
+    The client itself reads headers from an environment variable. They are only for the provider's own server.
+    """
     provider_headers: Mapping[str, Any] = {} if settings.base_url is not None else client._custom_headers  # noqa: SLF001
     names = {name.lower() for name in headers}
     client._custom_headers = {  # noqa: SLF001 - the client reads the variable, and has no option to ignore it
@@ -71,8 +74,8 @@ def _milliseconds_since(started: float) -> float:
 class HttpModel(ABC):
     """Calls one model group at one server. Subclasses add the client, the path and the request body.
 
-    `learn` receives the headers of every answer, including errors. The creator of a `client` that is passed in closes
-    it. `reload` is called if the server does not have the model.
+    `on_headers` receives the headers of every answer, including errors. The caller must close a `client` that it passes
+    in. `reload` is called if the server does not have the model.
     """
 
     PATH: ClassVar[bytes]
@@ -90,7 +93,7 @@ class HttpModel(ABC):
         settings: ModelSettings,
         group: str,
         connections: int,
-        learn: Callable[[Mapping[str, str]], None] | None = None,
+        on_headers: Callable[[Mapping[str, str]], None] | None = None,
         body_slots: BodySlots | None = None,
         *,
         client: Any = None,
@@ -98,7 +101,7 @@ class HttpModel(ABC):
     ) -> None:
         self._settings = settings
         self._group = group
-        self._learn = learn or (lambda _: None)
+        self._on_headers = on_headers or (lambda _: None)
         self._body_slots = body_slots or BodySlots(connections)
         self._is_shared = client is not None
         self._reload = reload
@@ -106,9 +109,9 @@ class HttpModel(ABC):
         # The address is absolute, so that the client need not join it with its base URL for each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + self.PATH))
-        self._prepared: PreparedCall | None = None
+        self._prepared_call: PreparedCall | None = None
         self._sends_session = settings.sends_session_id
-        self._has_answered = self._is_probed = self._has_right_scheme = False
+        self._has_answered = self._is_scheme_tested = self._has_right_scheme = False
         self._wrong_answers = 0
 
     @abstractmethod
@@ -120,7 +123,7 @@ class HttpModel(ABC):
         options = self.CLIENT_PACKAGE._models.FinalRequestOptions.construct(  # noqa: SLF001
             method="post",
             url=self._address,
-            content=b"-",  # of any length; `_send` sets the headers that depend on the call
+            content=b"-",  # a placeholder, because `_send` sets the body and the headers that depend on it
             headers={SESSION_ID: "-"} if self._sends_session else {},
             security={"bearer_auth": True},
             timeout=self._client.timeout,
@@ -131,22 +134,20 @@ class HttpModel(ABC):
     async def _send(self, body: bytes, request: Request) -> Answer:
         """Send the request that the official client would send, and return its answer.
 
-        The client's own way from a body to an answer costs more CPU time than all other work for a call.
-
         Raises:
             APIStatusError, APITimeoutError, APIConnectionError: the client's errors, in the same situations.
         """
-        if self._prepared is None:
-            self._prepared = self._prepare()
+        if self._prepared_call is None:
+            self._prepared_call = self._prepare()
         own_headers = {SESSION_ID: session_id_of(request.sample)} if self._sends_session else {}
         try:
-            answer = await self._prepared.send(body, own_headers)
+            answer = await self._prepared_call.send(body, own_headers)
         except httpx2.TimeoutException as error:
-            raise self.CLIENT_PACKAGE.APITimeoutError(request=self._prepared.request) from error
+            raise self.CLIENT_PACKAGE.APITimeoutError(request=self._prepared_call.request) from error
         except (httpx2.RequestError, ssl.SSLError) as error:
-            raise self.CLIENT_PACKAGE.APIConnectionError(request=self._prepared.request) from error
+            raise self.CLIENT_PACKAGE.APIConnectionError(request=self._prepared_call.request) from error
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-            response = answer.as_response(self._prepared.request)
+            response = answer.as_response(self._prepared_call.request)
             raise self._client._make_status_error_from_response(response)  # noqa: SLF001
         return answer
 
@@ -178,7 +179,7 @@ class HttpModel(ABC):
         body = self._body(request, request.n if request.n > 1 else None)
         HELD_SLOT.set(slot)
         try:
-            # The client's own time-out restarts with each byte. This one limits the whole call.
+            # The client's time-out restarts with each byte. This one limits the whole call.
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._send(body, request)
         except TimeoutError as error:
@@ -188,10 +189,10 @@ class HttpModel(ABC):
             reload = None if is_reloaded else self._reload
             if reload is not None and is_not_found(error) and await reload(self._client, started):
                 return await self._call_once(request, slot, is_reloaded=True)
-            return await self._answer_in_error(error, request, started)
+            return await self._read_error(error, request, started)
         finally:
             HELD_SLOT.set(None)
-        self._learn(response.headers)
+        self._on_headers(response.headers)
         latency = _milliseconds_since(started)
         content, headers = response.content, response.headers
         altered = (SECRET_ALTERED,) if ALTERED in response.extensions else ()
@@ -205,37 +206,38 @@ class HttpModel(ABC):
         self._has_answered = True
         return answer
 
-    async def _answer_in_error(self, error: Any, request: Request, started: float) -> Completion:
-        """Return the empty answer that reached its token limit, if a call failed with such an error.
+    async def _read_error(self, error: Any, request: Request, started: float) -> Completion:
+        """Return an empty answer if the error says that the token limit was reached; otherwise raise the error.
 
         Raises:
-            CallError, ProviderRefusal: the error has any other reason.
+            CallError, ProviderRefusal: the error has another reason.
         """
         status = answered_status(error)
         if status is not None:
-            self._learn(error.response.headers)
+            self._on_headers(error.response.headers)
             if request.n > 1 and refuses_n(status, error.body):
                 message = f"{self._settings.server_label(self._group)} refuses n: {redacted(error.message)}"
                 raise SeveralRefusedError(message, status=status) from None
-            cut_answer = cut_at_limit(status, error.body, request, self._settings, _milliseconds_since(started))
-            if cut_answer is not None:
-                return cut_answer
+            latency = _milliseconds_since(started)
+            truncated_answer = truncated_answer_in(status, error.body, request, self._settings, latency)
+            if truncated_answer is not None:
+                return truncated_answer
             self._check_content(error.response.content, status)
         await self._check_scheme(error)
         raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
 
     def _check_content(self, content: bytes, status: int = HTTPStatus.OK) -> None:
-        """Check that the server does not send web pages or the like instead of answers. Only until its first answer.
+        """Check that a server which has never answered does not send web pages or the like.
 
         Raises:
             TransientError: the server has sent few web pages, which may come from a proxy while the server starts.
             ProviderRefusal: the server keeps sending web pages, or the status shows that there is no model API.
         """
-        content_type = None if self._has_answered else describe_content(content, status)
-        if content_type is None:
+        description = None if self._has_answered else describe_content(content, status)
+        if description is None:
             return
         self._wrong_answers += 1
-        message = f"{self._settings.server_label(self._group)} is not a model API: it answers with {content_type}"
+        message = f"{self._settings.server_label(self._group)} is not a model API: it answers with {description}"
         if status < 300 and self._wrong_answers < MAX_WRONG_ANSWERS:
             raise TransientError(message)
         raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")
@@ -243,16 +245,16 @@ class HttpModel(ABC):
     async def _check_scheme(self, error: Exception) -> None:
         """Check after an error whether the scheme of the address is wrong, or the server does not speak HTTP.
 
-        The server is probed once. Replies are counted only after that, because a TLS server's are not HTTP either.
+        The scheme is tested once. Data other than HTTP count only after this test, because TLS servers send such data.
 
         Raises:
-            ProviderRefusal: the scheme is wrong, or the server keeps sending other data than HTTP.
+            ProviderRefusal: the scheme is wrong, or the server keeps sending data other than HTTP.
         """
         if self._has_answered:
             return
         problem = None
-        if not self._is_probed and may_be_wrong_scheme(error, self._address):
-            self._is_probed = True
+        if not self._is_scheme_tested and may_be_wrong_scheme(error, self._address):
+            self._is_scheme_tested = True
             problem = await find_wrong_scheme(error, self._settings.server_url)
             self._has_right_scheme = problem is None
         if self._has_right_scheme and isinstance(error.__cause__, NotHttpError):

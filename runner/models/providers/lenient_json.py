@@ -17,46 +17,19 @@ SECRET_ALTERED: Final = "secret"  # noqa: S105 - a word, not a secret
 
 
 def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Return the data of an answer, the JSON from which it was read, and the kinds of changes to the JSON.
+    """Return the data of an answer, its JSON, and the kinds of changes to the JSON.
 
-    The data is None if the answer cannot be read.
+    If the answer is not valid JSON, it is repaired. The data is None and the JSON is empty if this is impossible.
     """
     data, problem = parse_json(content)
     if not problem:
         return data, content, ()
-    strict_json, altered = repair_and_redact(content, redactor)
-    return (None, b"", ()) if strict_json is None else (orjson.loads(strict_json), strict_json, altered)
-
-
-def repair_and_redact(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return an answer as strict JSON without secrets, and the kinds of changes; None if this is impossible."""
     repaired_json = repair_json(content)
     if repaired_json is None:
-        return None, ()
+        return None, b"", ()
     redacted_json = redactor.redact_escaped(redactor.redact(repaired_json))  # a repair may reassemble a secret
-    return redacted_json, (BYTES_ALTERED,) if redacted_json == repaired_json else (BYTES_ALTERED, SECRET_ALTERED)
-
-
-def dump_json(data: Any) -> bytes:
-    """Convert data of any depth to JSON."""
-    try:
-        return orjson.dumps(data)
-    except TypeError:
-        parts: list[bytes] = []
-        pending: list[Any] = [data]
-        while pending:
-            item = pending.pop()
-            if isinstance(item, bytes):  # punctuation that was added below, because parsed JSON has no bytes
-                parts.append(item)
-            elif isinstance(item, dict):
-                pairs = [part for key, value in item.items() for part in (b",", orjson.dumps(key) + b":", value)]
-                pending.extend((b"}", *reversed(pairs[1:]), b"{"))
-            elif isinstance(item, list):
-                values = [part for value in item for part in (b",", value)]
-                pending.extend((b"]", *reversed(values[1:]), b"["))
-            else:
-                parts.append(orjson.dumps(item))
-        return b"".join(parts)
+    altered = (BYTES_ALTERED,) if redacted_json == repaired_json else (BYTES_ALTERED, SECRET_ALTERED)
+    return orjson.loads(redacted_json), redacted_json, altered
 
 
 def parse_json(content: bytes) -> tuple[Any, str]:

@@ -2,7 +2,7 @@
 
 vLLM has these endpoints if it runs with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an
 adapter from a path in its own file system. If an adapter of the same name is already loaded, even from the same path,
-vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. After a restart, none is.
+vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. A restart unloads all.
 """
 
 from __future__ import annotations
@@ -30,24 +30,17 @@ T = TypeVar("T")
 ADVICE = "start vLLM with --enable-lora, and with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter: the model's name, and the folder from which servers load the adapter."""
-
-    name: str
-    path: str
-
-
 @dataclass
 class ServerAdapter:
-    """An adapter at one server."""
+    """A LoRA adapter at one server, with the model name of a group."""
 
     settings: ModelSettings
     group: str
-    adapter: Adapter
+    path: str
+    """The adapter's folder, as the server sees it."""
 
     def __post_init__(self) -> None:
-        self._loading = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._loaded_at = -1.0
 
     @property
@@ -55,14 +48,14 @@ class ServerAdapter:
         return self.settings.server_label(self.group)
 
     async def load(self, client: Client, *, reload: bool = False) -> None:
-        """Load the adapter at the server if it is not loaded. With `reload`, load it anyway, as its files may be new.
+        """Load the adapter at the server if it is not loaded. With `reload`, also load it again, as files may be new.
 
         Raises:
             TransientError: the server does not answer.
             RunError: the server cannot load the adapter, or has another model of this name.
             ProviderRefusal: the server refuses the user's API key or the model.
         """
-        name, path = self.adapter.name, self.adapter.path
+        name, path = self.settings.name, self.path
         roots = await self._roots(client)
         if name in roots:
             if roots[name] not in (None, path):
@@ -85,20 +78,19 @@ class ServerAdapter:
 
     async def unload(self, client: Client) -> None:
         """Unload the adapter, if the server has it. Raises the errors of `load`."""
-        status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
+        name = self.settings.name
+        status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": name})
         if status not in (None, 404):
-            raise RunError(
-                f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}. See the server's log"
-            )
+            raise RunError(f"{self._label} cannot unload the adapter {name!r}: {message}. See the server's log")
 
-    async def restore(self, client: Client, since: float) -> bool:
+    async def restore(self, client: Client, failed_at: float) -> bool:
         """Load the adapter again if the server has lost it, and return whether the server has it now.
 
-        `since` is the time of the failed call. If the adapter was loaded later than this, nothing is done, so that one
-        reload serves all calls that failed before.
+        `failed_at` is the start of the failed call. If the adapter was loaded after this, nothing is done, so that
+        several failed calls cause only one reload.
         """
-        async with self._loading:
-            if self._loaded_at >= since:
+        async with self._lock:
+            if self._loaded_at >= failed_at:
                 return True
             try:
                 await self.load(client)
@@ -119,8 +111,8 @@ class ServerAdapter:
         """Call one of vLLM's endpoints, and return None and the response, or the status and message of a refusal."""
         try:
             return None, await self._call(client.post(f"/{endpoint}", cast_to=str, body=body))
-        except _OperationRefused as refused:
-            return refused.status, str(refused)
+        except _OperationRefused as refusal:
+            return refusal.status, str(refusal)
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:

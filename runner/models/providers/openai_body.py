@@ -18,7 +18,7 @@ def chat_completions_body(settings: ModelSettings, messages: Sequence[ChatMessag
     """
     more = {} if n is None else {"n": n}
     chat = settings.sent_messages(messages)
-    return orjson.dumps({"model": settings.model, **settings.sampling(), **more, "messages": chat})
+    return orjson.dumps({"model": settings.model, **settings.request_parameters, **more, "messages": chat})
 
 
 def response_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,49 +26,36 @@ from runner.base.errors import (
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
 from runner.models.answers import as_text
-from runner.models.interface import Choice, Completion, Request, Usage, estimated_prompt_tokens
+from runner.models.interface import Choice, Completion, Request, Usage, estimate_prompt_tokens
 from runner.models.providers import error_phrases as phrases
 from runner.models.settings import ModelSettings
 
-BILLING = frozenset(
-    (
-        "insufficient_quota",
-        "credit_balance_exhausted",
-        "organization_spend_limit_exceeded",
-        "project_spend_limit_exceeded",
-        "organization_usage_limit_exceeded",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "budget_exceeded",
-    )
-)
-"""Codes of errors because the account has no money left or has reached a spending limit."""
-POLICY = frozenset(
-    (
-        "content_policy_violation",
-        "content_filter",
-        "invalid_prompt",
-        "cyber_policy",
-        "bio_policy",
-        "ResponsibleAIPolicyViolation",
-        "data_inspection_failed",
-    )
-)
-"""Codes of errors because a content policy forbids the prompt."""
-CONTEXT = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
-"""Codes of errors because the prompt is longer than the model's context."""
-NO_MODEL = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
-"""Codes of errors because the server does not have the model."""
-TOO_LONG = "string_above_max_length"
-"""The code for a text that is too long: the prompt if the parameter is a message, and otherwise a value of the spec."""
+BILLING_CODES = frozenset((
+    "insufficient_quota", "credit_balance_exhausted", "organization_spend_limit_exceeded",
+    "project_spend_limit_exceeded", "organization_usage_limit_exceeded", "billing_hard_limit_reached",
+    "billing_not_active", "budget_exceeded",
+))  # fmt: skip
+"""Error codes that say that the account has no money left or has reached a spending limit."""
+POLICY_CODES = frozenset((
+    "content_policy_violation", "content_filter", "invalid_prompt", "cyber_policy", "bio_policy",
+    "ResponsibleAIPolicyViolation", "data_inspection_failed",
+))  # fmt: skip
+"""Error codes that say that a content policy forbids the prompt."""
+CONTEXT_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
+"""Error codes that say that the prompt is longer than the model's context."""
+NO_MODEL_CODES = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
+"""Error codes that say that the server does not have the model."""
+TOO_LONG_CODE = "string_above_max_length"
+"""The code for a text that is too long: the prompt if the parameter is a message, otherwise a value of the spec."""
 
-MAX_READ = 20_000
-"""Maximum number of characters of an error in which phrases are searched."""
+MAX_SEARCHED = 20_000
+"""Number of characters of an error that are searched for phrases."""
 
-_STATUSES = (400, 413, 422, 500, 502, 503)
+_SEARCHED_STATUSES = (400, 413, 422, 500, 502, 503)
 """Statuses of errors whose text is searched for phrases, because servers often give no code for the reason."""
 
 _MESSAGE_PARAMETERS = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
+"""Matches the parameters that contain the chat, such as `messages[0].content`."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -81,12 +68,13 @@ def error_detail(body: object) -> dict[str, Any]:
 
 def refuses_n(status: int, body: object) -> bool:
     """Return whether the server refuses to return several answers to one request."""
-    return status in _STATUSES and (_param(error_detail(body)) == "n" or _Error.of(status, body).says(phrases.SEVERAL))
+    error = _Error.from_response(status, body)
+    return status in _SEARCHED_STATUSES and (error.param == "n" or error.matches(phrases.SINGLE_ANSWER))
 
 
 @dataclass(frozen=True)
 class _Error:
-    """The content of an error response. The texts are not redacted."""
+    """The content of an error response. The texts may contain secrets."""
 
     status: int
     codes: frozenset[str]
@@ -96,18 +84,18 @@ class _Error:
     message: str
     """The text for the user."""
     text: str
-    """The text in which phrases are searched."""
+    """The part of the message that is searched for phrases."""
 
     @classmethod
-    def of(cls, status: int, body: object) -> _Error:
+    def from_response(cls, status: int, body: object) -> _Error:
         detail = error_detail(body)
         detail_text = detail.get("detail")
         message = detail.get("message") or (detail_text if isinstance(detail_text, str) else None) or body or ""
-        upstream = _part(detail, "metadata").get("raw")
+        upstream = _mapping_in(detail, "metadata").get("raw")  # the error of the provider behind a router
         text = f"{as_text(message)}: {as_text(upstream)}" if upstream else as_text(message)
-        return cls(status, _codes(detail), _param(detail), text, phrases.without_echo(text[:MAX_READ]))
+        return cls(status, _codes(detail), _param(detail), text, phrases.without_echo(text[:MAX_SEARCHED]))
 
-    def says(self, pattern: re.Pattern[str], statuses: Collection[int] = _STATUSES) -> bool:
+    def matches(self, pattern: re.Pattern[str], statuses: Collection[int] = _SEARCHED_STATUSES) -> bool:
         """Return whether the error has one of these statuses and its text matches the pattern."""
         return self.status in statuses and pattern.search(self.text) is not None
 
@@ -119,30 +107,32 @@ class _Error:
     @property
     def is_rate_limit(self) -> bool:
         """Whether the error is about a rate limit."""
-        return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(phrases.RATE.search(self.text))
+        return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(phrases.RATE_LIMIT.search(self.text))
 
     @property
     def is_about_billing(self) -> bool:
         """Whether the account has no money or quota left."""
-        if self.status == 402 or self.codes & BILLING:
+        if self.status == 402 or self.codes & BILLING_CODES:
             return True
-        if self.codes & (CONTEXT | POLICY):
+        if self.codes & (CONTEXT_CODES | POLICY_CODES):
             return False
-        return self.says(phrases.MONEY, (400, 401, 403, 429, 500, 503)) and not phrases.SOON.search(self.text)
+        return self.matches(phrases.NO_MONEY, (400, 401, 403, 429, 500, 503)) and not phrases.RENEWED_SOON.search(
+            self.text
+        )
 
     @property
     def is_content_policy(self) -> bool:
         """Whether a content policy forbids the prompt or the answer."""
-        return bool(self.codes & POLICY) or self.says(phrases.POLICY, (*_STATUSES, 403, 451))
+        return bool(self.codes & POLICY_CODES) or self.matches(phrases.POLICY, (*_SEARCHED_STATUSES, 403, 451))
 
     @property
     def is_too_long(self) -> bool:
         """Whether the prompt is longer than the model's context."""
         if self.is_rate_limit or phrases.answer_limit_fills_context(self.text):
             return False
-        if self.codes & CONTEXT or (TOO_LONG in self.codes and self.may_be_about_messages):
+        if self.codes & CONTEXT_CODES or (TOO_LONG_CODE in self.codes and self.may_be_about_messages):
             return True
-        return self.status == 413 or (TOO_LONG not in self.codes and self.says(phrases.CONTEXT))
+        return self.status == 413 or (TOO_LONG_CODE not in self.codes and self.matches(phrases.CONTEXT_TOO_LONG))
 
     @property
     def is_transient(self) -> bool:
@@ -156,29 +146,29 @@ class _Error:
     @property
     def is_about_template(self) -> bool:
         """Whether the model's chat template refuses the order or roles of messages, which all games share."""
-        return self.says(phrases.TEMPLATE, (400, 422, 500))
+        return self.matches(phrases.TEMPLATE, (400, 422, 500))
 
     @property
     def is_missing_model(self) -> bool:
-        """Whether the server does not have the model, or no longer has it. (Not if only the path does not exist.)"""
-        return bool(self.codes & NO_MODEL) or self.says(phrases.NO_MODEL, (400, 404, 410))
+        """Whether the server does not have the model, or no longer has it. (A missing path does not count.)"""
+        return bool(self.codes & NO_MODEL_CODES) or self.matches(phrases.NO_MODEL, (400, 404, 410))
 
     @property
     def is_malformed(self) -> bool:
-        """Whether the error may concern only this request."""
+        """Whether the error may be about only this request."""
         return self.status in (400, 422) and self.may_be_about_messages and not self._is_about_every_request
 
     @property
     def _is_about_every_request(self) -> bool:
         """Whether every request of the group would get this error."""
         names_parameter = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
-        return names_parameter or self.says(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
+        return names_parameter or self.matches(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
 
 
 def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
     parts = [detail]
     for name in ("provider_specific_fields", "innererror", "inner_error"):
-        parts.extend(_part(part, name) for part in tuple(parts))
+        parts.extend(_mapping_in(part, name) for part in tuple(parts))
     # If Azure's filter truncates an answer, it sends a completion with an error status.
     choices = detail.get("choices")
     reasons = [c.get("finish_reason") for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
@@ -187,11 +177,11 @@ def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _param(detail: Mapping[str, Any]) -> str:
-    """Return the parameter that an error names, in OpenAI's format or in a list of validation errors."""
+    """Return the parameter that an error names, in OpenAI's format or in FastAPI's list of validation errors."""
     param = detail.get("param")
     if param:
         return as_text(param)
-    items = detail.get("detail") or _part(detail, "message").get("detail")
+    items = detail.get("detail") or _mapping_in(detail, "message").get("detail")
     for item in items if isinstance(items, list) else ():
         location = item.get("loc") if isinstance(item, dict) else None
         if isinstance(location, list) and len(location) > 1 and location[0] == "body":
@@ -199,7 +189,7 @@ def _param(detail: Mapping[str, Any]) -> str:
     return ""
 
 
-def _part(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping_in(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = detail.get(name)
     return part if isinstance(part, dict) else {}
 
@@ -208,7 +198,7 @@ def classify_error(
     status: int, body: object, headers: Mapping[str, str], settings: ModelSettings, group: str
 ) -> NipRunError:
     """Return the error for an error response."""
-    detail, error = error_detail(body), _Error.of(status, body)
+    detail, error = error_detail(body), _Error.from_response(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
     message = escape_controls(redacted(error.message))[:500]
     if 300 <= status < 400:
@@ -227,42 +217,41 @@ def classify_error(
     if error.is_transient:
         return TransientError(message_line, retry_after=retry_after(headers), status=status)
     advice = _advice(status, error, settings, group)
-    single_error = MalformedError(f"{message_line} ({_ONE_REFUSED.format(group=group)})", status=status)
-    of_one_call = single_error if error.is_malformed and not error.is_about_template else None
+    one_call_error = MalformedError(f"{message_line} ({_ONE_CALL_REFUSED.format(group=group)})", status=status)
+    may_end_one_game = error.is_malformed and not error.is_about_template
     return ProviderRefusal(
         f"{message_line}\n{advice.text}",
-        of_one_call=of_one_call,
+        of_one_call=one_call_error if may_end_one_game else None,
         changes=advice.changes,
         no_such_model=error.is_missing_model,
     )
 
 
 def status_in(error: object) -> int:
-    """Return the status of an error in an answer that has the HTTP status 200."""
+    """Return the status that an error states, in an answer whose HTTP status is 200; 500 if it states none."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and re.fullmatch(r"[345]\d\d", code):
         return int(code)
     return code if isinstance(code, int) else 500
 
 
-def cut_at_limit(
+def truncated_answer_in(
     status: int, body: object, request: Request, settings: ModelSettings, latency_ms: float
 ) -> Completion | None:
-    """Return an empty answer with the finish reason `length`, if the error says that it reached its token limit.
+    """Return an empty answer with the finish reason `length` if the error says that the token limit was reached.
 
-    Otherwise, return None. The server does not report the usage of such an answer, so that its estimate is all tokens
-    that the limit allows.
+    Otherwise, return None. Such an error has no usage, so the answer's usage is estimated as the token limit.
     """
-    error = _Error.of(status, body)
-    if not error.says(phrases.CUT, (400, 422, 500)):
+    error = _Error.from_response(status, body)
+    if not error.matches(phrases.TOKEN_LIMIT, (400, 422, 500)):
         return None
     limit = settings.max_completion_tokens or settings.max_tokens or 1
-    usage = Usage(estimated_prompt_tokens(request.messages), limit, estimated=True)
+    usage = Usage(estimate_prompt_tokens(request.messages), limit, estimated=True)
     error_field = {"error": {"message": escape_controls(redacted(error.message))[:500], "status": status}}
     return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other_fields=error_field)
 
 
-_ONE_REFUSED = (
+_ONE_CALL_REFUSED = (
     "the server accepts other requests of models.{group}, and will refuse this request again; change the datapoint, "
     "the prompt or the server"
 )
@@ -292,7 +281,7 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         changes = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
         return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", changes)
     if phrases.answer_limit_fills_context(error.text):
-        limit = f"{key}.{settings.limit_key}"
+        limit = f"{key}.{settings.length_limit_key}"
         return _Advice(
             f"The token limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
         )
@@ -323,7 +312,7 @@ def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advic
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the wait in seconds that a server's headers request; None if they request none."""
+    """Return the seconds that a server asks to wait in its headers; None if it does not ask."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -336,12 +325,12 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
         return max(date - (time.time() if now is None else now), 0.0)
     # A reset header has the time until a limit is fully available again. It only counts if nothing remains now.
     waits = [
-        duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
+        wait
         for kind in ("requests", "tokens")
         if headers.get(f"x-ratelimit-remaining-{kind}") == "0"
+        and (wait := parse_duration(headers.get(f"x-ratelimit-reset-{kind}", ""))) is not None
     ]
-    known_waits = [wait for wait in waits if wait is not None]
-    return max(known_waits) if known_waits else None
+    return max(waits, default=None)
 
 
 def _seconds(text: str) -> float | None:
@@ -353,7 +342,7 @@ def _seconds(text: str) -> float | None:
     return max(number, 0.0) if math.isfinite(number) else None
 
 
-def duration(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """Convert a duration such as `1m30s`, `12ms` or `6` to seconds; None if it is invalid."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return _seconds(text)

@@ -13,7 +13,7 @@ from runner.models.providers.client_errors import map_client_error, with_time_li
 from runner.models.providers.http_model import close_client
 from runner.models.providers.openai import CLIENT_ERRORS, Client, make_client
 from runner.models.providers.openai_errors import error_detail
-from runner.models.providers.paid_objects import list_all, may_have_worked, with_id
+from runner.models.providers.paid_objects import list_all, may_have_worked, require_id
 from runner.models.settings import ModelSettings
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class OpenAiFineTuning:
 
     def __init__(self, settings: ModelSettings, group: str) -> None:
         self._settings, self._group = settings, group
-        self._make_client()  # raises the error for a missing key before anything is paid for
+        self._make_client()  # so that a missing key raises its error before anything is paid for
 
     def upload(self, dataset: Path, name: str) -> str:
         """Upload a dataset, and return the id of the file."""
@@ -43,27 +43,31 @@ class OpenAiFineTuning:
         return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
 
     def retrieve_job(self, job: str) -> Any:
-        """Return a job, which has a status."""
+        """Return a job. It always has a status."""
 
         def check_status(job_object: Any) -> Any:
-            if not isinstance(with_id(job_object).status, str):
+            if not isinstance(require_id(job_object).status, str):
                 raise TransientError(f"{self._settings.server_label(self._group)} sent a job without a status")
             return job_object
 
         return self._call(lambda client: client.fine_tuning.jobs.retrieve(job), check=check_status)
 
-    def _id_of(self, call: Callable[[Client], Coroutine[Any, Any, Any]], size: int = 0) -> str:
-        return str(self._call(call, size, check=with_id).id)
+    def _id_of(self, call: Callable[[Client], Coroutine[Any, Any, Any]], upload_size: int = 0) -> str:
+        """Make a call that creates an object, and return the object's id."""
+        return str(self._call(call, upload_size, check=require_id).id)
 
     def _call(
-        self, call: Callable[[Client], Coroutine[Any, Any, T]], size: int = 0, check: Callable[[T], T] = lambda it: it
+        self,
+        call: Callable[[Client], Coroutine[Any, Any, T]],
+        upload_size: int = 0,
+        check: Callable[[T], T] = lambda result: result,
     ) -> T:
-        """Make one call with a time limit, and return its result after `check` has accepted it."""
+        """Make one call with a time limit, and return its result. `check` raises an error if the result is invalid."""
 
         async def call_with_new_client() -> T:
             client = self._make_client()
             try:
-                return await with_time_limit(self._settings, call(client), size)
+                return await with_time_limit(self._settings, call(client), upload_size)
             finally:
                 await close_client(client)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import aiohttp
 import httpx2
@@ -30,7 +30,7 @@ from runner.models.providers.body_limits import (
     TooLongError,
     read_body,
     read_start,
-    read_to,
+    read_to_file,
 )
 
 CONNECT_SECONDS = 10.0
@@ -42,26 +42,26 @@ MAX_FILE_BYTES = 4 << 30
 """Maximum size of a file of batch results, which is stored on disk."""
 USUAL_FILE_BYTES = 256 << 20
 """Assumed size of a file of batch results, for its time limit."""
-PIECE = 64 << 10
+BUFFER_BYTES = 64 << 10
 """Number of bytes of a body that the client buffers before it pauses the connection."""
 MAX_LINE_BYTES: Final = 16 << 10
 """Maximum length of a header line of an answer."""
 MAX_DROPPED_CONNECTIONS: Final = 8
-"""Maximum number of connections to drop for one request because of unrequested data."""
+"""Maximum number of idle connections to drop for one request; see `_Connector`."""
 MAX_HEADERS: Final = 128
 """Maximum number of headers of an answer."""
 
 ALTERED: Final = "nip_run_altered"
-"""Key in a response's extensions: a secret was removed from the body."""
+"""Key in a response's extensions. It exists if a secret was removed from the body."""
 TO_DISK: Final = "nip_run_to_disk"
-"""Key in a request's extensions: the response's body is stored on disk."""
-HELD_SLOT: ContextVar[BodySlot | None] = ContextVar("held_slot", default=None)
-"""Slot for the body of the current task's call, if the caller keeps the slot until the body is parsed."""
+"""Key in a request's extensions. It exists if the response's body must be stored on disk."""
 FILE: Final = "nip_run_file"
-"""Key in a response's extensions for the file with the body."""
+"""Key in a response's extensions, with the file that has the body."""
+HELD_SLOT: ContextVar[BodySlot | None] = ContextVar("held_slot", default=None)
+"""The slot for the body of the current task's call, if the caller keeps the slot until the body is parsed."""
 
 _DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
-"""Errors of `aiohttp` about a server's data. Their messages quote up to 100 bytes, which may contain half a key."""
+"""Errors of `aiohttp` about a server's data. Their messages quote up to 100 bytes, which may contain part of a key."""
 
 
 class UnreadableError(httpx2.ReadError):
@@ -69,7 +69,7 @@ class UnreadableError(httpx2.ReadError):
 
 
 class NotHttpError(httpx2.ReadError):
-    """Data arrived that does not begin as an HTTP answer."""
+    """Raised if a server's data does not begin like an HTTP answer."""
 
 
 class UnsendableError(ValueError):
@@ -84,24 +84,9 @@ class DiskError(OSError):
     """Raised if this machine cannot store a file that a server sends."""
 
 
-class _TemporaryFile:
-    """An unnamed temporary file, whose errors are raised as `DiskError` to distinguish them from those of servers."""
-
-    def __init__(self) -> None:
-        with _disk_errors():
-            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-
-    def write(self, data: bytes) -> None:
-        with _disk_errors():
-            self.file.write(data)
-
-    def flush(self) -> None:
-        with _disk_errors():
-            self.file.flush()
-
-
 @contextmanager
 def _disk_errors() -> Iterator[None]:
+    """Raise errors of the temporary file as `DiskError`, to distinguish them from errors of the connection."""
     try:
         yield
     except OSError as error:
@@ -117,9 +102,9 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connection pool that drops idle connections on which a server has sent unrequested data.
+    """A connection pool that drops an idle connection if the server has sent data before it got a request.
 
-    Otherwise, such data would be read as the answer to the next request.
+    Otherwise, this data would be read as the answer to the next request.
     """
 
     async def connect(
@@ -138,7 +123,7 @@ class _Connector(aiohttp.TCPConnector):
 
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
 _DECODED_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding", "set-cookie"})
-"""Headers that do not fit a body that has been decompressed, or that nothing may keep."""
+"""Headers that are wrong for a decompressed body, and cookies, which no client may store."""
 
 
 @value_class(frozen=True, slots=True)
@@ -151,7 +136,7 @@ class Answer:
     extensions: dict[str, Any]
 
     def as_response(self, request: httpx2.Request) -> httpx2.Response:
-        """Return this answer as the official clients want it."""
+        """Convert this answer to the type that the official clients expect."""
         headers = [
             (name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape"))
             for name, value in self.headers.items()
@@ -176,7 +161,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
-            read_bufsize=PIECE,
+            read_bufsize=BUFFER_BYTES,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_LINE_BYTES,
             max_headers=MAX_HEADERS,
@@ -207,7 +192,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         *,
         to_disk: bool = False,
     ) -> Answer:
-        """Send a request, and return its answer, whatever its status.
+        """Send a request, and return its answer, even if the status is an error.
 
         Raises:
             httpx2.TransportError: there is no answer, or it cannot be read.
@@ -246,17 +231,10 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         content = b""
         try:
             if answer.status >= 300:
-                content = _redact_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
+                start = await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach)
+                content = redactor.redact_start(start, MAX_ERROR_BYTES).encode("utf-8", "replace")
             elif to_disk:
-                disk = _TemporaryFile()
-                try:
-                    await read_to(pieces, encoding, MAX_FILE_BYTES, disk)
-                    disk.flush()
-                except BaseException:
-                    with suppress(OSError):  # closing flushes once more
-                        disk.file.close()
-                    raise
-                extensions[FILE] = disk.file
+                extensions[FILE] = await _store_body(pieces, encoding)
             else:
                 held_slot = HELD_SLOT.get()
                 with nullcontext(held_slot) if held_slot is not None else self._body_slots.slot() as slot:
@@ -279,20 +257,34 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             await session.close()
 
 
+async def _store_body(pieces: AsyncIterable[bytes], encoding: str) -> IO[bytes]:
+    """Return an unnamed temporary file with a body. The caller closes it.
+
+    Raises:
+        TooLongError, BodyError: see `read_body`.
+        DiskError: this machine cannot store the body.
+    """
+    with _disk_errors():
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    try:
+        await read_to_file(pieces, encoding, MAX_FILE_BYTES, _disk_errors()(file.write))
+        _disk_errors()(file.flush)()
+    except BaseException:
+        with suppress(OSError):  # closing flushes once more
+            file.close()
+        raise
+    return file
+
+
 def _read_error(error: BaseException) -> httpx2.TransportError:
     """Return the error for an answer that is damaged or not HTTP."""
-    is_truncated = isinstance(error.__cause__, ContentLengthError)  # its message does not quote the server
-    cause = _root_cause(error)
-    return (NotHttpError if cause == BadStatusLine.__name__ else httpx2.ReadError)(
-        str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({cause})"
-    )
-
-
-def _root_cause(error: BaseException) -> str:
-    """Return the type name of the original error."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return type(error).__name__
+    if isinstance(error.__cause__, ContentLengthError):
+        return httpx2.ReadError(str(error))  # this message does not quote the server
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    error_type = NotHttpError if isinstance(cause, BadStatusLine) else httpx2.ReadError
+    return error_type(f"the answer is not HTTP, damaged or truncated ({type(cause).__name__})")
 
 
 def _request_data(request: httpx2.Request) -> Any:
@@ -314,11 +306,6 @@ def _redacted_headers(headers: Headers, redactor: Redactor) -> Headers:
     if not redactor.contains(joined.encode("utf-8", "surrogateescape")) and "earer" not in joined.lower():
         return headers
     return CIMultiDict([(name, redactor.redact_text(value)) for name, value in headers.items()])
-
-
-def _redact_error(body: bytes, redactor: Redactor) -> bytes:
-    """Return the start of an error's body without secrets. Bytes that are not UTF-8 are replaced."""
-    return redactor.redact_start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
 
 
 def without_secrets(body: bytes, redactor: Redactor) -> bytes:
@@ -344,7 +331,7 @@ class PreparedCall:
         self._limits = aiohttp.ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read, connect=timeout.pool)
 
     async def send(self, body: bytes, own_headers: Mapping[str, str]) -> Answer:
-        """Send a body, with these values of the call's own headers; see `AiohttpTransport.exchange`."""
+        """Send a body with the headers of this call only. Raises the errors of `AiohttpTransport.exchange`."""
         headers = self._headers.copy()
         headers["content-length"] = str(len(body))
         headers.update(own_headers)
@@ -352,9 +339,9 @@ class PreparedCall:
 
 
 class HttpLayer(httpx2.AsyncClient):
-    """The HTTP layer of the official clients, which uses the transport of this module.
+    """The HTTP client inside the official clients, which uses the transport of this module.
 
-    Model calls go directly to `aiohttp_transport`. Uploads, batches and other requests pass this layer.
+    Model calls go directly to `aiohttp_transport`. All other requests, such as uploads, use this client.
     """
 
     def __init__(self, timeout: float, connections: int, body_slots: BodySlots) -> None:

@@ -1,4 +1,4 @@
-"""Finds paid objects at a provider, such as jobs and batches, and tells whether a failed call may have created one."""
+"""Lists paid objects at a provider, such as jobs and batches, and tells whether a failed call may have created one."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from runner.base.redaction import redacted
 from runner.base.text import escape_controls
 
 MAX_LISTED: Final = 100_000
-_TIMEOUT, _CONFLICT = 408, 409
+_UNCLEAR_STATUSES: Final = (408, 409)
+"""Client errors (4xx) after which a server may still have executed the call: time-out and conflict."""
 
 
 def may_have_worked(error: Exception) -> bool:
     """Return whether the server may have executed a failed call. Only a clear refusal excludes this."""
     status = getattr(error, "status_code", None)
-    is_refusal = isinstance(status, int) and 400 <= status < 500 and status not in (_TIMEOUT, _CONFLICT)
-    return not is_refusal
+    return not (isinstance(status, int) and 400 <= status < 500 and status not in _UNCLEAR_STATUSES)
 
 
-def with_id(answer: Any) -> Any:
+def require_id(answer: Any) -> Any:
     """Check that an object of the API has an id, and return the object.
 
     Raises:
         TransientError: the object has no id.
     """
-    name = getattr(answer, "id", None)
-    if not isinstance(name, str) or not name:
+    if not (isinstance(object_id := getattr(answer, "id", None), str) and object_id):
         raise TransientError(f"the server sent {escape_controls(redacted(str(answer)))[:80]!r} instead of an object")
     return answer
 
@@ -42,9 +41,9 @@ async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
     try:
         page = await first
         while isinstance(data := getattr(page, "data", None), list):
-            repeats = any(with_id(item).id in objects for item in data)
+            is_repeated = any(require_id(item).id in objects for item in data)
             objects.update((item.id, item) for item in data)
-            if repeats or not page.has_next_page():  # a server without pagination repeats its only page
+            if is_repeated or not page.has_next_page():  # a server without pagination repeats its only page
                 if page.has_more:
                     raise TransientError("the server's listing ends although has_more is true")
                 return objects

@@ -13,26 +13,26 @@ from urllib.parse import urlsplit
 from runner.models.providers.lenient_json import parse_json
 
 PROBE_SECONDS = 3.0
-"""Time limit of one connection that finds out which protocol a port speaks."""
+"""Time limit of a connection that finds out which protocol a port speaks."""
 MAX_WRONG_ANSWERS = 3
 """The run stops if the first answers are this many web pages or the like. (A proxy may send one while it starts.)"""
 _API_FIELDS = frozenset(("choices", "content", "error", "id", "model", "object", "type", "usage"))
-"""A model API sends at least one of these fields, even in a damaged answer."""
-_NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
-"""Error statuses that a proxy does not send because its server is down."""
+"""Fields of a model API's answers. Even a damaged answer has one of them."""
+_STATUSES_WITHOUT_API = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
+"""Error statuses that show that the address has no API. (A proxy of a failed server sends others.)"""
 
 _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTALL)
 """Matches what may precede a page: a byte order mark, an XML declaration, comments."""
 
 
 def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
-    """Return words for an answer that no model API would send: a web page, other data, or nothing; otherwise None.
+    """Describe an answer that no model API sends: a web page, other data, or nothing. Return None for other answers.
 
     An error page does not count, because a proxy of a failed server may have sent it.
     """
     start = _PROLOG.sub(b"", content[:4096])
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
-        return "a web page (HTML)" if status < 300 or status in _NOT_TRANSIENT else None
+        return "a web page (HTML)" if status < 300 or status in _STATUSES_WITHOUT_API else None
     if status >= 300:
         return None
     if start.startswith(b"{"):
@@ -56,9 +56,8 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
             if reason:
                 return f"the server's TLS certificate is not trusted ({reason})"
         cause = cause.__cause__ or cause.__context__
-    if not await _speaks(address, with_tls=not is_tls):
-        greeting = await _greeting(address)
-        return greeting and f"the server does not speak HTTP: its first message is {greeting!r}"
+    if not await _speaks_http(address, with_tls=not is_tls):
+        return None
     if is_tls:
         return "the server does not use TLS; write http:// instead of https://"
     return "the server only accepts TLS; write https:// instead of http://"
@@ -80,17 +79,7 @@ async def _connection(
                 await writer.wait_closed()
 
 
-async def _greeting(address: str) -> str | None:
-    """Return the first line of a server that sends data before it gets a request, as SSH and mail servers do."""
-    with suppress(OSError, EOFError, TimeoutError):
-        async with _connection(address) as (reader, _):
-            line = await reader.read(60)
-        if line and not line.startswith(b"HTTP/"):
-            return line.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
-    return None
-
-
-async def _speaks(address: str, *, with_tls: bool) -> bool:
+async def _speaks_http(address: str, *, with_tls: bool) -> bool:
     """Return whether the server completes a TLS handshake, or answers a plain request with HTTP."""
     context = None
     if with_tls:

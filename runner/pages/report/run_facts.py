@@ -57,7 +57,7 @@ def agent_models(plan: Plan) -> list[AgentModel]:
             settings := used[agent.model],
             _asked_at(settings),
             _describe_options(settings, agent.max_response_words),
-            describe_price(price_of(settings, plan.spec.price_basis.on)) if settings.traits.metered else "free",
+            describe_price(price_of(settings, plan.spec.price_basis.day)) if settings.traits.metered else "free",
         )
         for name, agent in plan.spec.experiment.agents.items()
         if agent.model in used
@@ -67,13 +67,13 @@ def agent_models(plan: Plan) -> list[AgentModel]:
 def _asked_at(settings: ModelSettings) -> str:
     if not settings.traits.remote:
         return settings.provider
-    if settings.is_unserved:
+    if settings.lacks_address:
         return "not published"
     return comma_join(address or settings.provider for address in settings.addresses)
 
 
 def _describe_options(settings: ModelSettings, max_words: int | None) -> list[str]:
-    options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
+    options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.request_parameters.items()]
     options += [] if max_words is None else [f"max_response_words={max_words}"]
     options += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
     return [*options, *(["batch"] if settings.is_batched else [])]

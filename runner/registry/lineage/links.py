@@ -181,7 +181,7 @@ def collect_group_facts(folder: RunFolder, source: ModelSource | None = None) ->
         RunError: a file of the run is missing or damaged.
     """
     source = source or ModelSource(folder.path)
-    stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
+    stages = read_stages(folder.path, folder.identity()) if source.is_training_run else Stages([])
     games = _games_of_iterations(folder, stages)
     settings = source.spec.get("agents")
     agents = {

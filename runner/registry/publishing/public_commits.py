@@ -80,7 +80,7 @@ def _read_saved(path: Path) -> bytes | None:
 def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
     """Yield a message for each file of a spec that differs from the file that was played."""
     manifest = folder.manifest()
-    for name, content in written_files(spec.origin.written).items():
+    for name, content in written_files(spec.origin.sources).items():
         if name != INDEX and _read_saved(written / name) != content:
             yield f"spec: {name} is not the file that was played"
     prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}

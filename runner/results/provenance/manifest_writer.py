@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.format_versions import RUN_FOLDER
-from runner.models.prices import list_version, uses_list
+from runner.models.prices import price_list_version, uses_price_list
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
 from runner.results.provenance.git_state import GitState
 from runner.results.provenance.input_files import dataset_selection, spec_hash
@@ -52,7 +52,7 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         dataset_sha256=spec.dataset.sha256,
         dataset_source_sha256=spec.dataset.source_sha256,
         dataset_selection=dataset_selection(plan),
-        replayed_sha256=dict(spec.replayed),
+        replayed_sha256=dict(spec.replayed_sha256),
         version=__version__,
         python=platform.python_version(),
         git_commit=None,
@@ -63,7 +63,9 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         shard=spec.shard,
         components=manifest_entries(spec.components) or None,
         got_from=spec.got_from,
-        prices=list_version() if uses_list(agent.model_settings for agent in plan.agents().values()) else None,
+        prices=price_list_version()
+        if uses_price_list(agent.model_settings for agent in plan.agents().values())
+        else None,
         recorded=(*INITIAL_FACTS, "prices"),
     )
     return replace(manifest, **spec.recorded_fields)

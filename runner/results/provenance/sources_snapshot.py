@@ -41,7 +41,7 @@ def write_initial_files(spec: Spec, folder: RunFolder) -> None:
         RunError: a file cannot be written.
     """
     target = folder.make("inputs", WRITTEN)
-    for name, content in written_files(spec.origin.written).items():
+    for name, content in written_files(spec.origin.sources).items():
         atomic_write(target / name, content)
     atomic_write(folder.path / "inputs" / ENVIRONMENT, environment_lock())
 
@@ -67,7 +67,7 @@ def sources_of(spec: Spec) -> dict[str, FileSource]:
 def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
     """Return the files of each part of a spec, except datasets on the Hub and components, which releases pin."""
     named_files = spec.origin.named_files
-    files = [file.path for file in spec.origin.written.files if not _is_of_release(file.path, spec)]
+    files = [file.path for file in spec.origin.sources.files if not _is_of_release(file.path, spec)]
     parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _without_duplicates(files))}
     if named_files.protocol and "protocol" not in spec.components:
         parts["protocol"] = PinnedFiles(named_files.protocol[0], _without_duplicates(named_files.protocol))

@@ -15,7 +15,7 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import FailureRecord
 from runner.models.layers.cache import Cache
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.lost_calls import InFlightFile
 from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -37,7 +37,7 @@ class RecordedCallEvents(CallEvents):
     """Whether the run has a budget, which reserves the maximum cost of each call."""
     judge: AnswerJudge
 
-    def returned_fewer_answers(self, request: Request) -> None:
+    def on_fewer_answers(self, request: Request) -> None:
         self.notes.report_fewer_answers(request.group)
 
     def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
@@ -66,36 +66,36 @@ class RunCallEvents(RecordedCallEvents):
 
     accounting: Accounting
     journal: Journal
-    in_flight: InFlight
+    in_flight: InFlightFile
 
-    def sending(self, request: Request) -> None:
+    def before_call(self, request: Request) -> None:
         self.stop.check()
         if self.costs.groups[request.group].calls_server:
-            self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
+            self.in_flight.add_call(request.sample, self.costs.worst_case(request), self.journal.records)
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         self.accounting.count_failure(error)
         await self.journal.append(self.add_failure(request, attempt, error, wait))
-        self.in_flight.settled(request.sample)
+        self.in_flight.settle_call(request.sample)
         self.stop.check()
 
-    def server_status_changed(self, server: str, problem: str | None) -> None:
+    def on_server_status(self, server: str, problem: str | None) -> None:
         self.accounting.warn(server, problem)
 
-    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+    def on_server_difference(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
         self.notes.report_differing_server(group, server, refused_calls, error_text)
 
-    def recorded(self, request: Request, completion: Completion) -> None:
+    def on_recorded(self, request: Request, completion: Completion) -> None:
         self.accounting.count_new(self.judge.judge(request, completion))
         self.store_in_cache(request, completion)
 
-    def settled(self, sample: SampleKey) -> None:
-        self.in_flight.settled(sample)
+    def on_settled(self, sample: SampleKey) -> None:
+        self.in_flight.settle_call(sample)
 
-    def refused(self, sample: SampleKey) -> None:
-        self.in_flight.refused(sample)
+    def on_refused(self, sample: SampleKey) -> None:
+        self.in_flight.discard_call(sample)
 
-    def answered(self, request: Request, completion: Completion) -> None:
+    def on_answer(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
         self.accounting.count_answer(request, completion)
         self.accounting.check_share_of_unusable_answers()  # comes last, because it may raise an error

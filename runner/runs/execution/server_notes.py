@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from runner.models.interface import Completion, Request, SampleKey, byte_length
 from runner.models.journal_records import messages_hash
 from runner.models.logprobs import has_logprobs
-from runner.models.plausible_usage import LostMessages
+from runner.models.plausible_usage import DroppedMessages
 from runner.models.settings import ModelSettings
 
 log = logging.getLogger("nip_run.notes")
@@ -57,11 +57,11 @@ class ServerNotes:
         self._reported_subjects: set[str] = set()
         self._differing_servers: dict[tuple[str, str], tuple[int, str, str]] = {}
         """The number of refused calls, the first error and the current note, by group and server."""
-        self._lost_messages = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
+        self._lost_messages = DroppedMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last_answers: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
         self._answer_pairs = {group: _AnswerPairs() for group in groups}
-        self._sampling = {group: settings.sampling() for group, settings in groups.items()}
+        self._sampling = {group: settings.request_parameters for group, settings in groups.items()}
 
     def note(self, line: str, subject: str | None = None) -> None:
         """Add a note, unless the run already has the same note or another one on the same subject."""

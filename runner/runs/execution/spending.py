@@ -68,7 +68,7 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
         if abandoned.is_empty and _is_free(data, plan, metered):
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
-        abandoned.see(data["seq"], record)
+        abandoned.apply_record(data["seq"], record)
         usd += reported_usd(record, plan, costs)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
@@ -102,10 +102,10 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     abandoned = AbandonedCalls(folder.in_flight)
     if abandoned.max_cost.completions:
         for _, sequence, record in read_records(folder.journal):
-            abandoned.see(sequence, record)
+            abandoned.apply_record(sequence, record)
     max_cost = abandoned.max_cost
     if max_cost.completions:
-        await journal.append(abandoned.lost().to_json())
+        await journal.append(abandoned.to_record().to_json())
     folder.in_flight.unlink(missing_ok=True)
     return max_cost
 

@@ -84,5 +84,5 @@ class AnswerJudge:
         if choice.refusal or choice.finish_reason == "content_filter":
             return f"the model refuses, so change the prompts or models.{group}.model"
         if choice.finish_reason == "length" or not (choice.text or "").strip():
-            return f"raise models.{group}.{self._models[group].limit_key}, which also limits reasoning tokens"
+            return f"raise models.{group}.{self._models[group].length_limit_key}, which also limits reasoning tokens"
         return f"check that the template of {request.sample.agent} asks for the format that the protocol parses"

@@ -29,8 +29,8 @@ from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import BatchRecord, log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
-from runner.models.layers.journal import JournaledCompleter, Log, Recorded
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.journal import JournaledCompleter, RecordLog, RecordLookup
+from runner.models.layers.lost_calls import InFlightFile
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
@@ -107,8 +107,8 @@ class Wiring:
             replayed = self._replayed_model()
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
-            in_flight = InFlight(self.folder.in_flight)
-            self.accounting.progress.in_flight = in_flight.count
+            in_flight = InFlightFile(self.folder.in_flight)
+            self.accounting.progress.in_flight = in_flight.count_calls
             events = RunCallEvents(
                 self.costs, self.stop, failed_calls,
                 ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),
@@ -130,7 +130,7 @@ class Wiring:
     def _replayed_model(self) -> ReplayModel | None:
         if self.replay is None:
             return None
-        return ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
+        return ReplayModel(*replayed_run(self.replay.run), sent_messages=partial(_sent_messages, self.costs))
 
     @property
     def answers_cost_money(self) -> bool:
@@ -217,7 +217,7 @@ class Wiring:
                 settings, name, write, index.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_status_changed, settings.server_url),
+                notify=partial(events.on_server_status, settings.server_url),
             )
             for name, settings in batched.items()
         }  # fmt: skip
@@ -227,8 +227,8 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
     plan: Plan,
     costs: CallCosts,
     connection: Connection,
-    journal: Log,
-    recorded: Recorded,
+    journal: RecordLog,
+    recorded: RecordLookup,
     events: CallEvents,
     *,
     repeats_lost_calls: bool = True,
@@ -242,8 +242,8 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
         journal,
         recorded,
         {name: parameters_hash(settings) for name, settings in costs.groups.items()},
-        sharing=plan.sharing_groups,
-        sent=partial(_sent_messages, costs),
+        sharing_groups=plan.sharing_groups,
+        sent_messages=partial(_sent_messages, costs),
         events=events,
         charge=costs.record_charge,
         repeats_lost_calls=repeats_lost_calls,
@@ -266,7 +266,11 @@ async def _refuse_unrecorded(request: Request) -> Completion:
 
 def parameters_hash(settings: ModelSettings) -> str:
     """Return the hash of a group's requests without their messages."""
-    sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
+    sent = {
+        "model": settings.model,
+        "sampling": to_plain(settings.request_parameters),
+        "system_role": settings.system_role,
+    }
     return tagged_hash("model", sent)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.text import in_one_line
 from runner.models.interface import Choice
-from runner.models.logprobs import BOUND, OPEN
+from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
 from runner.results.manifest import is_allowed_loss
 from runner.rollouts.rollout import UNREADABLE, Call, Outcome, Rollout
@@ -240,7 +240,7 @@ class GameProblems:
     def _advice_on_empty_answers(self, agent: str, rollout: Rollout) -> str:
         """Return advice about an agent whose model returned no content in a rollout."""
         group = self.plan.groups(swapped=rollout.job.swapped)[agent]
-        key = self.plan.spec.experiment.models[group].limit_key
+        key = self.plan.spec.experiment.models[group].length_limit_key
         return (
             f"raise models.{group}.{key}, which reasoning tokens also use up; lower models.{group}.reasoning_effort; "
             "or use another model"
@@ -301,7 +301,7 @@ class GameProblems:
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
             return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
-        if note.endswith((BOUND, OPEN)):
+        if note.endswith((BOUND, UNBOUNDED)):
             group = self.plan.spec.experiment.agents[verifier].model
             top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
             return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""

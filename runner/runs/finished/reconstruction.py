@@ -43,7 +43,7 @@ def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
     replayed = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
-    return Plan(spec if replayed is None else replace(spec, replayed=replayed), debates)
+    return Plan(spec if replayed is None else replace(spec, replayed_sha256=replayed), debates)
 
 
 def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:

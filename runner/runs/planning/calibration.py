@@ -140,7 +140,7 @@ class CalibrationRun:
         return Plan(
             replace(
                 spec, experiment=reduced, dataset=replace(spec.dataset, datapoints=points), cache=None, replays={},
-                replayed={}, resumed_run_id=None, fetched=None, shard=None,
+                replayed_sha256={}, resumed_run_id=None, fetched=None, shard=None,
             )
         )  # fmt: skip
 

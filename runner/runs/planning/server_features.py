@@ -93,7 +93,7 @@ class _FailureList(CallEvents):
     def __init__(self, errors: list[str]) -> None:
         self._errors = errors
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         del request, attempt
         if wait >= 0:
             self._errors.append(str(error))
@@ -106,8 +106,8 @@ def settings_to_check(settings: ModelSettings) -> Iterator[ModelSettings]:
     """
     if not settings.traits.remote:
         return
-    limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.limit_key: DEFAULT_LIMIT}
-    for server in settings.settings_of_servers:
+    limit: dict[str, Any] = {} if answer_limit(settings) is not None else {settings.length_limit_key: DEFAULT_LIMIT}
+    for server in settings.settings_per_server:
         yield replace(server, batch=False, timeout=min(server.timeout, MAX_SECONDS), **limit)
 
 

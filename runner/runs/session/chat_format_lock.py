@@ -124,7 +124,9 @@ def _with_replayed_formats(plan: P, replay: ReplayOf) -> P:
     formats = {}
     for group in sorted(spec.groups_with_default_format):
         agents = spec.experiment.agents.items()
-        settings = {played[name].in_chats() for name, agent in agents if agent.model == group and name in played}
+        settings = {
+            played[name].without_sending_settings() for name, agent in agents if agent.model == group and name in played
+        }
         if len(settings) == 1:
             formats[group] = settings.pop()
     replayed = plan.with_spec(_with_formats(spec, formats)) if formats else plan
@@ -140,8 +142,8 @@ def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, ChatSett
         first = spec.protocol.first_active_round(name)
         if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
             continue
-        current_format = ChatSettings.of(spec.experiment.models[agent.model])
-        if current_format.in_chats() != played[name].in_chats():
+        current_format = ChatSettings.from_group(spec.experiment.models[agent.model])
+        if current_format.without_sending_settings() != played[name].without_sending_settings():
             recorded = _format_overrides(agent.model, played[name])
             current = _format_overrides(agent.model, current_format)
             yield f"that run called {name} with {recorded}, but this spec has {current}; add {recorded} to the command"
@@ -152,7 +154,8 @@ def _format_overrides(group: str, settings: ChatSettings) -> str:
     chat_format_override = f"models.{group}.chat_format={settings.chat_format}"
     if settings.chat_format != "alternating":
         return chat_format_override
-    return f"{chat_format_override} models.{group}.system_role={'user' if settings.in_first_turn else 'system'}"
+    role = "user" if settings.has_instructions_in_first_turn else "system"
+    return f"{chat_format_override} models.{group}.system_role={role}"
 
 
 def _format_combinations(spec: Spec) -> Iterator[dict[str, ChatFormat]]:

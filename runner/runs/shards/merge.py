@@ -266,7 +266,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
                 count += 1
                 sequence = record.pop("seq")
                 if not abandoned.is_empty:
-                    abandoned.see(sequence, parse_record(record))
+                    abandoned.apply_record(sequence, parse_record(record))
                 if sequence:
                     yield record
     except JournalError as error:
@@ -276,7 +276,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
             split_part(part.manifest.run_id)[0], [f"{part}: its journal changed while it was merged; merge again"]
         )
     if not abandoned.is_empty:
-        yield abandoned.lost().to_json()
+        yield abandoned.to_record().to_json()
 
 
 def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:

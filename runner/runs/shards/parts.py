@@ -79,7 +79,7 @@ class ShardPart:
         """
         spec, replayed_hashes = load_saved(self.folder.spec), self.manifest.replayed_sha256
         if replayed_hashes is not None:
-            spec = replace(spec, replayed=replayed_hashes)
+            spec = replace(spec, replayed_sha256=replayed_hashes)
         return recorded_plan(spec, self.folder, Plan)
 
     @property
@@ -91,7 +91,7 @@ class ShardPart:
     @cached_property
     def spec_values(self) -> dict[str, Any]:
         """The values of the part's spec by dotted key, without the keys that may differ between shards."""
-        return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed, LOCAL_KEYS)
+        return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed_sha256, LOCAL_KEYS)
 
 
 def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:

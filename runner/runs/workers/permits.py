@@ -18,7 +18,7 @@ from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
 from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.lost_calls import InFlightFile
 from runner.models.retry_policy import Retry
 from runner.models.server_states import Servers
 from runner.models.usage_totals import UsageTotals
@@ -88,7 +88,7 @@ class Permits:
         servers: Servers,
         policy: Retry,
         budget: Budget | None,
-        in_flight: InFlight,
+        in_flight: InFlightFile,
         stop: StopSwitch,
         count_records: Callable[[], int],
     ) -> None:
@@ -129,7 +129,7 @@ class Permits:
         self._stop.check()
         calls = request.calls
         if self._costs.groups[request.group].calls_server:
-            self._in_flight.sent(request.sample, request.max_cost, self._count_records())
+            self._in_flight.add_call(request.sample, request.max_cost, self._count_records())
             calls.in_flight[request.sample] = request.max_cost
         call = calls.open_calls[request.number]
         call.is_granted = True
@@ -166,12 +166,12 @@ class Permits:
     def remove_recorded(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because its record is on disk."""
         if calls.in_flight.pop(sample, None) is not None:
-            self._in_flight.settled(sample)
+            self._in_flight.settle_call(sample)
 
     def remove_refused(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because the provider refused it. Such a call has no record."""
         if calls.in_flight.pop(sample, None) is not None:
-            self._in_flight.refused(sample)
+            self._in_flight.discard_call(sample)
 
     def remove_all(self, calls: WorkerCalls) -> None:
         """Remove all calls of a worker from the calls in flight, after the journal has recorded their maximum cost."""

@@ -236,28 +236,28 @@ class RemoteEvents(RecordedCallEvents):
     The key is a model group, and whether these answers come from the cache.
     """
 
-    def sending(self, request: Request) -> None:
+    def before_call(self, request: Request) -> None:
         del request
         self.stop.check()
 
-    async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
+    async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         await self.journal.append(self.add_failure(request, attempt, error, wait))
         self.stop.check()
 
-    def server_status_changed(self, server: str, problem: str | None) -> None:
+    def on_server_status(self, server: str, problem: str | None) -> None:
         self.channel.send(ServerStatus(server, problem))
 
-    def server_differs(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
+    def on_server_difference(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
         self.channel.send(DifferingServer(group, server, refused_calls, error_text))
 
-    def recorded(self, request: Request, completion: Completion) -> None:
+    def on_recorded(self, request: Request, completion: Completion) -> None:
         self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
         self.store_in_cache(request, completion)
 
-    def refused(self, sample: SampleKey) -> None:
+    def on_refused(self, sample: SampleKey) -> None:
         self.channel.send(CallRefused(sample))
 
-    def answered(self, request: Request, completion: Completion) -> None:
+    def on_answer(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
         if not self._unsent_counts:
             asyncio.get_running_loop().call_soon(self.send_counts)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from runner.base.storage.journal import Journal
 from runner.models.headers import remember_secrets
-from runner.models.layers.lost_calls import InFlight
+from runner.models.layers.lost_calls import InFlightFile
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.wiring import Wiring
 from runner.runs.workers.local_pool import LocalPool
@@ -40,9 +40,9 @@ async def open_scheduler(
         open_games = OpenGames(plan, journal, accounting)
         if journal.opened.records:
             open_games.read(wiring.folder.journal)
-        in_flight = InFlight(wiring.folder.in_flight)
+        in_flight = InFlightFile(wiring.folder.in_flight)
         closing.callback(in_flight.close)
-        accounting.progress.in_flight = in_flight.count
+        accounting.progress.in_flight = in_flight.count_calls
         wiring.add_open_files_note()
         for settings in costs.groups.values():
             remember_secrets(settings)  # so that the writer redacts these secrets

@@ -13,6 +13,7 @@ from runner.spec.sound_spec import SoundSpec
 
 
 def agent_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
+    """Yield a problem for each agent that the protocol lacks or the spec lacks, in `agents` and `fine_tune`."""
     agents = layered.data.get("agents")
     if isinstance(agents, dict):
         yield from _name_problems(agents, layered, protocol)
@@ -36,14 +37,14 @@ def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: LayeredData, prot
             hint = did_you_mean(name, protocol.agent_names) or f"; choose from {comma_join(protocol.agent_names)}"
             message = f"{protocol.name} has no agent {name!r}{hint}"
             yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
-    replaces = fine_tune.get("replace_verifier_guess_with_true_label")
-    if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
-        place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
+    key = "replace_verifier_guess_with_true_label"
+    if fine_tune.get(key) and not fine_tune.get("ensure_last_message_is_assistant", True):
         message = "replacing a guess needs ensure_last_message_is_assistant; set it to true"
-        yield Problem(place, "fine_tune", message)
+        yield Problem(layered.place(("fine_tune", key)), "fine_tune", message)
 
 
 def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
+    """Yield a problem for each agent whose model group does not exist."""
     models = layered.data.get("models")
     for name, settings in sound.mappings("agents"):
         if isinstance(models, dict) and "model" in settings and settings["model"] not in models:

@@ -11,9 +11,9 @@ from runner.spec.datasets.loader import Dataset
 
 
 def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Iterator[Problem]:
-    """Yield a problem for each column with values that a template would show as text like `None`."""
-    used = sorted({name for names in prompts.variables.values() for name in names} & set(dataset.columns))
-    for name in used:
+    """Yield a problem for each column that a template uses and that has values of other types, such as None."""
+    used = {name for names in prompts.variables.values() for name in names}
+    for name in sorted(used & set(dataset.columns)):
         rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[name], (str, int, float, list))]
         if rows:
             message = (

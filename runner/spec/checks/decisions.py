@@ -1,4 +1,4 @@
-"""Check the texts of a spec's `decision_format`: from each text, the parser must read the right verdict."""
+"""Check the texts of a spec's `decision_format`: the parser must recognize each verdict by its text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) ->
         return
     format_ = from_plain(DecisionFormat, sound.section(_SECTION))
     texts = {Decision.ACCEPT: format_.accept, Decision.REJECT: format_.reject}
-    read_verdicts = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
-    unmarked = [texts[verdict] for verdict, read in read_verdicts.items() if read is Decision.NONE]
+    parsed = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
+    unmarked = [texts[verdict] for verdict, parsed_verdict in parsed.items() if parsed_verdict is Decision.NONE]
     if unmarked:
         common_start = commonprefix(list(texts.values())).strip()  # noqa: RUF071 - texts, not paths
         example = f", such as {common_start!r}" if common_start else ""
@@ -32,7 +32,7 @@ def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) ->
             f"{format_.marker!r}, so an answer with it would not be a decision; choose a marker that both texts "
             f"contain{example}",
         )  # fmt: skip
-    mistaken = [verdict for verdict, read in read_verdicts.items() if read not in (verdict, Decision.NONE)]
+    mistaken = [verdict for verdict, parsed_verdict in parsed.items() if parsed_verdict not in (verdict, Decision.NONE)]
     if mistaken or texts[Decision.ACCEPT].lower() == texts[Decision.REJECT].lower():
         verdict = mistaken[0] if mistaken else Decision.REJECT
         key = verdict.name.lower()

@@ -6,18 +6,14 @@ import re
 from collections.abc import Iterator
 
 from runner.base.text import comma_join
-from runner.spec.experiment import Execution, Experiment
+from runner.spec.experiment import Experiment
 
 _ADDRESS = re.compile(r"auto|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
 def execution_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield keys that contradict others, and batches, which need a single process, each with a message."""
-    yield from _combination_problems(experiment.execution)
-    yield from _batch_problems(experiment)
-
-
-def _combination_problems(execution: Execution) -> Iterator[tuple[str, str]]:
+    """Yield keys that contradict other keys, each with a message."""
+    execution = experiment.execution
     if execution.engine == "ray":
         if execution.workers is None:
             yield "execution.workers", "engine: ray needs the number of workers: execution.workers=8"
@@ -35,6 +31,8 @@ def _combination_problems(execution: Execution) -> Iterator[tuple[str, str]]:
                 )
     if execution.address is not None and (problem := _address_problem(execution.address)) is not None:
         yield "execution.address", problem
+    if execution.by_workers:
+        yield from _batch_problems(experiment)
 
 
 def _address_problem(address: str) -> str | None:
@@ -49,15 +47,13 @@ def _address_problem(address: str) -> str | None:
 
 
 def _batch_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    if not experiment.execution.by_workers:
-        return
+    """Yield a problem if workers play with models that are called in batches."""
     used = {agent.model for agent in experiment.agents.values()}
     batched = sorted(group for group in used if group in experiment.models and experiment.models[group].is_batched)
     if batched:
         groups = comma_join(f"models.{group}" for group in batched)
-        by_processes = experiment.execution.engine == "processes"
-        key, remedy = (
-            ("execution.processes", "execution.processes=1") if by_processes else ("execution.engine", "no execution")
-        )
+        key, remedy = "execution.processes", "execution.processes=1"
+        if experiment.execution.engine == "ray":
+            key, remedy = "execution.engine", "no execution"
         message = f"batches need a single process ({groups}.batch); set {remedy}, which is fast enough for batches"
         yield key, f"{message}, or batch=false"

@@ -1,4 +1,4 @@
-"""Check that a spec does not need labels of a dataset whose owner hides them."""
+"""Check that a spec does not need labels if the dataset's owner hides them."""
 
 from __future__ import annotations
 

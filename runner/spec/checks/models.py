@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from runner.base.problems import Problem
 from runner.base.storage.log_lines import JOURNAL
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
+from runner.documents.plain_values import KeyPath
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
@@ -23,13 +23,17 @@ from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import listed_price, price_of
-from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
+from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderTraits
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.spec.checks.addresses import address_problem
 from runner.spec.sound_spec import SoundSpec
 
 MIN_ALTERNATIVES = 2
 """Minimum of `top_logprobs`, since the likeliest tokens must include the tokens of both verdicts."""
+
+
+_KeyProblem = tuple[KeyPath, str]
+"""A key of a model group, or an empty path for the group itself, and a message."""
 
 
 def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
@@ -39,38 +43,47 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
             continue
         traits = PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)]
         if traits.needs_model and layered.data["models"][name].get("model") is None:
-            yield _problem(layered, name)(f"missing key: model (the name the server knows); add models.{name}.model")
-        if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
-            yield _problem(layered, name, "max_tokens")(
-                "max_tokens and max_completion_tokens are the same limit; remove one"
-            )
-        if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
-            yield _problem(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
-        for key, alternative in traits.lacks.items():
-            if _is_set(key, settings.get(key)):
-                yield _problem(layered, name, key)(f"provider {settings['provider']} has no {key}; {alternative}")
-        if settings.get("chat_format") in traits.lacks_formats:
-            yield _problem(layered, name, "chat_format")(
-                f"provider {settings['provider']} has no sender names; set {traits.chat_format}, or remove chat_format"
-            )
-        if traits.needs_limit and settings.get("max_tokens") is None and settings.get("max_completion_tokens") is None:
-            yield _problem(layered, name)(
-                f"missing key: max_tokens (provider {settings['provider']} needs it); add models.{name}.max_tokens"
-            )
-        if settings.get("answer_words") is not None and not traits.generates_locally:
-            yield _problem(layered, name, "answer_words")(
-                "answer_words works only with provider dummy; remove answer_words, and set agents.*.max_response_words"
-            )
-        yield from _sharing_problems(layered, name, settings)
-        yield from _server_problems(layered, name, settings)
+            message = f"missing key: model (the name the server knows); add models.{name}.model"
+            yield layered.problem_at(("models", name), message)
+        problems = [*_key_problems(name, settings, traits), *_server_problems(name, settings)]
         if not saved:
-            yield from _extra_problems(layered, name, settings)
+            problems += _extra_body_problems(name, settings)
         if traits.needs_run:
-            yield from _replay_problems(layered, name, settings, saved=saved)
+            problems += _replay_problems(layered, name, settings, saved=saved)
+        for key_path, message in problems:
+            yield layered.problem_at(("models", name, *key_path), message)
+
+
+def _key_problems(name: str, settings: Mapping[str, Any], traits: ProviderTraits) -> Iterator[_KeyProblem]:
+    """Yield keys that need or exclude each other, or that the provider needs or does not have."""
+    has_limit = settings.get("max_tokens") is not None, settings.get("max_completion_tokens") is not None
+    if all(has_limit):
+        yield ("max_tokens",), "max_tokens and max_completion_tokens are the same limit; remove one"
+    if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
+        yield ("top_logprobs",), "top_logprobs needs logprobs: true; add it"
+    for key, alternative in traits.lacks.items():
+        if _is_set(key, settings.get(key)):
+            yield (key,), f"provider {settings['provider']} has no {key}; {alternative}"
+    if settings.get("chat_format") in traits.lacks_formats:
+        yield (
+            ("chat_format",),
+            f"provider {settings['provider']} has no sender names; set {traits.chat_format}, or remove chat_format",
+        )
+    if traits.needs_limit and not any(has_limit):
+        yield (), f"missing key: max_tokens (provider {settings['provider']} needs it); add models.{name}.max_tokens"
+    if settings.get("answer_words") is not None and not traits.generates_locally:
+        yield (
+            ("answer_words",),
+            "answer_words works only with provider dummy; remove answer_words, and set agents.*.max_response_words",
+        )
+    if settings.get("share_prompts") and (settings.get("n") or 1) != 1:
+        yield ("share_prompts",), "share_prompts sets n for each call; remove n"
+    if settings.get("share_prompts") and settings.get("batch"):
+        yield ("share_prompts",), "share_prompts does not work with batch; remove one of the two"
 
 
 def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
-    """Yield a problem for each setting that prevents reading the probability of a verdict from log-probabilities."""
+    """Yield a problem for each setting that prevents the use of log-probabilities as the probability of a verdict."""
     if not from_plain(VerdictSettings, sound.section("verdict")).reads_logprobs:
         return
     place = layered.place(("verdict", "confidence"))
@@ -81,67 +94,55 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
         yield Problem(place, "verdict.confidence", message)
     group = sound.section("agents", protocol.verifier_name).get("model")
     settings = dict(sound.mappings("models")).get(group) if isinstance(group, str) else None
-    if settings is None or PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)].needs_run:
+    if settings is None:
         return
     provider = settings.get("provider", DEFAULT_PROVIDER)
+    if PROVIDERS[provider].needs_run:
+        return
     if "logprobs" in PROVIDERS[provider].lacks:
         message = f"provider {provider} returns no log-probabilities; set verdict.confidence=stated"
         yield Problem(place, "verdict.confidence", message)
         return
-    lacks = [] if settings.get("logprobs") else [f"models.{group}.logprobs=true"]
+    missing = [] if settings.get("logprobs") else [f"models.{group}.logprobs=true"]
     if (settings.get("top_logprobs") or 0) < MIN_ALTERNATIVES:
-        lacks.append(f"models.{group}.top_logprobs=5")
-    if lacks:
-        message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(lacks)}"
+        missing.append(f"models.{group}.top_logprobs=5")
+    if missing:
+        message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(missing)}"
         yield Problem(place, "verdict.confidence", message)
 
 
 def _is_set(key: str, value: Any) -> bool:
-    """Return whether a key changes the request. `n: 1` does not, since one answer per call is the default."""
+    """Return whether a key changes the request. `n: 1` does not, because one answer per call is the default."""
     return not (value is None or value is False or (key == "n" and value == 1))
 
 
-def _problem(layered: LayeredData, *path: str) -> Callable[[str], Problem]:
-    """Return a function that makes a problem from a message about a model group, or about one of its keys."""
-    return partial(layered.problem_at, ("models", *path))
-
-
-def _sharing_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    if not settings.get("share_prompts"):
-        return
-    problem = _problem(layered, name, "share_prompts")
-    if (settings.get("n") or 1) != 1:
-        yield problem("share_prompts sets n for each call; remove n")
-    if settings.get("batch"):
-        yield problem("share_prompts does not work with batch; remove one of the two")
-
-
-def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    base_url = settings.get("base_url")
-    problem = _problem(layered, name, "base_url")
+def _server_problems(name: str, settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
+    base_url, key_path = settings.get("base_url"), ("base_url",)
     urls: list[str] = base_url if isinstance(base_url, list) else [] if base_url is None else [base_url]
     url_of_server: dict[str, str] = {}
     for url in urls:
-        reason = address_problem(url) if url != NOT_PUBLISHED else None
+        if url == NOT_PUBLISHED:
+            continue
+        reason = address_problem(url)
         if reason is not None:
-            yield problem(f"{url}: {reason}" if len(urls) > 1 else reason)
-        elif url != NOT_PUBLISHED:
-            server = normalize_url(url)
-            if server in url_of_server:
-                spelled = "" if url_of_server[server] == url else f", also as {url_of_server[server]}"
-                yield problem(f"{url} is listed twice{spelled}; remove one")
-            url_of_server.setdefault(server, url)
+            yield key_path, f"{url}: {reason}" if len(urls) > 1 else reason
+            continue
+        server = normalize_url(url)
+        if server in url_of_server:
+            spelling = "" if url_of_server[server] == url else f", also as {url_of_server[server]}"
+            yield key_path, f"{url} is listed twice{spelling}; remove one"
+        url_of_server.setdefault(server, url)
     if len(urls) > 1 and settings.get("batch"):
-        yield problem("a batch needs exactly one server; set one address in base_url")
+        yield key_path, "a batch needs exactly one server; set one address in base_url"
     for header, message in header_problems(settings.get("headers") or {}, name):
-        yield _problem(layered, name, "headers", header)(message)
+        yield ("headers", header), message
 
 
-def _extra_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _extra_body_problems(name: str, settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
     body, has_price = settings.get("extra_body") or {}, settings.get("price") is not None
     tiers = _listed_tiers(settings) if "service_tier" in body and not has_price else ()
     for key, message in extra_body_problems(body, name, priced=has_price, tiers=tiers):
-        yield _problem(layered, name, "extra_body", key)(message)
+        yield ("extra_body", key), message
 
 
 def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
@@ -154,17 +155,18 @@ def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
     return () if listed is None else tuple(listed.tiers)
 
 
-def _replay_problems(layered: LayeredData, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
-    run = settings.get("run")
+def _replay_problems(
+    layered: LayeredData, name: str, settings: Mapping[str, Any], *, saved: bool
+) -> Iterator[_KeyProblem]:
+    run, folder = settings.get("run"), replay_folder(layered, name)
     if run is None:
-        yield _problem(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
-    elif saved and not package_data.exists(replay_folder(layered, name)):
+        yield (), f"missing key: run (the folder of the run to replay); add models.{name}.run"
+    elif saved and not package_data.exists(folder):
         return  # A saved run has all answers in its own journal, so the replayed run may be missing.
-    elif not is_folder(replay_folder(layered, name)):
-        yield _problem(layered, name, "run")(f"no run folder {run!r}; list all runs with `nip-run runs`")
-    elif not _can_be_read(replay_folder(layered, name) / JOURNAL):
-        message = f"{run!r} has no readable {JOURNAL}; set the folder of a run with games"
-        yield _problem(layered, name, "run")(message)
+    elif not is_folder(folder):
+        yield ("run",), f"no run folder {run!r}; list all runs with `nip-run runs`"
+    elif not _can_be_read(folder / JOURNAL):
+        yield ("run",), f"{run!r} has no readable {JOURNAL}; set the folder of a run with games"
 
 
 def _can_be_read(path: Path) -> bool:
@@ -173,20 +175,23 @@ def _can_be_read(path: Path) -> bool:
 
 
 def budget_problems(layered: LayeredData, sound: SoundSpec, groups: Collection[str] | None = None) -> Iterator[Problem]:
-    """Yield a problem for each group, or each of `groups`, without a maximum cost of a call, which a budget needs."""
+    """Yield a problem for each group whose calls have no maximum cost, if a budget needs it. `groups`: only these."""
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
         if groups is not None and name not in groups:
             continue
-        settings, problem = from_plain(ModelSettings, data), _problem(layered, name)
+        settings = from_plain(ModelSettings, data)
         if not settings.traits.metered or settings.model is None or f"models.{name}.provider" in sound.broken:
             continue
         key = f"models.{name}"
         if budget.usd is not None and price_of(settings) is None:
-            yield problem(f"unknown price for model {settings.model!r}, required by budget.usd; set {key}.price")
+            message = f"unknown price for model {settings.model!r}, required by budget.usd; set {key}.price"
+            yield layered.problem_at(("models", name), message)
         if (budget.usd is not None or budget.tokens is not None) and answer_limit(settings) is None:
-            yield problem(f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)")
+            message = f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)"
+            yield layered.problem_at(("models", name), message)
 
 
 def replay_folder(layered: LayeredData, group: str) -> Path:
-    return layered.folder(("models", group, "run")) / str(layered.data["models"][group]["run"])
+    """Return the folder of the run that a model group replays."""
+    return layered.folder(("models", group, "run")) / str(layered.data["models"][group].get("run"))

@@ -13,39 +13,36 @@ from runner.spec.experiment import Experiment
 from runner.spec.training_settings import TrainerSettings, TrainingSettings
 
 
-def trainer_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+def trainer_problems(experiment: Experiment, training: TrainingSettings) -> Iterator[tuple[str, str]]:
     """Yield the key and the message of each problem of the trained agents and of their trainers."""
-    training = experiment.training
-    assert training is not None
-    users = {
+    agents_of = {
         group: [name for name, agent in experiment.agents.items() if agent.model == group]
         for group in experiment.models
     }
-    for group, agents in users.items():
-        yield from _untrained_problems(experiment, group, agents)
+    for group, agents in agents_of.items():
+        yield from _untrained_problems(experiment, training, group, agents)
     if all(agent.freeze for agent in experiment.agents.values()):
         yield "training", "all agents are frozen, so there is nothing to train; set agents.NAME.freeze: false for one"
     for group, trainer in training.trainers.items():
         key = f"training.trainers.{group}"
         if group in experiment.models:
-            yield from _group_problems(experiment, users[group], group, key)
+            yield from _group_problems(experiment, agents_of[group], group, key)
             yield from _server_problems(trainer, experiment.models[group], key)
-            yield from _min_examples_problems(training, trainer)
-            yield from _required_problems(trainer, key)
-            yield from _unread_problems(trainer, training.method, key)
+            yield from _key_problems(training, trainer, key)
         else:
             yield key, f"no model group {group!r}{did_you_mean(group, experiment.models) or '; remove the trainer'}"
 
 
-def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _untrained_problems(
+    experiment: Experiment, training: TrainingSettings, group: str, agents: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """Check that no model group has both trained and frozen agents, or trained agents and no trainer."""
-    assert experiment.training is not None
     frozen = [name for name in agents if experiment.agents[name].freeze]
     trained = [name for name in agents if name not in frozen]
     if frozen and trained:
         key = f"agents.{frozen[0]}.freeze"
         yield key, f"training {comma_join(trained)} would change its model too; give {frozen[0]} a separate model group"
-    if trained and not frozen and group not in experiment.training.trainers:
+    if trained and not frozen and group not in training.trainers:
         freeze = comma_join(f"agents.{name}.freeze: true" for name in trained)
         message = (
             f"no trainer for model group {group!r} (used by {comma_join(trained)}); add training.trainers.{group} "
@@ -83,35 +80,29 @@ def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str) -
         yield f"{key}.backend", message
 
 
-def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings) -> Iterator[tuple[str, str]]:
-    minimum, key = trainer.traits.min_examples, "training.min_examples"
+def _key_problems(training: TrainingSettings, trainer: TrainerSettings, key: str) -> Iterator[tuple[str, str]]:
+    """Check that the keys which the backend requires are set, and that it reads each key which is set."""
+    minimum, min_key = trainer.traits.min_examples, "training.min_examples"
     if training.min_examples < minimum:
-        yield key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise {key}"
-
-
-def _required_problems(trainer: TrainerSettings, key: str) -> Iterator[tuple[str, str]]:
-    """Check that the keys which the backend requires are set, and that the command is complete."""
+        yield min_key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise {min_key}"
     for name in sorted(trainer.traits.requires):
         if getattr(trainer, name) is None:
             yield f"{key}.{name}", f"required by `backend: {trainer.backend}`; add {key}.{name}"
     for message in command_problems(trainer.command) if trainer.command is not None else ():
         yield f"{key}.command", message
-
-
-def _unread_problems(trainer: TrainerSettings, method: str, key: str) -> Iterator[tuple[str, str]]:
-    """Check that the backend reads each key that is set."""
     for name in changed_keys(trainer):
-        full_key, message = f"{key}.{name}", _why_unread(trainer, name, method)
-        if message is not None:
-            yield full_key, f"`backend: {trainer.backend}`: {message}"
+        reason = _explain_unread(trainer, name, training.method)
+        if reason is not None:
+            yield f"{key}.{name}", f"`backend: {trainer.backend}`: {reason}"
 
 
-def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
-    readers = [backend for backend, traits in TRAITS.items() if name in traits.reads]
-    if readers and trainer.backend not in readers:
+def _explain_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
+    """Return why the backend does not read a key of the trainer; None if it reads the key."""
+    backends = [backend for backend, traits in TRAITS.items() if name in traits.reads]
+    if backends and trainer.backend not in backends:
         if name in HYPERPARAMETERS:
             return trainer.traits.instead
-        return f"{name} works only with {comma_join(f'`{backend}`' for backend in readers)}; remove {name}"
+        return f"{name} works only with {comma_join(f'`{backend}`' for backend in backends)}; remove {name}"
     if name == "beta" and method != "malt":
         return f"beta works only with malt (DPO), but {method} trains supervised; remove beta"
     return None

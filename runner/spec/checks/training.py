@@ -28,26 +28,24 @@ def training_problems(experiment: Experiment, protocol: Protocol, dataset: Datas
         return
     if experiment.kind != "training":
         yield "training", "training works only with `kind: training`; set kind, or remove training"
-    if training.rerun_tests is None:
-        yield from _method_problems(experiment, protocol)
-        yield from trainer_problems(experiment)
-        yield from _size_problems(training, dataset)
-
-
-def _size_problems(training: TrainingSettings, dataset: Dataset) -> Iterator[tuple[str, str]]:
+    if training.rerun_tests is not None:
+        return
+    yield from _method_problems(experiment, training, protocol)
+    yield from trainer_problems(experiment, training)
     requested, available = training.datapoints_per_iteration, len(dataset.datapoints)
     if requested is not None and requested > available:
         key = "training.datapoints_per_iteration"
         yield key, f"{requested} is more than the {available} datapoints of the dataset; set fewer"
 
 
-def _method_problems(experiment: Experiment, protocol: Protocol) -> Iterator[tuple[str, str]]:
-    training = experiment.training
-    assert training is not None
-    trees = experiment.rollouts.num_responses_per_timestep
+def _method_problems(
+    experiment: Experiment, training: TrainingSettings, protocol: Protocol
+) -> Iterator[tuple[str, str]]:
+    """Yield keys that the training method needs or does not use, each with a message."""
+    responses = experiment.rollouts.num_responses_per_timestep
     key = "rollouts.num_responses_per_timestep"
     if training.method == "malt":
-        if trees is None or trees < 2:
+        if responses is None or responses < 2:
             yield "training.method", f"malt needs at least two responses per step; set {key}=2 or more"
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
@@ -56,7 +54,7 @@ def _method_problems(experiment: Experiment, protocol: Protocol) -> Iterator[tup
             name = f"training.selection.{changed_key}"
             yield name, f"malt selects no rollouts, unlike expert_iteration; remove {name}"
         return
-    if trees is not None:
+    if responses is not None:
         yield key, f"expert_iteration plays single games, unlike malt; remove {key}"
     selection = training.selection
     without_replacement = selection.method == "weighted_sampling" and not selection.replacement
@@ -73,48 +71,50 @@ def split_problems(
     dataset: Dataset,
     test: Dataset | None,
     place: Place,
+    used_variables: AbstractSet[str],
     *,
-    used: AbstractSet[str],
     names_datapoints: bool,
 ) -> Iterator[Problem]:
     """Yield a problem at `place` if datapoints or groups are in both training and test.
 
-    `used` has the variables of the templates. With `names_datapoints`, messages may name datapoints.
+    `used_variables` has the variables of the templates. With `names_datapoints`, messages may name datapoints.
     """
-    for message, kind in _overlaps(experiment, dataset, test, used):
-        problem = Problem(place, TEST_SPLIT, message, f"{TEST_SPLIT}: {kind}")
-        yield problem if names_datapoints else replace(problem, place=replace(place, is_own=False))
-
-
-def _overlaps(
-    experiment: Experiment, dataset: Dataset, test: Dataset | None, used: AbstractSet[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield a message, and the same without names, if datapoints with equal ids or equal shown columns are in both.
-
-    Ids are not compared on the Hub, where each split is a file with its own ids.
-    """
-    training = experiment.training
-    if training is None or test is None:
+    if experiment.training is None or test is None:
         return
-    columns = sorted(used & {*dataset.columns} - {"split"})
+    overlap = _find_overlap(experiment, dataset, test, used_variables)
+    if overlap is not None:
+        message, message_without_names = overlap
+        place = place if names_datapoints else replace(place, is_own=False)
+        yield Problem(place, TEST_SPLIT, message, f"{TEST_SPLIT}: {message_without_names}")
+
+
+def _find_overlap(
+    experiment: Experiment, dataset: Dataset, test: Dataset, used_variables: AbstractSet[str]
+) -> tuple[str, str] | None:
+    """Return a message, with and without names, about datapoints or groups in both datasets; None if there are none.
+
+    Datapoints are equal if their ids or the columns that templates use are equal. On the Hub, ids and groups are not
+    compared, because each split has its own names for them.
+    """
+    is_on_hub = experiment.dataset.path.startswith(HUB)
+    columns = sorted(used_variables & {*dataset.columns} - {"split"})
     trained_contents = {_content_hash(point.columns, columns) for point in dataset.datapoints} if columns else set()
-    ids = set() if experiment.dataset.path.startswith(HUB) else {point.id for point in dataset.datapoints}
-    overlap = [p.id for p in test.datapoints if p.id in ids or _content_hash(p.columns, columns) in trained_contents]
-    if overlap:
-        message = f"these datapoints are also trained on: {list_some(overlap)}; set dataset.split to another split"
-        yield message, "some datapoints are also trained on; set dataset.split"
-    else:
-        yield from _group_overlaps(experiment, dataset, test)
-
-
-def _group_overlaps(experiment: Experiment, dataset: Dataset, test: Dataset) -> Iterator[tuple[str, str]]:
-    """Yield the same as `_overlaps` for groups; not on the Hub, where the groups of splits have their own names."""
-    if dataset.group_by is None or experiment.dataset.path.startswith(HUB):
-        return
-    overlap = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
-    if overlap:
-        message = f"these groups are also trained on: {list_some(overlap)}; put each {dataset.group_by} in one split"
-        yield message, "some groups are also trained on; a group has one split"
+    trained_ids = set() if is_on_hub else {point.id for point in dataset.datapoints}
+    trained = [
+        point.id
+        for point in test.datapoints
+        if point.id in trained_ids or _content_hash(point.columns, columns) in trained_contents
+    ]
+    if trained:
+        message = f"these datapoints are also trained on: {list_some(trained)}; set dataset.split to another split"
+        return message, "some datapoints are also trained on; set dataset.split"
+    if dataset.group_by is None or is_on_hub:
+        return None
+    groups = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
+    if not groups:
+        return None
+    message = f"these groups are also trained on: {list_some(groups)}; put each {dataset.group_by} in one split"
+    return message, "some groups are also trained on; a group has one split"
 
 
 def _content_hash(columns: Mapping[str, object], names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Compute the number of calls that trees of responses may need, and check that the number is not too large.
+"""Compute the maximum number of calls for trees of responses, and check that it is not too large.
 
 `nip-run check` shows the number.
 """
@@ -26,7 +26,7 @@ def tree_calls(protocol: Protocol, responses: int) -> int:
 
 def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) -> Iterator[tuple[str, str]]:
     """Yield a key and a message if the trees need more calls than allowed, or more branches than can be stored."""
-    rollouts = experiment.rollouts
+    rollouts, rounds = experiment.rollouts, protocol.max_message_rounds
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
         return
@@ -35,12 +35,12 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) 
     calls = tree_calls(protocol, responses) * trees
     if calls > rollouts.max_calls:
         message = (
-            f"{trees} trees of {responses} answers per step and {protocol.max_message_rounds} rounds may take "
-            f"{calls:,} calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with "
-            f"their rounds: reduce {key}, protocol.max_message_rounds or dataset.limit, or raise rollouts.max_calls"
+            f"{trees} trees of {responses} answers per step and {rounds} rounds may take {calls:,} calls, more than "
+            f"rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with their rounds: reduce {key}, "
+            "protocol.max_message_rounds or dataset.limit, or raise rollouts.max_calls"
         )
         yield key, message
-    elif responses**protocol.max_message_rounds * rollouts.per_datapoint > MAX_BRANCHES:
+    elif responses**rounds * rollouts.per_datapoint > MAX_BRANCHES:
         message = (
             f"a tree has more than {MAX_BRANCHES:,} branches, which the tables cannot store; reduce {key} or "
             "protocol.max_message_rounds"

@@ -1,4 +1,4 @@
-"""Find out what the columns of a data file contain, by their names and values. `init --data` writes a spec from it."""
+"""Find the roles of a data file's columns, such as id and label, by their names and values, for `init --data`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import list_some
-from runner.spec.datasets.csv_errors import read_with
+from runner.spec.datasets.csv_errors import numbered_rows, read_with
 from runner.spec.datasets.labels import LABEL_OF_DIGIT, LABEL_OF_WORD, SKIP
 from runner.spec.datasets.loader import normalize_text
 from runner.spec.datasets.reader import Table
@@ -28,17 +27,18 @@ _NAMES: Final[Mapping[str, Collection[str]]] = {
     "solution": ("solution", "code", "program", "answer", "response", "completion"),
     "context": ("context", "passage", "evidence", "document", "article"),
 }
-"""Words in the names of the columns for each role. Roles are assigned in this order."""
+"""Words that occur in the names of the columns for each role. Roles are assigned in this order."""
 PROMPT_ROLES: Final = ("context", "question", "claim", "solution")
 """The roles of columns that agents see."""
 _TRUE = "true yes t y 1 1.0 correct right supported supports valid real fact accept accepted"
 _FALSE = "false no f n 0 0.0 incorrect wrong refuted refutes unsupported invalid fake myth reject rejected buggy"
 _MEANINGS: Final = {**dict.fromkeys(_TRUE.split(), 1), **dict.fromkeys(_FALSE.split(), 0)}
+"""The probable label of each word."""
 _CODE = re.compile(
     r"^\s*(def \w+\(|class \w+|import \w+|from \w+ import|return\b|#include\b|function \w+|public )", re.MULTILINE
 )
 _MIN_CLAIM_LENGTH = 12
-"""Least average length, in characters, of the texts in a column of claims whose name is unknown."""
+"""Minimum average length, in characters, of the texts in a column of claims whose name is unknown."""
 
 
 @dataclass
@@ -46,9 +46,9 @@ class ColumnRoles:
     """The columns of a data file, by role, and what a spec needs to use its rows."""
 
     columns: dict[str, str]
-    """The file's column for each role that one has."""
+    """The column of each role, by role."""
     labels: dict[str, Any]
-    """The meaning of each word in the label column that nip-run does not know: 0, 1 or `skip`."""
+    """The meaning of each word in the label column that nip-run does not know: 0, 1, `skip`, or `CHANGE` if unclear."""
     is_code: bool
     """Whether the datapoints are programs for a problem."""
     notices: list[str] = field(default_factory=list)
@@ -67,8 +67,8 @@ def find_roles(table: Table, path: Path) -> ColumnRoles | None:
         if best is not None and _score(role, best, values[best]) > 0:
             columns[role] = best
     if not {"claim", "solution"} & columns.keys():
-        texts = [name for name in table.columns if name not in columns.values() or columns.get("question") == name]
-        longest = max(texts, key=lambda name: _mean_length(values[name]), default=None)
+        free = [name for name in table.columns if name not in columns.values() or columns.get("question") == name]
+        longest = max(free, key=lambda name: _mean_length(values[name]), default=None)
         if longest is not None and _mean_length(values[longest]) >= _MIN_CLAIM_LENGTH:
             columns = {role: name for role, name in columns.items() if name != longest} | {"claim": longest}
     if "label" not in columns or not {"claim", "solution"} & columns.keys():
@@ -85,7 +85,7 @@ def find_roles(table: Table, path: Path) -> ColumnRoles | None:
 
 
 def _score(role: str, name: str, values: Sequence[Any]) -> float:
-    """Return how well a column fits a role; 0 if it does not fit. The last word of a name counts most."""
+    """Return how well a column fits a role; 0 if it does not. The last word of the column's name counts most."""
     words = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).casefold())
     name_score = 2.0 if words and words[-1] in _NAMES[role] else 1.0 if {*words} & {*_NAMES[role]} else 0.0
     texts = [normalize_text(value) for value in values if not _is_empty(value)]
@@ -132,19 +132,20 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
     for text in [text for text, meaning in roles.labels.items() if meaning == SKIP]:
         rows = [i for i, value in enumerate(labels) if _label_text(value) == text]
         problem = f"the label {text!r}" if text else "no label"
-        roles.notices.append(f"{names.list(rows)}: {problem}; skipped by dataset.labels: {{{text or repr('')}: skip}}")
+        skipped = f"skipped by dataset.labels: {{{text or repr('')}: skip}}"
+        roles.notices.append(f"{names.describe(rows)}: {problem}; {skipped}")
     judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
     empty = [i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)]
     if empty:
         roles.keys["filter"] = " AND ".join(f"{role} <> ''" for role in judged)
-        roles.notices.append(f"{names.list(empty)}: no {' or no '.join(judged)}; skipped by dataset.filter")
+        roles.notices.append(f"{names.describe(empty)}: no {' or no '.join(judged)}; skipped by dataset.filter")
     contents: dict[tuple[str, ...], list[int]] = {}
     for i in set(range(len(labels))) - set(empty):
         contents.setdefault(tuple(normalize_text(values[columns[role]][i]) for role in judged), []).append(i)
     repeated = [rows for rows in contents.values() if len(rows) > 1]
     if repeated:
         roles.keys["unique_by"] = judged
-        lines = "; ".join(f"{names.list(rows)}: the same {' and '.join(judged)}" for rows in repeated[:5])
+        lines = "; ".join(f"{names.describe(rows)}: the same {' and '.join(judged)}" for rows in repeated[:5])
         more = f"; and {len(repeated) - 5} more" if len(repeated) > 5 else ""
         roles.notices.append(f"{lines}{more}; dataset.unique_by uses the first of them, or none if their labels differ")
     ids = [normalize_text(value) for value in values[columns["id"]]] if "id" in columns else [""]
@@ -154,33 +155,29 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
         column = columns.pop("id", None)
         roles.keys["ids"] = "rows"
         if column is not None:
-            roles.notices.append(f"{names.list(bad_ids)}: column {column!r} is empty or not unique; dataset.ids: rows")
+            problem = f"column {column!r} is empty or not unique"
+            roles.notices.append(f"{names.describe(bad_ids)}: {problem}; dataset.ids: rows")
 
 
 class _RowNames:
     """Names rows by their lines in a text file, or by their numbers if the lines are not known."""
 
     def __init__(self, path: Path, count: int) -> None:
-        lines = list(_record_lines(path))
+        lines = list(_first_lines(path))
         self._lines = lines if len(lines) == count else None
 
-    def list(self, rows: Sequence[int]) -> str:
-        """Return words for rows, which are counted from 0, such as `lines 7, 9`."""
+    def describe(self, rows: Sequence[int]) -> str:
+        """Describe rows, whose numbers start from 0, such as `lines 7, 9`."""
         numbers = [row + 1 if self._lines is None else self._lines[row] for row in rows]
         noun = "row" if self._lines is None else "line"
         return f"{noun}{'' if len(numbers) == 1 else 's'} {list_some(numbers, 10)}"
 
 
-def _record_lines(path: Path) -> Iterator[int]:
-    """Yield the number of the line where each row of a text file begins."""
+def _first_lines(path: Path) -> Iterator[int]:
+    """Yield the number of the first line of each row of a text file, except for empty rows and the header."""
     if path.suffix.lower() in CSV:
-        yield from (read_with(path, lambda file: _csv_lines(csv.reader(file))) or [])[1:]
+        lines = read_with(path, lambda file: [line for line, row in numbered_rows(csv.reader(file)) if row])
+        yield from (lines or [])[1:]
     elif path.suffix.lower() in JSON:
         with open_to_read(path) as file:
             yield from (number for number, line in enumerate(file, 1) if line.strip())
-
-
-def _csv_lines(reader: Any) -> list[int]:
-    """Return the first line of each row that is not empty, the header included."""
-    ends = [(0, True), *((reader.line_num, bool(row)) for row in reader)]
-    return [before + 1 for (before, _), (_, is_filled) in pairwise(ends) if is_filled]

@@ -1,13 +1,13 @@
 """Find the line of a CSV file that has another number of fields than the header, or an unclosed quote.
 
-DuckDB does not report these errors. It reads a file with different numbers of fields as a single column, or finds a
-header further down and skips the lines above it. In a file with an unclosed quote, it treats quotes as plain text.
+DuckDB does not report these errors. It reads a file with different numbers of fields as a single column, or takes a
+later line as the header and skips the lines before it. If a quote is not closed, it treats quotes as plain text.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from runner.base.storage.safe_files import open_to_read
 
 DELIMITERS = (",", ";", "\t", "|")
-MAX_FIELD = 1 << 27
+MAX_FIELD_BYTES = 1 << 27
 
 T = TypeVar("T")
 
@@ -24,16 +24,19 @@ LineProblem = tuple[int, str]
 
 
 def ragged_line(path: Path) -> LineProblem | None:
-    """Return the first line with another number of fields than the header; None if all have the same.
+    """Return the first line with another number of fields than the header; None if there is none.
 
     The result is also None if Python cannot read the file.
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
-        header_line = file.readline()
-        delimiter = max(_delimiters(path), key=header_line.count)
-        file.seek(0)
-        return _first_ragged_row(csv.reader(file, delimiter=delimiter))
+        rows = numbered_rows(csv.reader(file, delimiter=_detect_delimiter(path, file)))
+        _, header = next(rows, (1, []))
+        for line, row in rows:
+            if row and len(row) != len(header):
+                problem = f"the row has {len(row)} fields, but the header has {len(header)}; correct the row"
+                return line, f"line {line}: {problem}"
+        return None
 
     return read_with(path, find)
 
@@ -46,13 +49,13 @@ def skipped_line(path: Path, width: int) -> LineProblem | None:
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
-        line = None
+        problem = None
         for delimiter in _delimiters(path):
             file.seek(0)
-            line = _first_row_of_other_width(width, csv.reader(file, delimiter=delimiter))
-            if line is None:
+            problem = _first_row_of_other_width(width, csv.reader(file, delimiter=delimiter))
+            if problem is None:
                 return None
-        return line
+        return problem
 
     return read_with(path, find)
 
@@ -60,8 +63,8 @@ def skipped_line(path: Path, width: int) -> LineProblem | None:
 def unclosed_quote(path: Path) -> LineProblem | None:
     """Return the first row with a quoted text that is not closed; None if there is none.
 
-    The result is also None if Python cannot read the file. In a `.tsv` file, which may have quotes as plain text, a
-    single quote is an error only if other fields are completely quoted.
+    The result is also None if Python cannot read the file. In a `.tsv` file, quotes may be plain text, so an unclosed
+    quote is an error only if another field is completely quoted.
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
@@ -70,17 +73,15 @@ def unclosed_quote(path: Path) -> LineProblem | None:
             if not any(len(field) > 1 and field[0] == field[-1] == '"' for row in plain for field in row):
                 return None
             file.seek(0)
-        header_line = file.readline()
-        file.seek(0)
-        rows = csv.reader(file, delimiter=max(_delimiters(path), key=header_line.count), strict=True)
-        line, number = 1, 0
+        rows = csv.reader(file, delimiter=_detect_delimiter(path, file), strict=True)
+        line, row_count = 1, 0
         try:
             for row in rows:
-                line, number = rows.line_num + 1, number + bool(row)
+                line, row_count = rows.line_num + 1, row_count + bool(row)
         except csv.Error:
             return line, (
-                f"line {line} (row {number}): a quoted text that begins in this row is not closed; close it, and write "
-                "each quote inside a quoted text twice"
+                f"line {line} (row {row_count}): a quoted text that begins in this row is not closed; close it, and "
+                "write each quote inside a quoted text twice"
             )
         return None
 
@@ -88,8 +89,8 @@ def unclosed_quote(path: Path) -> LineProblem | None:
 
 
 def read_with(path: Path, find: Callable[[TextIOWrapper], T | None]) -> T | None:
-    """Return the result of a function for an open file, without a byte order mark; None if Python cannot read it."""
-    previous_limit = csv.field_size_limit(MAX_FIELD)
+    """Open a file, skip a byte order mark, and return the result of `find`; None if Python cannot read the file."""
+    previous_limit = csv.field_size_limit(MAX_FIELD_BYTES)
     try:
         with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="") as file:
             return find(file)
@@ -99,33 +100,30 @@ def read_with(path: Path, find: Callable[[TextIOWrapper], T | None]) -> T | None
         csv.field_size_limit(previous_limit)
 
 
+def numbered_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row of a CSV reader, with the number of its first line."""
+    line = 1
+    for row in reader:
+        yield line, row
+        line = reader.line_num + 1
+
+
 def _delimiters(path: Path) -> tuple[str, ...]:
     return ("\t",) if path.suffix.lower() == ".tsv" else DELIMITERS
 
 
-def _first_row_of_other_width(width: int, rows: Any) -> LineProblem | None:
-    line = 1
-    for row in rows:
+def _detect_delimiter(path: Path, file: TextIOWrapper) -> str:
+    """Return the delimiter that occurs most often in the header. The file is then at its start."""
+    delimiter = max(_delimiters(path), key=file.readline().count)
+    file.seek(0)
+    return delimiter
+
+
+def _first_row_of_other_width(width: int, reader: Any) -> LineProblem | None:
+    for line, row in numbered_rows(reader):
         if len(row) == width:
             return None
         if row and not row[0].startswith("#"):
-            return (
-                line,
-                f"line {line}: the header, with {width} fields, must be the first row; remove the rows above it",
-            )
-        line = rows.line_num + 1
-    return None
-
-
-def _first_ragged_row(rows: Any) -> LineProblem | None:
-    header_width, line = None, 1
-    for row in rows:
-        if header_width is None:
-            header_width = len(row)
-        elif row and len(row) != header_width:
-            return (
-                line,
-                f"line {line}: the row has {len(row)} fields, but the header has {header_width}; correct the row",
-            )
-        line = rows.line_num + 1
+            problem = f"the header, with {width} fields, must be the first row; remove the rows above it"
+            return line, f"line {line}: {problem}"
     return None

@@ -1,8 +1,9 @@
-"""Turn rows with several datapoints in lists, as in Buggy APPS, into one row for each datapoint."""
+"""Convert rows whose lists contain several datapoints, as in Buggy APPS, to one row for each datapoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,14 +24,14 @@ _MAX_LISTED = 5
 
 
 def added_column_types(settings: Explode) -> dict[str, str]:
-    """Return the columns that exploding adds, with the SQL types that a filter sees."""
+    """Return the columns that exploding adds, with their SQL types in a filter."""
     return {
         "id": "VARCHAR", "label": "BIGINT", settings.into: "VARCHAR", settings.number: "BIGINT",
         settings.row: "VARCHAR",
     }  # fmt: skip
 
 
-def columns_after_exploding(columns: Sequence[str], settings: Explode, where: PlaceOf) -> tuple[str, ...]:
+def columns_after_exploding(columns: Sequence[str], settings: Explode, place_of: PlaceOf) -> tuple[str, ...]:
     """Return the columns after exploding: without the list columns, and with the new columns at the end.
 
     Raises:
@@ -40,14 +41,14 @@ def columns_after_exploding(columns: Sequence[str], settings: Explode, where: Pl
     for name in settings.columns:
         if name not in columns:
             hint = did_you_mean(name, columns) or "; choose one of " + comma_join(columns)
-            problems.append(_problem(where, f"columns.{name}", f"the file has no column {name!r}{hint}"))
+            problems.append(_problem(place_of, f"columns.{name}", f"the file has no column {name!r}{hint}"))
     other_columns = [name for name in columns if name not in settings.columns and name != "label"]
     new_columns = {"into": settings.into, "number": settings.number, "row": settings.row}
     for key, name in new_columns.items():
         if name in other_columns or name == "label":
-            problems.append(_problem(where, key, f"the file already has a column {name!r}; choose another name"))
+            problems.append(_problem(place_of, key, f"the file already has a column {name!r}; choose another name"))
         if [*new_columns.values()].count(name) > 1:
-            problems.append(_problem(where, key, f"two columns would be called {name!r}; choose another name"))
+            problems.append(_problem(place_of, key, f"two columns would be called {name!r}; choose another name"))
     if problems:
         raise SpecError(problems)
     return (*other_columns, "label", *new_columns.values())
@@ -72,7 +73,7 @@ class SkippedElements:
 
 
 def explode_rows(
-    rows: Sequence[Row], columns: Sequence[str], settings: Explode, meter: Meter, where: PlaceOf
+    rows: Sequence[Row], columns: Sequence[str], settings: Explode, meter: Meter, place_of: PlaceOf
 ) -> tuple[list[Row], SkippedElements]:
     """Return a row for each element of each list, in the order of the lists in the spec.
 
@@ -96,7 +97,7 @@ def explode_rows(
             new_rows.extend(_element_rows(values, elements, name, label, settings))
         meter.check_shape(len(new_rows), len(columns))
     problems = [
-        _problem(where, f"columns.{name}", f"column {name!r} {message}, in {_describe_rows(numbers)}")
+        _problem(place_of, f"columns.{name}", f"column {name!r} {message}, in {_describe_rows(numbers)}")
         for name, row_numbers in rows_by_problem.items()
         for message, numbers in row_numbers.items()
     ]
@@ -120,18 +121,16 @@ def _element_rows(
 
 
 class _InvalidList(Exception):
-    """The reason why a list is invalid; rows with the same reason are reported together."""
+    """Raised if a list is invalid. The message is the reason; rows with the same reason are reported together."""
 
 
-def _elements(value: Any, settings: Explode, skipped: SkippedElements, row: int) -> dict[str, int]:
+def _elements(value: Any, settings: Explode, skipped: SkippedElements, row_number: int) -> dict[str, int]:
     """Return the distinct texts of a list or a JSON list, each with its number; count other elements in `skipped`."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
-        try:
+        with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            raise _InvalidList("must be a list or a text with a JSON list") from None
     if not isinstance(value, list):
         raise _InvalidList("must be a list or a text with a JSON list")
     numbers: dict[str, int] = {}
@@ -142,7 +141,7 @@ def _elements(value: Any, settings: Explode, skipped: SkippedElements, row: int)
         if text.strip() and text not in numbers:
             numbers[text] = number
             continue
-        skipped.rows.add(row)
+        skipped.rows.add(row_number)
         skipped.repeated += text in numbers
         skipped.empty += text not in numbers
     return numbers
@@ -167,5 +166,5 @@ def _describe_rows(numbers: Sequence[int]) -> str:
     return ("row " if len(numbers) == 1 else "rows ") + list_some(numbers)
 
 
-def _problem(where: PlaceOf, key: str, message: str) -> Problem:
-    return Problem(where(f"{_KEY}.{key}"), f"{_KEY}.{key}", message)
+def _problem(place_of: PlaceOf, key: str, message: str) -> Problem:
+    return Problem(place_of(f"{_KEY}.{key}"), f"{_KEY}.{key}", message)

@@ -10,23 +10,23 @@ from runner.base.text import list_some
 LABEL_OF_WORD = {"true": 1, "yes": 1, "false": 0, "no": 0}
 LABEL_OF_DIGIT = {"1": 1, "0": 0, "1.0": 1, "0.0": 0}
 SKIP: Final = "skip"
-"""Stands for a label: rows with this label are not used."""
+"""The meaning of a word whose rows are not used."""
 _MAX_LISTED = 5
 
 
 def parse_label(
     value: Any, meanings: Mapping[str, int | Literal["skip"]], *, is_text: bool
 ) -> int | Literal["skip"] | None:
-    """Return the label that a value means, 0, 1 or `skip`; None if the value means none of them.
+    """Return the label that a value means: 0, 1 or `skip`; None if the value means none of them.
 
     `meanings` has the label of each word that the spec defines, in lower case; these take precedence. `is_text` is true
     if the file's format stores numbers as text, as CSV does.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON and Parquet may store whole numbers as floats
-    text = "" if value is None else str(value).strip().casefold() if isinstance(value, bool | int | str) else None
-    if text is None:
+    if not isinstance(value, bool | int | str | None):
         return None
+    text = "" if value is None else str(value).strip().casefold()
     if text in meanings:
         return meanings[text]
     if isinstance(value, int):

@@ -1,9 +1,8 @@
-"""Check the size of a dataset while its file is read, since a small file can unpack to a large dataset."""
+"""Check the size of a dataset while its file is read, because a small file can unpack to a large dataset."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from runner.spec.datasets.settings import DatasetLimits
 
@@ -24,9 +23,6 @@ class Meter:
     """Compares the size of a dataset with the limits. Every method raises `TooLarge` if a limit is exceeded."""
 
     limits: DatasetLimits
-
-    def check_file(self, path: Path) -> None:
-        self.check_bytes(path.stat().st_size)
 
     def check_bytes(self, size: int) -> None:
         if size > self.limits.bytes:

@@ -1,7 +1,4 @@
-"""Read a dataset file into datapoints, or report every problem it has.
-
-`runner.spec.assembly` calls it.
-"""
+"""Read a dataset file into datapoints, or report all its problems."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +26,6 @@ from runner.spec.datasets.reader import (
     HUB,
     Table,
     Unreadable,
-    canonical_problem,
     check_not_ragged,
     hub_file,
     read_table,
@@ -37,7 +33,7 @@ from runner.spec.datasets.reader import (
 )
 from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
-from runner.spec.datasets.subprocess import TaskEnded, TaskFailed, run_in_subprocess
+from runner.spec.datasets.subprocess import TaskFailed, TaskLimitExceeded, run_in_subprocess
 
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
@@ -60,7 +56,7 @@ class Dataset:
     group_by: str | None = None
     """The column that names the groups; None if unset."""
     notes: tuple[str, ...] = ()
-    """Notes on parts of the file that are skipped, although no setting of the spec names them."""
+    """Notes on skipped parts of the file that the spec does not name."""
 
     @property
     def is_labelled(self) -> bool:
@@ -73,35 +69,37 @@ class Dataset:
         return tagged_hash("dataset", [point.content_hash for point in self.datapoints])
 
 
-def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
-    """Read, map, filter, order and limit a dataset. `path` is the file that `settings.path` refers to.
+def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_of: PlaceOf) -> Dataset:
+    """Read, map, filter, order and limit a dataset.
+
+    `path` is the file that `settings.path` names; None for a dataset on the Hub. `place_of` returns the place of a key.
 
     Raises:
-        SpecError: the file or its rows are invalid; lists every problem.
+        SpecError: the file or its rows are invalid; lists all problems.
     """
     try:
-        with _open_file(settings, path, where) as (file, sha256):
-            table, notes = _read_rows(file, settings, where)
-            rows = _select_rows(file, table, settings, where)
-    except (Unreadable, TooLarge, TaskEnded) as error:
-        raise _error(where, str(error), getattr(error, "key", "dataset.path")) from error
+        with nullcontext((path, None)) if path is not None else hub_file(settings) as (file, sha256):
+            table, notes = _read_rows(file, settings, place_of)
+            rows = _select_rows(file, table, settings, place_of)
+    except (Unreadable, TooLarge, TaskLimitExceeded) as error:
+        raise _error(place_of, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
-    rows, labels = _convert_labels(rows, table, settings)
-    if settings.unique_by and not labels:
-        rows = _drop_duplicates(rows, table, settings, where, notes)
-    problems = list(_row_problems(rows, columns, labels, where("dataset.path")))
-    problems += _group_problems(rows, group_by, where("dataset.group_by"))
+    rows, label_messages = _convert_labels(rows, table, settings)
+    if settings.unique_by and not label_messages:
+        rows = _drop_duplicates(rows, table, settings, place_of, notes)
+    problems = list(_row_problems(rows, columns, label_messages, place_of("dataset.path")))
+    problems += _group_problems(rows, group_by, place_of("dataset.group_by"))
     if problems:
         raise SpecError(problems)
     if settings.balance == "label" and rows[0]["label"] is None:
-        raise _error(where, "cannot balance by label, since the dataset has no labels; set none", "dataset.balance")
+        raise _error(place_of, "cannot balance by label, since the dataset has no labels; set none", "dataset.balance")
     points = [_datapoint(row, columns, group_by) for row in rows]
-    played = tuple(select_datapoints(points, settings, seed))
-    if not played:
+    selected = tuple(select_datapoints(points, settings, seed))
+    if not selected:
         message = f"no datapoint is left after balancing {len(points)} rows; set none, or add rows of the other label"
-        raise _error(where, message, "dataset.balance")
-    return Dataset(played, columns, sha256 or table.sha256, group_by, tuple(notes))
+        raise _error(place_of, message, "dataset.balance")
+    return Dataset(selected, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
@@ -110,93 +108,76 @@ def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | N
     return Datapoint(str(row["id"]), label, {name: row[name] for name in columns}, group)
 
 
-@contextmanager
-def _open_file(settings: DatasetSettings, path: Path | None, where: PlaceOf) -> Iterator[tuple[Path, str | None]]:
-    """Yield the dataset's file, and for a dataset on the Hub the hash of its content, else None."""
-    if settings.path.startswith(HUB):
-        with hub_file(settings) as hub_data:
-            yield hub_data
-    elif path is None:
-        message = f"no file {settings.path!r} next to the spec or among the built-in files"
-        raise _error(where, message, "dataset.path")
-    else:
-        yield path, None
+def _error(place_of: PlaceOf, message: str, key: str) -> SpecError:
+    return SpecError([Problem(place_of(key), key, message)])
 
 
-def _error(where: PlaceOf, message: str, key: str) -> SpecError:
-    return SpecError([Problem(where(key), key, message)])
-
-
-def _read_rows(path: Path, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
+def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tuple[Table, list[str]]:
     """Return a table with renamed columns and a row for each datapoint, and notes on skipped parts of the file."""
     try:
         table = read_table(path, settings.limits)
     except TaskFailed as error:
-        raise _error(where, str(error).splitlines()[0], "dataset.path") from error
-    needed = _required_columns(settings)
-    if not {*settings.columns.values(), *(needed - settings.columns.keys())} <= {*table.columns}:
+        raise _error(place_of, str(error).splitlines()[0], "dataset.path") from error
+    is_required = {"id": settings.ids == "column", "label": settings.explode is None}
+    required = {name for name in is_required if is_required[name]}
+    if not {*settings.columns.values(), *(required - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)
     if not table.rows:
-        raise _error(where, "the file has no rows", "dataset.path")
-    _check_names(table, settings, where)
+        raise _error(place_of, "the file has no rows", "dataset.path")
+    _check_names(table, settings, place_of)
     file_columns = table.columns
     table = rename_columns(table, settings.columns)
     missing = [
         Problem(
-            where("dataset.columns"),
+            place_of("dataset.columns"),
             "dataset",
             f"the file has no column {name!r}"
             f"{did_you_mean(name, file_columns) or '; it has ' + comma_join(file_columns)}; "
             f"map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
         )
-        for name in ("id", "label")
-        if name in needed and name not in table.columns
+        for name in is_required
+        if name in required and name not in table.columns
     ]
     if missing:
         raise SpecError(missing)
-    table, notes = _make_datapoint_rows(table, settings, where)
+    table, notes = _make_datapoint_rows(table, settings, place_of)
     if settings.group_by is not None and settings.group_by not in table.columns:
-        renamed_to = [name_ for name_, file_name in settings.columns.items() if file_name == settings.group_by]
-        names = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
-        hint = f"; write its new name {names[0]!r}" if names else did_you_mean(settings.group_by, table.columns)
+        new_names = [name for name, file_column in settings.columns.items() if file_column == settings.group_by]
+        if settings.explode and new_names == ["id"]:
+            new_names = [settings.explode.row]
+        hint = f"; write its new name {new_names[0]!r}" if new_names else did_you_mean(settings.group_by, table.columns)
         hint = hint or f"; choose one of {comma_join(table.columns)}, or set dataset.group_by=null"
-        raise _error(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
+        raise _error(place_of, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
     return table, notes
 
 
-def _required_columns(settings: DatasetSettings) -> set[str]:
-    """Return the columns that a file must have, by their names after renaming."""
-    is_required_by_name = {"id": settings.ids == "column", "label": settings.explode is None}
-    return {name for name, is_required in is_required_by_name.items() if is_required}
-
-
-def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> None:
+def _check_names(table: Table, settings: DatasetSettings, place_of: PlaceOf) -> None:
     """Check that the column settings agree with the file and with each other."""
     duplicates = [file_column for file_column, count in Counter(settings.columns.values()).items() if count > 1]
     if duplicates:
         raise _error(
-            where, f"one column is mapped to two names: {comma_join(duplicates)}; remove one", "dataset.columns"
+            place_of, f"one column is mapped to two names: {comma_join(duplicates)}; remove one", "dataset.columns"
         )
     for name, file_column in settings.columns.items():
         if file_column not in table.columns:
             hint = did_you_mean(file_column, table.columns) or f"; choose one of {comma_join(table.columns)}"
             message = f"the file has no column {file_column!r}{hint}"
-            raise _error(where, message, f"dataset.columns.{name}")
+            raise _error(place_of, message, f"dataset.columns.{name}")
     if settings.ids == "rows" and "id" in settings.columns:
         message = "contradicts dataset.ids: rows, which makes ids from row numbers; remove one of the two"
-        raise _error(where, message, "dataset.columns.id")
+        raise _error(place_of, message, "dataset.columns.id")
     contradictory = contradictory_words(settings.labels)
     if contradictory:
         spellings = "; ".join(
             f"{comma_join(map(repr, group))} differ only in case but have different labels" for group in contradictory
         )
-        raise _error(where, f"{spellings}; remove one", "dataset.labels")
+        raise _error(place_of, f"{spellings}; remove one", "dataset.labels")
     label_keys = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
     if settings.explode is not None and label_keys:
-        raise _error(where, f"dataset.explode.columns sets the labels; remove {label_keys[0]}", label_keys[0])
+        raise _error(place_of, f"dataset.explode.columns sets the labels; remove {label_keys[0]}", label_keys[0])
 
 
-def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
+def _make_datapoint_rows(table: Table, settings: DatasetSettings, place_of: PlaceOf) -> tuple[Table, list[str]]:
     """Return a row for each datapoint, with an id and the row number in the file, and notes on skipped elements."""
     notes: list[str] = []
     rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(table.rows, 1)]
@@ -209,53 +190,56 @@ def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf
     if settings.explode is not None:
         missing = [row[ROW_NUMBER] for row in rows if _is_empty(row["id"])]
         if missing:
-            raise _error(where, f"rows without an id: {list_some(missing)}; set dataset.ids=rows", "dataset.path")
-        columns = columns_after_exploding(columns, settings.explode, where)
-        rows, skipped = explode_rows(rows, columns, settings.explode, Meter(settings.limits), where)
+            raise _error(place_of, f"rows without an id: {list_some(missing)}; set dataset.ids=rows", "dataset.path")
+        columns = columns_after_exploding(columns, settings.explode, place_of)
+        rows, skipped = explode_rows(rows, columns, settings.explode, Meter(settings.limits), place_of)
         notes = skipped.notes()
         if not rows:
             raise _error(
-                where, "all lists are empty, so there are no datapoints; name other columns", "dataset.explode.columns"
+                place_of,
+                "all lists are empty, so there are no datapoints; name other columns",
+                "dataset.explode.columns",
             )
     return replace(table, rows=rows, columns=columns), notes
 
 
-def _select_rows(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
+def _select_rows(path: Path, table: Table, settings: DatasetSettings, place_of: PlaceOf) -> list[dict[str, Any]]:
     """Return the rows that pass the filter and belong to the split."""
     rows = table.rows
     if settings.filter is not None:
-        passing = _filter_rows(path, rows, table.columns, settings, where)
+        passing = _filter_rows(path, rows, table.columns, settings, place_of)
         rows = [row for index, row in enumerate(rows, 1) if index in passing]
         if not rows:
-            raise _error(where, "no row passes the filter; change or remove it", "dataset.filter")
+            raise _error(place_of, "no row passes the filter; change or remove it", "dataset.filter")
     if settings.split is None or settings.path.startswith(HUB):
         return rows
     if "split" not in table.columns:
         message = "the file has no column 'split'; remove the split (dataset.split=null) or map a column to it"
-        raise _error(where, message, "dataset.split")
+        raise _error(place_of, message, "dataset.split")
     selected = [row for row in rows if row["split"] == settings.split]
     if not selected:
         splits = sorted({str(row["split"]) for row in rows})
-        raise _error(where, f"no row has this split; choose one of {comma_join(splits)}", "dataset.split")
+        raise _error(place_of, f"no row has this split; choose one of {comma_join(splits)}", "dataset.split")
     return selected
 
 
 def _filter_rows(
-    path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, where: PlaceOf
+    path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, place_of: PlaceOf
 ) -> set[int]:
     """Return the numbers, from 1, of rows that pass the filter: a SQL condition on original or renamed columns."""
     parameters: dict[str, Any] = {"filter": settings.filter, "columns": dict(settings.columns)}
-    types = {"id": "VARCHAR"} if settings.ids == "rows" else {}
+    added_types = {"id": "VARCHAR"} if settings.ids == "rows" else {}
     if settings.explode is not None:
-        types |= added_column_types(settings.explode)
-        parameters["without"] = list(settings.explode.columns)
+        added_types |= added_column_types(settings.explode)
+        parameters["removed_columns"] = list(settings.explode.columns)
     try:
         with TemporaryDirectory() as folder:
-            if types:
-                parameters["own"], parameters["types"] = str(Path(folder) / "own.jsonl"), types
-                with create(Path(parameters["own"])) as file:
+            if added_types:
+                added_rows = Path(folder) / "added.jsonl"
+                parameters |= {"added_rows": str(added_rows), "added_types": added_types}
+                with create(added_rows) as file:
                     file.writelines(
-                        canonical([row[ROW_NUMBER], *(row[name] for name in types)]) + b"\n" for row in rows
+                        canonical([row[ROW_NUMBER], *(row[name] for name in added_types)]) + b"\n" for row in rows
                     )
             result = run_in_subprocess("filter", path, settings.limits, **parameters)
     except TaskFailed as error:
@@ -264,10 +248,10 @@ def _filter_rows(
         hint = did_you_mean(unknown[1], available) if unknown else ""
         message = (str(error).splitlines()[0] or "not a SQL condition").rstrip("!")
         columns_hint = f"{hint or ';'} the columns are {comma_join(available)}"
-        raise _error(where, message + columns_hint, "dataset.filter") from error
-    except TaskEnded as error:
-        raise _error(where, str(error), "dataset.filter") from error
-    return set(result["kept"])
+        raise _error(place_of, message + columns_hint, "dataset.filter") from error
+    except TaskLimitExceeded as error:
+        raise _error(place_of, str(error), "dataset.filter") from error
+    return set(result["passing"])
 
 
 def _convert_labels(
@@ -275,7 +259,7 @@ def _convert_labels(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Replace each label by 0 or 1. Return the rows without those to skip, and messages about unclear labels.
 
-    If the label column is empty in every row, the dataset's owner hides the labels, so all become None.
+    If the label column is empty in every row, the dataset's owner hides the labels. Then all labels become None.
     """
     if all(_is_empty(row["label"]) for row in table.rows):
         for row in rows:
@@ -293,13 +277,13 @@ def _convert_labels(
 
 
 def _drop_duplicates(
-    rows: list[dict[str, Any]], table: Table, settings: DatasetSettings, where: PlaceOf, notes: list[str]
+    rows: list[dict[str, Any]], table: Table, settings: DatasetSettings, place_of: PlaceOf, notes: list[str]
 ) -> list[dict[str, Any]]:
-    """Return the first row of each set of duplicates, without sets whose labels differ, which `notes` names."""
+    """Return the first row of each set of duplicates. Skip sets whose labels differ, and add a note for each set."""
     unknown = [name for name in settings.unique_by if name not in table.columns]
     if unknown:
         hint = did_you_mean(unknown[0], table.columns) or f"; choose some of {comma_join(table.columns)}"
-        raise _error(where, f"no column {unknown[0]!r}{hint}", "dataset.unique_by")
+        raise _error(place_of, f"no column {unknown[0]!r}{hint}", "dataset.unique_by")
     by_content: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         by_content.setdefault(tuple(normalize_text(row[name]) for name in settings.unique_by), []).append(row)
@@ -309,7 +293,7 @@ def _drop_duplicates(
             notes.append(f"skipped by dataset.unique_by, because their labels differ: {names}")
     unique = [copies[0] for copies in by_content.values() if len({row["label"] for row in copies}) == 1]
     if not unique:
-        raise _error(where, "skips all rows, because the labels of all duplicates differ", "dataset.unique_by")
+        raise _error(place_of, "skips all rows, because the labels of all duplicates differ", "dataset.unique_by")
     return unique
 
 
@@ -353,8 +337,9 @@ def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Pla
 
 
 def _row_problems(
-    rows: list[dict[str, Any]], columns: Sequence[str], labels: Sequence[str], place: Place
+    rows: list[dict[str, Any]], columns: Sequence[str], label_messages: Sequence[str], place: Place
 ) -> Iterator[Problem]:
+    """Yield a problem for missing and repeated ids, for each message about labels, and for values of wrong types."""
     missing = [row[ROW_NUMBER] for row in rows if _is_empty(row["id"])]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}; set dataset.ids=rows")
@@ -365,7 +350,7 @@ def _row_problems(
     duplicates = [f"{name} (rows {list_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
     if duplicates:
         yield Problem(place, "dataset", f"duplicate ids: {list_some(duplicates)}; ids must be unique")
-    for message in labels:
+    for message in label_messages:
         yield Problem(place, "dataset.labels", message)
     for name in columns:
         problem = next((text for row in rows if (text := _value_problem(name, row[name]))), None)
@@ -378,4 +363,8 @@ def _value_problem(name: str, value: Any) -> str | None:
         return f"column {name!r} contains NaN or infinity; remove such rows or values"
     if isinstance(value, (bytes, bytearray)):
         return f"column {name!r} contains bytes; convert the column to text"
-    return canonical_problem(name, value)
+    try:
+        canonical(value)
+    except (TypeError, ValueError) as error:
+        return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error}); convert it"
+    return None

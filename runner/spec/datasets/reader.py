@@ -1,14 +1,14 @@
-"""Read a dataset file into rows with DuckDB's readers, keeping values as they are in the file.
+"""Read a dataset file into rows with DuckDB's readers. Values stay as they are in the file.
 
-DuckDB guesses one type for each column. Guessed types suit a SQL condition, but would change values that a model sees.
-So this module reads values without guessing, and a filter runs on a separate table (`typed_rows`).
+DuckDB detects a type for each column. Detected types are useful in a SQL condition, but would change values that models
+see. So this module reads values without types, and a filter runs on a separate table (`typed_rows`).
 """
 
 from __future__ import annotations
 
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join, did_you_mean
-from runner.spec.datasets.csv_errors import ragged_line, skipped_line, unclosed_quote
+from runner.spec.datasets.csv_errors import LineProblem, ragged_line, skipped_line, unclosed_quote
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits, DatasetSettings
 from runner.spec.datasets.subprocess import run_in_subprocess
@@ -49,12 +49,13 @@ class Unreadable(Exception):
 
 
 HUB = "hf://"
-MAX_LINE = 16 << 20
-"""DuckDB's maximum for a line, in bytes."""
+"""Prefix of the path of a dataset on the Hugging Face Hub."""
+MAX_LINE_BYTES = 16 << 20
+"""Maximum length of a line in DuckDB."""
 BATCH_ROWS = 1000
 """Number of rows that are fetched from DuckDB at once."""
-MAX_FIRST_LINE = 4096
-"""Number of bytes of the first line that show the encoding of a file."""
+MAX_FIRST_LINE_BYTES = 4096
+"""Number of bytes of the first line that are read to detect the encoding of a file."""
 
 
 def read_table(path: Path, limits: DatasetLimits) -> Table:
@@ -68,9 +69,7 @@ def read_table(path: Path, limits: DatasetLimits) -> Table:
     meter = Meter(limits)
     suffix = path.suffix.lower()
     if not is_file(path):
-        raise SpecError(
-            [Problem(Place(str(path)), "dataset.path", f"not a regular file: {path}; set dataset.path to a file")]
-        )
+        raise SpecError([_problem(path, f"not a regular file: {path}; set dataset.path to a file")])
     if suffix in JSON:
         return _read_json(path, meter)
     if suffix in CSV:
@@ -78,23 +77,31 @@ def read_table(path: Path, limits: DatasetLimits) -> Table:
     if suffix in PARQUET:
         return _read_parquet(path, meter)
     message = f"unknown extension; use one of {comma_join((*JSON, *CSV, *PARQUET))}{did_you_mean(suffix, JSON)}"
-    raise SpecError([Problem(Place(str(path)), "dataset.path", message)])
+    raise SpecError([_problem(path, message)])
+
+
+def _problem(path: Path, message: str, line: int = 1, column: int = 1) -> Problem:
+    return Problem(Place(str(path), line, column), "dataset.path", message)
+
+
+def _connection(limits: DatasetLimits) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """Return a connection with the memory limit, for use in a `with` statement."""
+    return borrow_connection(f"{limits.memory >> 20}MiB")
 
 
 @contextmanager
-def _connection(limits: DatasetLimits) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection with the memory limit. An error of DuckDB becomes `Unreadable`."""
+def _unreadable_errors() -> Iterator[None]:
+    """Raise errors of DuckDB as `Unreadable`."""
     import duckdb
 
     try:
-        with borrow_connection(f"{limits.memory >> 20}MiB") as connection:
-            yield connection
+        yield
     except duckdb.Error as error:
         raise Unreadable(str(error).splitlines()[0]) from error
 
 
 def _read_json(path: Path, meter: Meter) -> Table:
-    meter.check_file(path)
+    meter.check_bytes(path.stat().st_size)
     rows = _read_json_lines(path, meter)
     if rows is None:
         rows = _read_json_with_duckdb(path, meter)
@@ -103,9 +110,7 @@ def _read_json(path: Path, meter: Meter) -> Table:
     columns: dict[str, None] = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise SpecError(
-                [Problem(Place(str(path), number), "dataset.path", f"line {number}: each line must be one JSON object")]
-            )
+            raise SpecError([_problem(path, f"line {number}: each line must be one JSON object", number)])
         columns.update(dict.fromkeys(row))
         meter.check_shape(number, len(columns))
     meter.check_shape(len(rows), len(columns))
@@ -113,13 +118,13 @@ def _read_json(path: Path, meter: Meter) -> Table:
 
 
 def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
-    """Return the value in each line of a file, without the import of DuckDB; None if DuckDB has to read the file."""
+    """Return the value in each line of a file, without importing DuckDB; None if DuckDB must read the file."""
     rows: list[Any] = []
     if json_format(path) != "newline_delimited":
         return None
     with open_to_read(path) as file:
         for line in file:
-            if len(line) > MAX_LINE:
+            if len(line) > MAX_LINE_BYTES:
                 return None
             if line.strip(b" \t\r\n"):
                 try:
@@ -135,7 +140,7 @@ def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
 
     rows: list[Any] = []
     try:
-        with borrow_connection(f"{meter.limits.memory >> 20}MiB") as connection:
+        with _connection(meter.limits) as connection:
             cursor = connection.execute(
                 "SELECT json FROM read_json_objects(?, format=?, compression='none')",
                 [duckdb_pattern(path), json_format(path)],
@@ -149,69 +154,58 @@ def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
 
 
 def _find_broken_line(path: Path, error: Exception) -> Problem:
-    """Return a problem with the number of the first invalid line, which DuckDB's errors lack or count differently."""
+    """Return a problem with the number of the first invalid line. (DuckDB's errors have no number, or another one.)"""
     if (encoding_error := _find_encoding_error(path)) is not None:
         return encoding_error
-    try:
-        lines = [] if json_format(path) != "newline_delimited" else _lines(path)
-    except OSError as unreadable:
-        return Problem(Place(str(path)), "dataset.path", f"cannot read the file: {unreadable.strerror}")
+    lines = _lines(path) if json_format(path) == "newline_delimited" else []
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
                 orjson.loads(line)
-        except orjson.JSONDecodeError as broken:
-            message = f"line {number}: not valid JSON: {broken.msg}"
-            return Problem(Place(str(path), number, broken.colno), "dataset.path", message)
-    return Problem(Place(str(path)), "dataset.path", f"not valid JSON: {str(error).splitlines()[0]}")
+        except orjson.JSONDecodeError as json_error:
+            return _problem(path, f"line {number}: not valid JSON: {json_error.msg}", number, json_error.colno)
+    return _problem(path, f"not valid JSON: {str(error).splitlines()[0]}")
 
 
 def _find_encoding_error(path: Path) -> Problem | None:
-    """Return a problem that names the first byte that is not UTF-8 and how to convert the file; None if all are."""
+    """Return a problem with the first byte that is not UTF-8 and how to convert the file; None if all bytes are."""
     if (missing_mark := _find_missing_byte_order_mark(path)) is not None:
         return missing_mark
-    is_csv, quotes, row = path.suffix.lower() in CSV, 0, 0
+    is_csv, quote_count, row = path.suffix.lower() in CSV, 0, 0
     for number, line in enumerate(_lines(path), 1):
-        row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may continue in the next line
-        quotes += line.count(b'"')
+        row += bool(line.strip()) and not (is_csv and quote_count % 2)  # a quoted text may continue in the next line
+        quote_count += line.count(b'"')
         try:
             line.decode()
         except UnicodeDecodeError as error:
             if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
                 encoding, hint = "UTF-32" if line.startswith(BOM_UTF32_LE) else "UTF-16", ""
             else:
-                encoding, hint = (
-                    "WINDOWS-1252",
-                    f"; in Windows-1252 the text is {_decode_windows_1252(line, error.start)!r}",
-                )
+                text = line[max(0, error.start - 10) : error.start + 10].decode("cp1252", "replace")
+                encoding, hint = "WINDOWS-1252", f"; in Windows-1252 the text is {text!r}"
             place = f"row {row - is_csv}" if row > is_csv else "the header"
-            return Problem(
-                Place(str(path), number, error.start + 1),
-                "dataset.path",
+            message = (
                 f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{hint}. "
-                f"{_conversion_advice(path, encoding)}",
+                f"{_conversion_advice(path, encoding)}"
             )
+            return _problem(path, message, number, error.start + 1)
     return None
 
 
 def _find_missing_byte_order_mark(path: Path) -> Problem | None:
-    """Return a problem if the file is UTF-16 or UTF-32 without a mark: then it is valid UTF-8, with many NUL bytes."""
+    """Return a problem if the file is UTF-16 or UTF-32 without a mark. (Such a file is valid UTF-8 with NUL bytes.)"""
     with open_to_read(path) as file:
-        start = file.readline(MAX_FIRST_LINE)
-    nuls = start.count(0)
-    if not len(start) / 3 < nuls < len(start) or start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        start = file.readline(MAX_FIRST_LINE_BYTES)
+    nul_count = start.count(0)
+    if not len(start) / 3 < nul_count < len(start) or start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return None
-    encoding = f"UTF-{32 if 3 * nuls > 2 * len(start) else 16}{'LE' if start[0] else 'BE'}"
-    message = f"line 1: {nuls} of {len(start)} bytes are 0x00: the file is {encoding}, not UTF-8"
-    return Problem(Place(str(path), 1), "dataset.path", f"{message}. {_conversion_advice(path, encoding)}")
+    encoding = f"UTF-{32 if 3 * nul_count > 2 * len(start) else 16}{'LE' if start[0] else 'BE'}"
+    message = f"line 1: {nul_count} of {len(start)} bytes are 0x00: the file is {encoding}, not UTF-8"
+    return _problem(path, f"{message}. {_conversion_advice(path, encoding)}")
 
 
 def _conversion_advice(path: Path, encoding: str) -> str:
     return f"Save the file as UTF-8, for example: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
-
-
-def _decode_windows_1252(line: bytes, index: int) -> str:
-    return line[max(0, index - 10) : index + 10].decode("cp1252", "replace")
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -222,7 +216,7 @@ def _lines(path: Path) -> list[bytes]:
 def _read_csv(path: Path, meter: Meter) -> Table:
     import duckdb
 
-    meter.check_file(path)
+    meter.check_bytes(path.stat().st_size)
     with open_to_read(path) as file:
         if not any(line.strip() for line in file):
             return Table([], (), file_hash(path))
@@ -232,24 +226,25 @@ def _read_csv(path: Path, meter: Meter) -> Table:
     query = f"SELECT * FROM read_csv({options})"
     unclosed = unclosed_quote(path)
     try:
-        with borrow_connection(f"{meter.limits.memory >> 20}MiB") as connection:
+        with _connection(meter.limits) as connection:
             if unclosed is not None:  # an error only if DuckDB does not detect another quote character
                 quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
                 if quote == ("(empty)",):
-                    raise _line_error(path, *unclosed)
+                    raise _line_error(path, unclosed)
             columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
     except duckdb.Error as error:
         if (encoding_error := _find_encoding_error(path)) is not None:
             raise SpecError([encoding_error]) from error
-        if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:  # it also makes its row ragged
-            raise _line_error(path, *unclosed) from error
+        # An unclosed quote also changes the number of fields in its row.
+        if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:
+            raise _line_error(path, unclosed) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
-        raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
+        raise SpecError([_problem(path, message)]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
         check_not_ragged(path)
-        raise _line_error(path, *skipped)
+        raise _line_error(path, skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
     return Table(rows, columns, file_hash(path), labels_are_text=True)
@@ -259,22 +254,23 @@ def check_not_ragged(path: Path) -> None:
     """Check that all rows of a CSV file have as many fields as its header.
 
     Raises:
-        SpecError: a row has another number of fields; names the line.
+        SpecError: a row has another number of fields; the message has the line.
     """
     ragged = ragged_line(path) if path.suffix.lower() in CSV else None
     if ragged is not None:
-        raise _line_error(path, *ragged)
+        raise _line_error(path, ragged)
 
 
-def _line_error(path: Path, line: int, message: str) -> SpecError:
-    return SpecError([Problem(Place(str(path), line), "dataset.path", message)])
+def _line_error(path: Path, problem: LineProblem) -> SpecError:
+    line, message = problem
+    return SpecError([_problem(path, message, line)])
 
 
 def _read_parquet(path: Path, meter: Meter) -> Table:
     size = run_in_subprocess("measure", path, meter.limits, rows=meter.limits.rows, columns=meter.limits.columns)
     meter.check_shape(size["rows"], size["columns"])
     meter.check_bytes(size["bytes"] + size["rows"] * size["columns"] * CELL_BYTES)
-    with _connection(meter.limits) as connection:
+    with _unreadable_errors(), _connection(meter.limits) as connection:
         cursor = connection.execute(parquet_query(connection, path), [duckdb_pattern(path)])
         columns, rows = _all_rows(cursor, meter)
     return Table(rows, columns, file_hash(path))
@@ -310,24 +306,15 @@ def hub_file(settings: DatasetSettings) -> Iterator[tuple[Path, str]]:
         ) from error
     with TemporaryDirectory() as folder:
         path = Path(folder) / "hub.parquet"
-        with _connection(settings.limits) as connection:
+        with _unreadable_errors(), _connection(settings.limits) as connection:
             connection.register("hub_rows", loaded.data.table)
             connection.execute("CREATE TABLE raw AS SELECT * FROM hub_rows")
             connection.unregister("hub_rows")
-            rows = "SELECT sha256(string_agg(sha256(CAST(raw AS VARCHAR)), '' ORDER BY rowid)) FROM raw"
-            (content,) = connection.execute(rows).fetchone() or (None,)
+            query = "SELECT sha256(string_agg(sha256(CAST(raw AS VARCHAR)), '' ORDER BY rowid)) FROM raw"
+            (content_hash,) = connection.execute(query).fetchone() or (None,)
             connection.execute(f"COPY raw TO {duckdb_literal(path)} (FORMAT parquet)")
             connection.execute("DROP TABLE raw")
-        yield path, tagged_hash("hub", [name, split, revision, content])
-
-
-def canonical_problem(name: str, value: Any) -> str | None:
-    """Return a message if JSON has no type for a value, so that it cannot be hashed and shown; else None."""
-    try:
-        orjson.dumps(value)
-    except (TypeError, ValueError) as error:
-        return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error}); convert it"
-    return None
+        yield path, tagged_hash("hub", [name, split, revision, content_hash])
 
 
 def rename_columns(table: Table, names: Mapping[str, str]) -> Table:
@@ -336,6 +323,6 @@ def rename_columns(table: Table, names: Mapping[str, str]) -> Table:
     A column of the file whose name is one of the new names is dropped, unless it is renamed itself.
     """
     new_names = {old: new for new, old in names.items()}
-    names_kept = {name: new_names.get(name, name) for name in table.columns if name in new_names or name not in names}
-    rows = [{new: row[old] for old, new in names_kept.items()} for row in table.rows]
-    return replace(table, rows=rows, columns=tuple(names_kept.values()))
+    renamed = {name: new_names.get(name, name) for name in table.columns if name in new_names or name not in names}
+    rows = [{new: row[old] for old, new in renamed.items()} for row in table.rows]
+    return replace(table, rows=rows, columns=tuple(renamed.values()))

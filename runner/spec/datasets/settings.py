@@ -11,7 +11,7 @@ from runner.documents.dataclass_schema import option
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetLimits:
-    """Limits on a dataset, since a file of some kilobytes can unpack to gigabytes, and a filter can run for hours."""
+    """Limits on a dataset, because a small file can unpack to gigabytes, and a filter can run for hours."""
 
     bytes: int = option("Maximum size of the unpacked file in bytes.", default=256 << 20, minimum=1)
     rows: int = option("Maximum number of rows.", default=1_000_000, minimum=1)
@@ -36,9 +36,9 @@ _MAX_LIMITS = DatasetLimits(bytes=64 << 30, rows=10**9, columns=10**6)
 
 
 def limits_for_saved_run(limits: DatasetLimits) -> DatasetLimits:
-    """Return higher limits for the dataset of a saved run, which may have been played before limits existed.
+    """Return higher limits for the dataset of a saved run, because the run may be older than the limits.
 
-    There are limits nevertheless, since somebody else may have written the folder.
+    There is still a maximum, because somebody else may have written the run's folder.
     """
     raised = {
         name: max(getattr(_LIMITS_FOR_SAVED_RUNS, name), min(getattr(limits, name), getattr(_MAX_LIMITS, name)))

@@ -2,7 +2,7 @@
 
 A group of datapoints with all its games is never divided. Groups are assigned in the order of their first datapoints,
 each to the first shard with the fewest datapoints so far. So shards depend only on the datapoints and the number of
-shards, differ in size by at most one group, and keep their datapoints if a longer run appends groups.
+shards, and differ in size by at most one group. If a longer run adds groups at the end, no group changes its shard.
 """
 
 from __future__ import annotations
@@ -55,17 +55,13 @@ class Shard:
 
     @property
     def pair(self) -> tuple[int, int]:
-        """The number of the shard, and the number of shards."""
+        """The number of this shard, and the number of all shards."""
         return self.number, self.of
 
     @property
     def folder(self) -> str:
         """The name of the shard's folder."""
         return f"{self.number}-of-{self.of}"
-
-    def all(self) -> list[Shard]:
-        """Return all shards of the run, in order."""
-        return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
     def points(self, points: Sequence[Datapoint]) -> list[Datapoint]:
         """Return the run's datapoints that this shard plays, in order; empty if there are fewer groups than shards."""

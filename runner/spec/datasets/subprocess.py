@@ -1,6 +1,6 @@
 """Run a task on a dataset file in a separate process with limits on time and memory.
 
-`loader` filters rows with it, and `reader` measures files that might not fit into memory.
+The tasks are the filter of rows, and the measurement of files that might not fit into memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class TaskFailed(Exception):
     """Raised if DuckDB reports an error; the message is DuckDB's."""
 
 
-class TaskEnded(Exception):
-    """Raised if a task exceeded a limit; `key` is the spec key of the limit."""
+class TaskLimitExceeded(Exception):
+    """Raised if a task took more time or memory than its limit; `key` is the spec key of the limit."""
 
     def __init__(self, message: str, name: str) -> None:
         self.key = f"dataset.limits.{name}"
@@ -38,7 +38,7 @@ def run_in_subprocess(task: str, path: Path, limits: DatasetLimits, **values: An
 
     Raises:
         TaskFailed: DuckDB reported an error.
-        TaskEnded: the task took too much time or memory.
+        TaskLimitExceeded: the task took too much time or memory.
     """
     request = {"task": task, "path": str(path.absolute()), "memory": limits.memory, "seconds": limits.seconds, **values}
     description = "the filter" if task == "filter" else "measuring the file"
@@ -49,7 +49,7 @@ def run_in_subprocess(task: str, path: Path, limits: DatasetLimits, **values: An
             capture_output=True, timeout=limits.seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise TaskEnded(f"{description} took more than {limits.seconds:,} seconds", "seconds") from None
+        raise TaskLimitExceeded(f"{description} took more than {limits.seconds:,} seconds", "seconds") from None
     if process.returncode != 0:
         raise _process_error(description, process, limits)
     result: dict[str, Any] = orjson.loads(process.stdout)
@@ -62,5 +62,5 @@ def _process_error(description: str, process: subprocess.CompletedProcess[bytes]
     """Return the error for a process that ended without a result."""
     stderr = process.stderr.decode("utf-8", "replace").strip()
     if process.returncode < 0 or "MemoryError" in stderr or "bad_alloc" in stderr:
-        return TaskEnded(f"{description} took more than {limits.memory:,} bytes of memory", "memory")
+        return TaskLimitExceeded(f"{description} took more than {limits.memory:,} bytes of memory", "memory")
     return RuntimeError(f"{description}: {stderr.splitlines()[-1] if stderr else f'exit code {process.returncode}'}")

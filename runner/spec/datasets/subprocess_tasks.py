@@ -1,7 +1,7 @@
 """Tasks on a dataset file in a separate process: measure its unpacked size, and select rows with a filter.
 
-Some DuckDB functions ignore interrupts and the memory limit. So the system limits this process, and the parent process
-kills it after a timeout. After the dataset file, it can open no other file.
+Some DuckDB functions ignore interrupts and the memory limit. So the operating system limits this process, and its
+parent kills it after a timeout. After the dataset file, this process can open no other file.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FIXED_WIDTH = (
 _ROW_NUMBER_COLUMN = "number_of_the_row_in_its_file"
 
 NESTED_BYTES = 256
-"""Bytes that Python needs for one list or mapping, or one value in it: far more than the text `[]`."""
+"""Bytes that Python needs for a list or a mapping, or for a value in it. (The text `[]` has only 2 bytes.)"""
 
 
 def main() -> None:
-    """Do the task that stdin describes as JSON; write the result or the error to stdout as JSON."""
+    """Run the task that stdin describes as JSON, and write the result or the error to stdout as JSON."""
     task = json.loads(sys.stdin.buffer.read())  # not decoded here: file names may not be UTF-8
     resource.setrlimit(resource.RLIMIT_AS, (task["memory"], task["memory"]))
     seconds = int(task["seconds"]) + 5
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _measure(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
-    """Return rows, columns and bytes of text of a Parquet file.
+    """Return the numbers of rows, columns and bytes of a Parquet file.
 
     The bytes are computed only if rows and columns are within the limits.
     """
@@ -89,27 +89,31 @@ def _estimate_values(column: str) -> str:
 
 
 def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of the rows that pass the filter, which is a SQL condition."""
+    """Return the numbers of the rows that pass the filter, which is a SQL condition.
+
+    `columns` of the task has the file's name of each renamed column, by its new name. `added_rows` is a file with the
+    columns that nip-run adds to each datapoint, such as the id, and `added_types` has their SQL types.
+    """
     create_typed_table(connection, path)
-    if "own" in task:
-        _create_own_table(connection, Path(task["own"]), task["types"])
-    # Allow only the table in memory from here on, since the filter's author may not be trusted.
+    if "added_rows" in task:
+        _create_added_table(connection, Path(task["added_rows"]), task["added_types"])
+    # Allow only the tables in memory from here on, because the filter's author may not be trusted.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true")
     new_names = {old: name for name, old in task["columns"].items()}
     columns = [row[0] for row in connection.execute("DESCRIBE source").fetchall()]
-    added_types = task.get("types", {})
+    added_types = task.get("added_types", {})
     names = {name: new_names.get(name, name) for name in columns if name in new_names or name not in task["columns"]}
-    added = {*added_types, *task.get("without", ())}
-    selected = [f"source.{quote(name)} AS {quote(new)}" for name, new in names.items() if new not in added]
-    # Original names work too, unless they equal another column's name in SQL, which ignores case.
-    reserved = {name.casefold() for name in (*names.values(), *added)}
-    renamed = [name for new, name in task["columns"].items() if new not in added and name.casefold() not in reserved]
+    replaced = {*added_types, *task.get("removed_columns", ())}
+    selected = [f"source.{quote(name)} AS {quote(new)}" for name, new in names.items() if new not in replaced]
+    # Original names work, too, unless they equal another column's name in SQL, which ignores case.
+    reserved = {name.casefold() for name in (*names.values(), *replaced)}
+    renamed = [name for new, name in task["columns"].items() if new not in replaced and name.casefold() not in reserved]
     selected += [f"source.{quote(name)}" for name in renamed]
     if added_types:
         # A view avoids copies of a row's long texts for each of its datapoints.
-        selected += [f"own.{quote(name)}" for name in added_types]
-        source = f"own JOIN source ON source.rowid + 1 = own.{_ROW_NUMBER_COLUMN}"
-        connection.execute(f"CREATE VIEW data AS SELECT own.rowid, {', '.join(selected)} FROM {source}")
+        selected += [f"added.{quote(name)}" for name in added_types]
+        source = f"added JOIN source ON source.rowid + 1 = added.{_ROW_NUMBER_COLUMN}"
+        connection.execute(f"CREATE VIEW data AS SELECT added.rowid, {', '.join(selected)} FROM {source}")
     else:
         connection.execute(f"CREATE TABLE data AS SELECT {', '.join(selected)} FROM source ORDER BY rowid")
     # Seed the generator each time, so that a filter that uses random numbers selects the same rows.
@@ -117,18 +121,18 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
     if len(connection.extract_statements(statement)) != 1 or not _is_condition(connection, task["filter"]):
         return {"error": "the filter must be one SQL condition"}
-    return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
+    return {"passing": [number for (number,) in connection.execute(statement).fetchall()]}
 
 
-def _create_own_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping[str, str]) -> None:
-    """Create the table `own`, with the row number of each datapoint and its added columns."""
+def _create_added_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping[str, str]) -> None:
+    """Create the table `added`, with the row number of each datapoint and its added columns."""
     columns = {_ROW_NUMBER_COLUMN: "BIGINT", **types}
     selected = ", ".join(
         f"CAST(json ->> '$[{index}]' AS {type_}) AS {quote(name)}"
         for index, (name, type_) in enumerate(columns.items())
     )
     rows = "read_json_objects(?, format='newline_delimited')"
-    connection.execute(f"CREATE TABLE own AS SELECT {selected} FROM {rows}", [duckdb_pattern(path)])
+    connection.execute(f"CREATE TABLE added AS SELECT {selected} FROM {rows}", [duckdb_pattern(path)])
 
 
 def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:

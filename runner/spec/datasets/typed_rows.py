@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,15 +53,12 @@ def _load_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def json_format(path: Path) -> str:
-    if begins_with_array(path):
+    """Return the format of a JSON file as DuckDB calls it: `array`, `newline_delimited`, or `auto` if unknown."""
+    with open_to_read(path) as file:
+        first_line = next((line for line in file if line.strip()), b"")
+    if first_line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
         return "array"
     return "auto" if path.suffix.lower() == ".json" else "newline_delimited"
-
-
-def begins_with_array(path: Path) -> bool:
-    """Return whether the first character of a JSON file opens an array."""
-    with open_to_read(path) as file:
-        return next((line for line in file if line.strip()), b"").removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def csv_options(path: Path) -> str:
@@ -72,15 +68,14 @@ def csv_options(path: Path) -> str:
 
 
 def parquet_query(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
-    """Return SQL that selects the rows of a Parquet file, with the path as its parameter."""
+    """Return SQL that selects the rows of a Parquet file, with the path as its parameter.
+
+    Times are selected as text, and decimals as numbers.
+    """
     source = "read_parquet(?, hive_partitioning=false)"
     columns = connection.execute(f"DESCRIBE SELECT * FROM {source}", [duckdb_pattern(path)]).fetchall()
-    return f"SELECT {select_list((name, type_) for name, type_, *_ in columns)} FROM {source}"
-
-
-def select_list(columns: Iterable[tuple[str, str]]) -> str:
-    """Return SQL that selects columns, with times as text and decimals as numbers."""
-    return ", ".join(f"{_cast(quote(name), type_)} AS {quote(name)}" for name, type_ in columns)
+    selected = ", ".join(f"{_cast(quote(name), type_)} AS {quote(name)}" for name, type_, *_ in columns)
+    return f"SELECT {selected} FROM {source}"
 
 
 def _cast(column: str, type_: str) -> str:

@@ -1,4 +1,4 @@
-"""Warnings on a sound spec, one line each. `check` and `run` print them; none stops a run.
+"""Warnings about a valid spec, one line each. `check` and `run` print them; none stops a run.
 
 A new warning is a function of a spec, in a list at the end: `WARNINGS`, or `CHECK_WARNINGS` if only `check` prints it.
 """
@@ -26,13 +26,13 @@ MAX_LISTED_ROUNDS = 6
 
 
 def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
-    """Return all warnings on a spec, in the order of `WARNINGS`, then the warnings that depend on the date."""
-    retired = retirement_warnings(called_groups(spec), today)
-    return [*(line for warning in WARNINGS for line in warning(spec)), *retired]
+    """Return the warnings about a spec in the order of `WARNINGS`, then those about models that are shut down."""
+    retirements = retirement_warnings(called_groups(spec), today)
+    return [*(line for warning in WARNINGS for line in warning(spec)), *retirements]
 
 
 def check_warnings_of(spec: Spec) -> list[str]:
-    """Return all warnings on a spec, including the ones that only `check` prints."""
+    """Return all warnings about a spec, including the warnings that only `check` prints."""
     return [*warnings_of(spec), *(line for warning in CHECK_WARNINGS for line in warning(spec))]
 
 
@@ -44,22 +44,18 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
         used = {variable for name in names for variable in spec.prompts.variables[name]}
         text = "\n".join(spec.prompts.sources[name] for name in names)
         never = f"{' and '.join(name + SUFFIX for name in names)} never use{'s' if len(names) == 1 else ''}"
-        has_listeners = spec.rejudged is None  # an agent that only judges sends no messages
-        if (
-            has_listeners
-            and "headers" not in used
-            and any(header.lower() not in text.lower() for header in _required_headers(spec.protocol, agent))
-        ):
+        # An agent that only judges sends no messages, so it needs no headers.
+        headers = _required_headers(spec.protocol, agent) if spec.rejudged is None else ()
+        if "headers" not in used and any(header.lower() not in text.lower() for header in headers):
             yield f"{never} `headers`, so {agent} does not learn how to start a message to each channel; add this"
-        missing = [
-            f"`{name}`" for name, form in _decision_texts(spec, agent).items() if not (name in used or form in text)
-        ]
+        decisions = _decision_texts(spec, agent).items()
+        missing = [f"`{name}`" for name, decision_text in decisions if name not in used and decision_text not in text]
         if missing:
             yield f"{never} {' and '.join(missing)}, so {agent} does not learn how to write decisions; add this"
 
 
 def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
-    """Return the texts that express an agent's decisions, by their template variables."""
+    """Return the texts that express an agent's decisions, by the template variables that have them."""
     format_ = spec.experiment.decision_format
     return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
 
@@ -86,13 +82,13 @@ def _fixed_verdicts(spec: Spec) -> Iterator[str]:
 
 
 def _required_headers(protocol: Protocol, agent: str) -> set[str]:
-    """Return the headers that an agent's answers need: those of channels that it uses in the same round."""
-    active = map(protocol.can_be_active, range(protocol.max_message_rounds))
-    turns = [speakers[agent] for speakers in active if agent in speakers]
+    """Return the headers that an agent needs: those of each channel, if it speaks in several channels in a round."""
+    rounds = map(protocol.can_be_active, range(protocol.max_message_rounds))
+    turns = [channels_of[agent] for channels_of in rounds if agent in channels_of]
     if agent == protocol.verifier_name:
         turns = turns[:-1]  # in its last turn, the verifier must decide
-    channels = {channel for spoken_in in turns if len(spoken_in) > 1 for channel in spoken_in}
-    return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in channels}
+    shared_channels = {channel for channels in turns if len(channels) > 1 for channel in channels}
+    return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in shared_channels}
 
 
 def _unheard_rounds(spec: Spec) -> Iterator[str]:
@@ -110,12 +106,13 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     yield f"{subject} paid for and wasted: no decision follows what {speakers} there{hint}"
 
 
-def _skipped_list_elements(spec: Spec) -> Iterable[str]:
+def _skipped_parts(spec: Spec) -> Iterable[str]:
+    """Warn about parts of the dataset's file that are skipped."""
     return spec.dataset.notes
 
 
-def _equal_pairs(spec: Spec) -> Iterator[str]:
-    """Warn about blocks whose games do not differ."""
+def _paired_design_notes(spec: Spec) -> Iterator[str]:
+    """Warn about paired games that do not differ, or differ in two ways."""
     return design_notes(spec.experiment, spec.protocol, spec.prompts)
 
 
@@ -132,7 +129,7 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
 
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
-    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _equal_pairs, _skipped_list_elements,
+    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
     group_notes, _inherited_templates, _fixed_verdicts,
 )  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Warn about datapoints that share their question if `dataset.group_by` is not set."""
+"""Warn about datapoints with the same question if `dataset.group_by` is not set."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,8 @@ _QUESTION_COLUMNS = (
 )  # fmt: skip
 """Names of columns that contain questions of any length, in the order of preference."""
 
-Keys = Sequence[str]
-"""A hash for each datapoint. Datapoints with equal hashes share their question."""
+QuestionHashes = Sequence[str]
+"""A hash for each datapoint. Datapoints with equal hashes have the same question."""
 
 
 def group_notes(spec: Spec) -> list[str]:
@@ -44,40 +44,32 @@ def _dataset_notes(spec: Spec) -> list[str]:
     if dataset.group_by is not None or not used:
         return []
     points = dataset.datapoints
-    same = [tagged_hash("question", [point.columns[name] for name in used]) for point in points]
-    notes = list(_identical_notes(spec, used, same))
+    content_hashes = [tagged_hash("question", [point.columns[name] for name in used]) for point in points]
+    identical = _points_with_shared_hash(points, content_hashes)
+    notes = []
+    if identical:
+        labels: dict[str, set[int | None]] = {}
+        for point, content_hash in identical:
+            labels.setdefault(content_hash, set()).add(point.label)
+        contradictory = sum(len(labels[content_hash]) > 1 for _, content_hash in identical)
+        label_note = f" ({contradictory} of them with both labels)" if contradictory else ""
+        description = f"are the same as another in all that templates show, {comma_join(used)}{label_note}"
+        notes.append(_sharing_note(spec, description, "are", content_hashes, used[0]))
     for name in sorted(used, key=_question_rank):
-        keys = [_question_key(point, name) for point in points]
-        sharing = _points_with_shared_key(points, keys)
-        if len(sharing) > len(_points_with_shared_key(points, same)):
-            column = _find_group_column(dataset, keys, name)
-            return [*notes, _sharing_note(spec, f"share their {name!r} with another", keys, column)]
+        hashes = [_question_hash(point, name) for point in points]
+        if len(_points_with_shared_hash(points, hashes)) > len(identical):
+            return [*notes, _sharing_note(spec, f"share their {name!r} with another", "do", hashes, name)]
     return notes
 
 
-def _identical_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[str]:
-    """Yield a warning if agents cannot distinguish some datapoints."""
+def _sharing_note(spec: Spec, description: str, verb: str, hashes: QuestionHashes, question: str) -> str:
+    """Return a warning about datapoints with equal hashes. `verb` repeats the verb of their description."""
     points = spec.dataset.datapoints
-    sharing = _points_with_shared_key(points, same)
-    if not sharing:
-        return
-    labels: dict[str, set[int | None]] = {}
-    for point, key in sharing:
-        labels.setdefault(key, set()).add(point.label)
-    contradictory = sum(len(labels[key]) > 1 for _, key in sharing)
-    label_note = f" ({contradictory} of them with both labels)" if contradictory else ""
-    description = f"are the same as another in all that templates show, {comma_join(used)}{label_note}"
-    yield _sharing_note(spec, description, same, _find_group_column(spec.dataset, same, used[0]))
-
-
-def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) -> str:
-    points = spec.dataset.datapoints
-    sharing = _points_with_shared_key(points, keys)
-    first, key = sharing[0]
-    second = next(point for point, other_key in sharing[1:] if other_key == key)
-    examples = "" if spec.fetched else f", as {first.id} and {second.id} do"
-    examples = examples.replace(" do", " are") if description.startswith("are") else examples
-    column = column or "COLUMN, one that is the same for these alone"
+    sharing = _points_with_shared_hash(points, hashes)
+    first, shared_hash = sharing[0]
+    second = next(point for point, other_hash in sharing[1:] if other_hash == shared_hash)
+    examples = "" if spec.fetched else f", as {first.id} and {second.id} {verb}"
+    column = _find_group_column(spec.dataset, hashes, question) or "COLUMN, one that is the same for these alone"
     return (
         f"{len(sharing)} of {len(points)} datapoints {description}{examples}: "
         "their errors are not independent, so intervals are too narrow or too wide; "
@@ -85,44 +77,45 @@ def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) 
     )
 
 
-def _points_with_shared_key(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
-    """Return the datapoints whose key another datapoint also has, each with its key."""
-    counts = Counter(keys)
-    return [(point, key) for point, key in zip(points, keys, strict=True) if counts[key] > 1]
+def _points_with_shared_hash(points: Sequence[Datapoint], hashes: QuestionHashes) -> list[tuple[Datapoint, str]]:
+    """Return the datapoints whose hash another datapoint also has, each with its hash."""
+    counts = Counter(hashes)
+    return [(point, hash_) for point, hash_ in zip(points, hashes, strict=True) if counts[hash_] > 1]
 
 
-def _question_key(point: Datapoint, name: str) -> str:
-    """Return a hash of a column's value if it is a question, else a hash of the datapoint's unique id."""
+def _question_hash(point: Datapoint, name: str) -> str:
+    """Return a hash of a column's value if it is a question, otherwise a hash of the datapoint's unique id."""
     value = point.columns[name]
     return tagged_hash("question", value) if is_question(name, value) else tagged_hash("alone", point.id)
 
 
 def is_question(name: str, value: Any) -> bool:
-    """Return whether a column's value is a text that agents are probably meant to read."""
+    """Return whether a column's value is a text that agents should probably see."""
     is_text = isinstance(value, str) and value.strip() != ""
     return is_text and (name.casefold() in _QUESTION_COLUMNS or len(value) >= _MIN_QUESTION_LENGTH)
 
 
 def _question_rank(name: str) -> tuple[int, str]:
+    """Return the sort key of a column: columns with known names come first."""
     folded = name.casefold()
     return (_QUESTION_COLUMNS.index(folded) if folded in _QUESTION_COLUMNS else len(_QUESTION_COLUMNS)), name
 
 
-def _find_group_column(dataset: Dataset, keys: Keys, question: str) -> str | None:
-    """Return a column that identifies the groups of equal keys, or None. Another column than the question is preferred.
+def _find_group_column(dataset: Dataset, hashes: QuestionHashes, question: str) -> str | None:
+    """Return a column that has equal values exactly where the hashes are equal; None if there is none.
 
-    Its values are usually shorter, so they are easier to read in tables.
+    The column `question` comes last, because the values of other columns are shorter and easier to read in tables.
     """
     names = [*(name for name in dataset.columns if name != question), question]
-    return next((name for name in names if _identifies_groups(dataset.datapoints, keys, name)), None)
+    return next((name for name in names if _identifies_groups(dataset.datapoints, hashes, name)), None)
 
 
-def _identifies_groups(points: Sequence[Datapoint], keys: Keys, name: str) -> bool:
+def _identifies_groups(points: Sequence[Datapoint], hashes: QuestionHashes, name: str) -> bool:
     values = [_group_name(point.columns, name) for point in points]
-    return None not in values and len(set(zip(values, keys, strict=True))) == len(set(values)) == len(set(keys))
+    return None not in values and len(set(zip(values, hashes, strict=True))) == len(set(values)) == len(set(hashes))
 
 
 def _group_name(columns: Mapping[str, Any], name: str) -> str | None:
-    """Return the group's name in a column; None if the value cannot be a name."""
+    """Return a datapoint's group according to a column; None if the value cannot be the name of a group."""
     value = columns[name]
     return None if value is None or isinstance(value, (list, dict)) or not str(value).strip() else str(value)

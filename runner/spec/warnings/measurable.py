@@ -1,4 +1,4 @@
-"""Warnings about a dataset: what it cannot measure, and columns that no agent is shown."""
+"""Warn about a dataset that is not sufficient for a measurement, and about columns that no template uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def single_label(spec: Spec) -> Iterator[str]:
 
 
 def few_groups(spec: Spec) -> Iterator[str]:
-    """Warn if the dataset or the test split has too few independent groups to measure anything."""
+    """Warn if the dataset or the test split has too few independent groups for useful intervals."""
     experiment = spec.experiment
     test_limit = None if experiment.training is None else experiment.training.test.limit
     for dataset, name, key, limit in (
@@ -45,7 +45,7 @@ def few_groups(spec: Spec) -> Iterator[str]:
 def unused_columns(spec: Spec) -> Iterator[str]:
     """Warn about columns that an agent should probably see, but that neither a template nor the spec uses.
 
-    The checked columns are those that `dataset.columns` renames, and those with questions or long texts.
+    Only columns that `dataset.columns` renames, and columns with questions or long texts, are checked.
     """
     dataset, settings = spec.dataset, spec.experiment.dataset
     used = {name for names in spec.prompts.variables.values() for name in names}

@@ -1,4 +1,4 @@
-"""Warn about a fixed sampling seed, with which a server may return the same answer to all retries and repeats."""
+"""Warn about a fixed sampling seed, because a server may then return the same answer to all retries and repeats."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from runner.spec.assembly import Spec
 
 
 def fixed_seeds(spec: Spec) -> Iterator[str]:
-    """Warn about each model group on a server with a fixed seed, if a run repeats or retries prompts."""
+    """Warn about each model group at a server with a fixed seed, if the run may send a prompt more than once."""
     experiment = spec.experiment
     rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
     repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
     for group in sorted({agent.model for agent in experiment.agents.values()}):
         settings = experiment.models[group]
-        seed = settings.sampling().get("seed")
+        seed = settings.request_parameters.get("seed")
         if seed is not None and settings.traits.remote and max(repeats, attempts, experiment.votes) > 1:
             yield (
                 f"models.{group}.seed is fixed ({seed}): a server that respects the seed returns the same answer to "

@@ -1,4 +1,4 @@
-"""Warnings about model groups on servers: API keys that are not set, and temperatures that a server does not accept."""
+"""Warn about model groups at servers: API keys that are not set, and temperatures that a server does not accept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TEMPERATURES: Mapping[str, float] = {
 
 
 def unset_keys(spec: Spec) -> Iterator[str]:
-    """Warn about environment variables that the spec needs, but that are not set."""
+    """Warn about environment variables that the spec sends to servers, but that are not set."""
     for group, settings in _called_servers(spec):
         for variable in settings.variables:
             if not os.environ.get(variable, "").strip():
@@ -42,7 +42,7 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
 
 
 def called_groups(spec: Spec) -> dict[str, ModelSettings]:
-    """Return the model groups that a run of the spec calls: with `rejudge` only the judge's, else all agents'."""
+    """Return the model groups that a run of the spec calls: those of all agents, or with `rejudge` only the judge's."""
     judge, agents = spec.protocol.verifier_name, spec.experiment.agents
     called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}
     return {group: settings for group, settings in spec.experiment.models.items() if group in called}

@@ -188,11 +188,9 @@ def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None
     assert ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     assert refusal(tmp_path, name="folder.jsonl")
-    with pytest.raises(SpecError, match=r"no file 'gone\.jsonl' next to the spec"):
-        load_dataset(DatasetSettings(path="gone.jsonl"), None, 0, Place)
 
 
 def test_the_hub_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

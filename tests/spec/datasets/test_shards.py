@@ -10,6 +10,7 @@ import pytest
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.shards import Shard
 from tests.support.processes import python
+from tests.support.shards import all_shards
 
 
 def points(groups: list[int]) -> list[Datapoint]:
@@ -38,7 +39,7 @@ def test_a_shard_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize("of", [1, 2, 3, 8, 20])
 def test_each_datapoint_is_in_one_shard_and_each_group_whole(of: int) -> None:
     dataset = points([1, 5, 2, 9, 1, 1, 3, 2, 7, 1] * 4)
-    parts = [shard.points(dataset) for shard in Shard(1, of).all()]
+    parts = [shard.points(dataset) for shard in all_shards(of)]
     assert sorted(point.id for point in chain(*parts)) == sorted(point.id for point in dataset)
     groups = [{point.group for point in part} for part in parts]
     assert sum(map(len, groups)) == len(set(chain(*groups)))
@@ -59,7 +60,7 @@ def test_a_longer_run_leaves_each_shard_what_it_has() -> None:
     dataset = sorted(points([3, 1, 4, 1, 5, 9, 2, 6]), key=lambda point: point.id)
     short = dataset[:14]  # of whole groups
     assert {point.group for point in short}.isdisjoint(point.group for point in dataset[14:])
-    for shard in Shard(1, 3).all():
+    for shard in all_shards(3):
         had, has = ({point.id for point in shard.points(some)} for some in (short, dataset))
         assert had <= has
 
@@ -68,7 +69,7 @@ def test_a_longer_run_leaves_each_shard_what_it_has() -> None:
 def test_the_parts_are_the_same_in_every_process() -> None:
     code = (
         "from tests.spec.datasets.test_shards import points\nfrom runner.spec.datasets.shards import Shard\n"
-        "print([[p.id for p in s.points(points([2, 1, 3, 1, 1]))] for s in Shard(1, 3).all()])"
+        "print([[p.id for p in s.points(points([2, 1, 3, 1, 1]))] for s in [Shard(n, 3) for n in (1, 2, 3)]])"
     )
     said = {python(code, PYTHONHASHSEED=seed, PYTHONPATH=".").stdout for seed in ("1", "2")}
     assert len(said) == 1
@@ -78,11 +79,11 @@ def test_the_parts_are_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("whole", [3, 4, 7, 32, 1000, 999_983])
 @pytest.mark.parametrize("sizes", [[1, 1, 1], [10, 9, 9], [100, 1, 1], [1, 50, 7]])
 def test_the_shares_of_a_limit_are_all_of_it_and_none_is_nothing(whole: int, sizes: list[int]) -> None:
-    shares = [shard.share(whole, sizes) for shard in Shard(1, 3).all()]
+    shares = [shard.share(whole, sizes) for shard in all_shards(3)]
     assert None not in shares
     assert sum(share or 0 for share in shares) == whole
     assert min(share or 0 for share in shares) >= 1
 
 
 def test_a_limit_that_is_too_small_has_no_shares() -> None:
-    assert [shard.share(2, [4, 4, 4]) for shard in Shard(1, 3).all()] == [None] * 3
+    assert [shard.share(2, [4, 4, 4]) for shard in all_shards(3)] == [None] * 3
