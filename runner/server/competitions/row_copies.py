@@ -15,7 +15,7 @@ from runner.server.visible_tree import visible_to
 
 
 def find_original_dataset(connection: Connection, viewer: Viewer, competition: int) -> str | None:
-    """Return the oldest dataset of another owner that has the same rows and that the viewer may see, or None.
+    """Return the oldest visible dataset of another owner with the same rows as a competition, or None.
 
     Datasets of other competitions are compared by the hash of their rows, other datasets by the hash of their file.
     """
@@ -29,12 +29,12 @@ def find_original_dataset(connection: Connection, viewer: Viewer, competition: i
     originals = [
         original
         for condition in (releases.c.id.in_(same_rows), releases.c.id.in_(same_file))
-        if (original := _first_release(connection, viewer, dataset.owner, dataset.id, condition)) is not None
+        if (original := _find_oldest_dataset(connection, viewer, dataset.owner, dataset.id, condition)) is not None
     ]
     return min(originals)[1] if originals else None
 
 
-def _first_release(
+def _find_oldest_dataset(
     connection: Connection, viewer: Viewer, owner: str, release: int, condition: ColumnElement[bool]
 ) -> tuple[int, str] | None:
     """Return the id and reference of the oldest matching dataset of another owner that is older than this release."""

@@ -1,8 +1,8 @@
 """Stores competitions: public rows, labels that only the server and the owner have, and submitted runs.
 
-The owner of a dataset release without labels creates a competition on it and gives the labels to the server. Every
-published run that was played on exactly these rows is a submission, even if the run names another dataset with the same
-rows. Part of the rows may be held out: the server shows their score only after the competition has closed.
+The owner of a dataset without labels creates a competition on it and sends the labels to the server. Every published
+run that was played on exactly these rows is a submission, even if the run names another dataset with the same rows.
+Some of the rows may be held out: the server shows their score only after the competition has closed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse_reference
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
-from runner.server.competitions.rows import competition_rows
-from runner.server.competitions.scores import compute_score
+from runner.server.competitions.rows import hash_rows
+from runner.server.competitions.scores import compute_result
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
 from runner.server.store.database import Database
@@ -45,6 +45,7 @@ from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
 DAY = 24 * 3600.0
+"""Seconds of a day."""
 MAX_SECONDS_OPEN = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
@@ -70,7 +71,7 @@ class CompetitionRequest:
     held_share: float = 0.0
     """Alternative to `held_out`: the share of groups of rows to hold out. The server chooses the groups at random."""
     group_by: str | None = None
-    """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
+    """Column of the dataset. For confidence intervals, rows with the same value form one cluster."""
 
 
 def create_competition(
@@ -92,13 +93,13 @@ def create_competition(
     check_closing(request.closes, now)
     with database.reading() as connection:
         release = _find_own_release(connection, viewer, reference)
-    rows = run_bounded_check(settings, _read_rows, reference, request.group_by)
-    held_ids = _choose_held_out(request, rows["groups"])
+    dataset = run_bounded_check(settings, _read_dataset, reference, request.group_by)
+    held_ids = _choose_held_out(request, dataset["groups"])
     with database.writing() as connection:
         _check_name(connection, reference.owner, request.name)
         row = {
             "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release,
-            "rows_sha256": rows["sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
+            "rows_sha256": dataset["rows_sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
             "created": now, "closes": request.closes,
         }  # fmt: skip
         competition = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
@@ -138,11 +139,11 @@ def _find_own_release(connection: Connection, viewer: Viewer, reference: Referen
 
 
 def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
-    """Return whether the viewer may manage the competitions of an account or organisation.
+    """Return whether the viewer may manage the competitions of an account or organization.
 
-    The viewer must be this account or an owner of this organisation, and must use a token that may publish.
+    The viewer must be this account or an owner of this organization, and must use a token that may publish.
     """
-    if viewer.account_id is None or not viewer.publishes_as(owner):
+    if viewer.account_id is None or not viewer.can_publish_as(owner):
         return False
     if viewer.account == owner:
         return True
@@ -154,23 +155,24 @@ def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _read_rows(settings: Settings, folder: Path, dataset: Reference, group_by: str | None) -> dict[str, Any]:
+def _read_dataset(settings: Settings, folder: Path, reference: Reference, group_by: str | None) -> dict[str, Any]:
     """Return the hash of a dataset's rows and the group of each row. Runs in an isolated process.
 
     Raises:
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    registry = open_registry(settings, Viewer(owners=frozenset((dataset.owner,))))
-    registry.unpack(registry.find(dataset), folder / "dataset")
-    path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
-    if path is None:
-        raise UsageError(f"{dataset} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
-    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(str(dataset)))
-    if rows.is_labelled:
-        raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
-    sha256 = competition_rows(point.content_hash for point in rows.datapoints)
-    return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
+    registry = open_registry(settings, Viewer(owners=frozenset((reference.owner,))))
+    registry.unpack(registry.find(reference), folder / "dataset")
+    paths = [folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()]
+    if not paths:
+        raise UsageError(f"{reference} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
+    options = DatasetSettings(path=paths[0].name, group_by=group_by)
+    dataset = load_dataset(options, paths[0], 0, lambda _: Place(str(reference)))
+    if dataset.is_labelled:
+        raise UsageError(f"{reference} has labels, which everyone can read; publish it with an empty column 'label'")
+    rows_sha256 = hash_rows(point.content_hash for point in dataset.datapoints)
+    return {"rows_sha256": rows_sha256, "groups": {point.id: point.group for point in dataset.datapoints}}
 
 
 def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> set[str]:
@@ -208,15 +210,17 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 # Submissions
 
 
-def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
+def submit_run(
+    connection: Connection, viewer: Viewer, rows_sha256: str, *, release: int, owner: str, now: float
+) -> None:
     """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
-    `rows` is the hash of the run's rows (`competition_rows`). `now` is the time when the upload was complete, so a slow
-    check does not make a submission late.
+    `rows_sha256` is from `hash_rows`. `now` is the time when the upload was complete, so a slow check does not make a
+    submission late.
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # The lock on the competition makes concurrent publishers respect the daily limit.
-    query = query.where(competitions.c.rows_sha256 == rows, visible_to(viewer)).with_for_update(of=competitions)
+    query = query.where(competitions.c.rows_sha256 == rows_sha256, visible_to(viewer)).with_for_update(of=competitions)
     for competition in connection.execute(query).mappings().all():
         reason = _refusal_reason(connection, competition, owner, viewer.account_id, now)
         row = {
@@ -253,8 +257,8 @@ def _refusal_reason(
                 if next_time >= competition["closes"]
                 else f"publish the next one from {format_time(next_time)} on"
             )
-            submitted = counted(len(times), "submission")
-            return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
+            count = counted(len(times), "submission")
+            return f"{submitter} has {count} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
     return ""
 
 
@@ -267,8 +271,8 @@ def format_time(timestamp: float) -> str:
     return datetime.fromtimestamp(math.ceil(timestamp), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def list_waiting(database: Database) -> dict[int, int]:
-    """Return a dictionary from the id of each submission without a score to its account's id, oldest first."""
+def list_waiting_submissions(database: Database) -> dict[int, int]:
+    """Return the account's id for the id of each submission that is not scored yet, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
@@ -285,7 +289,7 @@ def score_submission(settings: Settings, database: Database, submission: int) ->
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission and store the result. If labels are replaced during the scoring, return False instead."""
+    """Score a submission and store the result; return False, without storing it, if labels were replaced meanwhile."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)
@@ -294,7 +298,7 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
     if before is None or before.state != WAITING:
         return True
     try:
-        result = run_bounded_check(settings, compute_score, submission)
+        result = run_bounded_check(settings, compute_result, submission)
     except ReleaseError as error:
         result = {"refused": str(error)}
     refused = result.get("refused", "")

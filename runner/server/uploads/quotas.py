@@ -1,4 +1,4 @@
-"""Limits on the size of the files that an account publishes, and on free disk space, when an upload is declared."""
+"""Limits that the server checks when an upload is declared: the storage of an account, and free disk space."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) ->
     return sum(size for sha256, size in blobs.items() if sha256 not in published)
 
 
-def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -> None:
+def check_quota(settings: Settings, published_size: int, open_size: int, new_size: int) -> None:
     """Raise UsageError if an account would exceed its quota.
 
-    `published` is the size of its published files, `open_bytes` that of its open uploads, and `new` that of the files
-    that it declares now and has not published.
+    The sizes in bytes are of its published files, of its open uploads, and of the new upload's files that it has not
+    published yet.
     """
-    if settings.account_bytes and published + open_bytes + new > settings.account_bytes:
+    if settings.account_bytes and published_size + open_size + new_size > settings.account_bytes:
         raise UsageError(
-            f"your account has published {published:,} bytes and has {open_bytes:,} bytes in open uploads; with "
-            f"{new:,} more bytes it would exceed its quota of {settings.account_bytes:,} bytes; ask the server's "
+            f"your account has published {published_size:,} bytes and has {open_size:,} bytes in open uploads; with "
+            f"{new_size:,} more bytes it would exceed its quota of {settings.account_bytes:,} bytes; ask the server's "
             "administrator to raise --quota of nip-run serve"
         )
 

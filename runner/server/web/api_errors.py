@@ -81,7 +81,7 @@ def handle_errors(app: FastAPI) -> None:
     async def known_error(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
-        have = error.have if isinstance(error, OffsetError) else None
+        have = error.stored_bytes if isinstance(error, OffsetError) else None
         return error_response(status, code, str(error), problems, have=have)
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:

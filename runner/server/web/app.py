@@ -77,7 +77,7 @@ def create_app(server: Service) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, server: Service) -> None:
-    """Add the middleware. The last one that is added handles a request first."""
+    """Add the middleware. A request passes through it in the reverse order of these calls."""
 
     def is_valid(token: str) -> bool:
         with server.database.reading() as connection:
@@ -100,6 +100,6 @@ async def _clean_up(server: Service) -> None:
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)
-        except Exception:  # the next time may succeed
+        except Exception:  # the next cleanup may succeed
             LOG.exception("old uploads could not be deleted")
         await asyncio.sleep(CLEANUP_SECONDS)

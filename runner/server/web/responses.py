@@ -1,4 +1,4 @@
-"""Responses with pages and files, which the modules in `web/pages/` return.
+"""Responses with pages and files, for the modules in `web/pages/`.
 
 Responses are compressed if the client accepts gzip. Clients may cache only public pages and files.
 """
@@ -57,8 +57,8 @@ def tagged_response(
 ) -> Response:  # fmt: skip
     """Return a response with `compressed` if the client accepts gzip, or else with `body`.
 
-    Return status 304 without a body if the client has cached the version with this entity tag. `policy` is the content
-    security policy of a page.
+    Return status 304 without a body if the client has cached the version with the entity tag `tag`. `policy` is the
+    content security policy of a page.
     """
     is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache_control, "vary": "accept-encoding"}
@@ -103,7 +103,7 @@ class PageCache:
     def respond(self, request: Request, key: tuple[str, ...], build: Callable[[], ServedPage]) -> Response:
         """Return the page with this key; call `build` if it is not cached.
 
-        The key contains the name of the board that the page was built from, so a new board makes new pages.
+        The key contains the name of the board that the page was built from, so each board has its own pages.
         """
         page = self._pages.get(key)
         if page is None:

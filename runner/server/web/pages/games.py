@@ -1,7 +1,7 @@
 """Pages of a single game and of a list of games, for browsers without JavaScript.
 
-These pages read the pieces of the run's cached page (`run_cache.py`). With JavaScript, the run's page shows all games
-itself.
+(With JavaScript, the run's page shows all games.) A piece is a file with a part of the run's games or of their list,
+which `run_cache.py` stores with the run's page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runner.server.web.responses import page_response
 
 pages = APIRouter(include_in_schema=False)
 
-LISTED = 100
+GAMES_PER_PART = 100
 """Number of games in one part of the list."""
 MAX_PIECE_BYTES = 32 << 20
 _TOO_LARGE = "This game is too large for a page. Turn on JavaScript, or download the run with nip-run get."
@@ -35,7 +35,7 @@ _TOO_LARGE = "This game is too large for a page. Turn on JavaScript, or download
 @pages.get("/mine/run/{owner}/{name}/{version}/games")
 def games(request: Request, reference: Annotated[Reference, Depends(run_reference)], part: str = "1") -> Response:
     """Show a part of the games of a run."""
-    return _respond(request, reference, request.url.path.removesuffix("/games"), part, LISTED)
+    return _respond(request, reference, request.url.path.removesuffix("/games"), part, GAMES_PER_PART)
 
 
 @pages.get("/run/{owner}/{name}/{version}/game/{place}")
@@ -46,7 +46,7 @@ def game(request: Request, reference: Annotated[Reference, Depends(run_reference
 
 
 def _respond(request: Request, reference: Reference, run_path: str, number: str, size: int) -> Response:
-    """Return the page with part `number` of the list or, if `size` is 1, with game `number`; both count from 1."""
+    """Return the page with game `number` if `size` is 1, or else part `number` of the list; both count from 1."""
     run = find_run(request, reference)
     if run is None:
         return missing_page(request, "This run does not exist on this server, or is private.")
@@ -59,18 +59,21 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
         return missing_page(request, "This run has no such game. The run's page lists all games.")
     label = str(reference).partition("/")[2]
     links = [(run_path, label)]
-    if size == LISTED:
+    if size == GAMES_PER_PART:
         title, section = f"Games of {label}", _list_section(cached, about, first, run_path)
     else:
         title, section = _game_section(cached, about, first, run_path)
-        links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
+        links.append((f"{run_path}/games?part={first // GAMES_PER_PART + 1}", "Games"))
     account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
     page = ServedPage(title, [("game", section)], links=links, account=account, csrf_token=csrf_token)
     return page_response(request, page, cache_control=run.cache_control)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:
-    """Return the piece that contains the game at `place` or, if `kind` is "list", its row; None if it is too large."""
+    """Return the piece with a game (`kind` "games") or with its row in the list ("list"); None if it is too large.
+
+    `place` is the position of the game in the run, from 0.
+    """
     first_places = about["lists" if kind == "list" else "pieces"]  # the place of the first game of each piece
     number = max(index for index, first in enumerate(first_places) if first <= place)
     path = cached.piece(f"{about['slug']}-{kind}-{number}")
@@ -80,12 +83,12 @@ def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: 
 
 
 def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run_path: str) -> Markup:
-    last = min(first + LISTED, about["count"])
+    last = min(first + GAMES_PER_PART, about["count"])
     piece = _read_piece(cached, about, "list", first)
     if piece is None:
         message = "This list is too large for a page. Turn on JavaScript, or download the run with nip-run get."
         return ListingView(lead=[message]).render()
-    before, after = first // LISTED, first // LISTED + 2
+    before, after = first // GAMES_PER_PART, first // GAMES_PER_PART + 2
     return games_section(
         [row_at(piece, place) for place in range(first, last)], first, about["count"], at=run_path,
         before=f"{run_path}/games?part={before}" if before else None,
