@@ -124,8 +124,8 @@ def _publish_group(server: Service, registry: Registry, group: Sequence[StoredRe
     with server.database.writing() as connection:
         if connection.execute(select(accounts.c.id).where(accounts.c.name == owner)).scalar() is None:
             add_account(connection, owner, time.time())
-        account = find_account_id(connection, owner)
-        viewer = viewer_of_account(connection, account)
+        account_id = find_account_id(connection, owner)
+        viewer = viewer_of_account(connection, account_id)
     sources: dict[str, Callable[[], IO[bytes]]] = {}
     folders = []
     for entry, release, manifest in group:
@@ -147,7 +147,7 @@ def _publish_group(server: Service, registry: Registry, group: Sequence[StoredRe
             finally:
                 writer.close()
     server.publishing.commit(uploads.find(viewer, upload.id))
-    server.publishing.check(upload.id, account)
+    server.publishing.check(upload.id, account_id)
     upload = uploads.find(viewer, upload.id)
     if upload.state != PUBLISHED:
         raise ReleaseError("the server refused the release; publish a corrected version").with_notes(upload.problems)

@@ -1,7 +1,7 @@
 """Runs tasks on untrusted data in a separate process with limited time and memory.
 
 Only this module starts processes in the server. `run_isolated` runs a task, such as building a page, and returns a
-`TaskResult`. `run_bounded_check` runs a task such as the check of an upload or the scoring of a submission, with the
+`TaskResult`. `run_with_check_limits` runs a task such as the check of an upload or the scoring of a submission, with the
 limits of `--check-seconds` and `--check-memory`. `start_process` starts the long-running worker that builds boards.
 """
 
@@ -130,7 +130,7 @@ class IsolatedTaskError(RunError):
     """Raised if the server could not finish a task for a reason other than the task's data; a retry may succeed."""
 
 
-def run_bounded_check(settings: Settings, function: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+def run_with_check_limits(settings: Settings, function: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
     """Run `function(settings, folder, *args)` in a process with the limits of a check, and return its result.
 
     Raises:

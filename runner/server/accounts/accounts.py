@@ -149,17 +149,17 @@ def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | 
     return Viewer(row.account_id, row.name, owners, Scope(row.scope), row.id)
 
 
-def viewer_of_account(connection: Connection, account: int) -> Viewer:
+def viewer_of_account(connection: Connection, account_id: int) -> Viewer:
     """Return the viewer of an account, for work that the account requested earlier."""
-    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
+    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account_id)).one()
     if row.disabled is not None:
-        return Viewer(account, row.name)  # a disabled account sees only public data and publishes nothing
-    return Viewer(account, row.name, frozenset((row.name, *_organizations(connection, account))), Scope.PUBLISH)
+        return Viewer(account_id, row.name)  # a disabled account sees only public data and publishes nothing
+    return Viewer(account_id, row.name, frozenset((row.name, *_organizations(connection, account_id))), Scope.PUBLISH)
 
 
-def _organizations(connection: Connection, account: int) -> Iterator[str]:
+def _organizations(connection: Connection, account_id: int) -> Iterator[str]:
     query = select(accounts.c.name).join(members, members.c.organisation_id == accounts.c.id)
-    for row in connection.execute(query.where(members.c.account_id == account, accounts.c.disabled.is_(None))):
+    for row in connection.execute(query.where(members.c.account_id == account_id, accounts.c.disabled.is_(None))):
         yield row.name
 
 

@@ -55,7 +55,7 @@ class PublicRegistry(Registry):
             reference = reference_of(row)
             self.public_releases[reference] = PublicRelease(row.id, row.publisher_id, row.created)
             yank_sha256, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE_FOLDER) in parts
-            entries.append(self._entry(reference, row.sha256, yank_sha256, signed))
+            entries.append(self._build_entry(reference, row.sha256, yank_sha256, signed))
         self._entries = sorted(entries, key=_sort_key)
 
     def publication_order(self) -> dict[str, int]:
@@ -68,12 +68,11 @@ class PublicRegistry(Registry):
         subset._entries = [entry for entry in self._entries if entry in selected]  # noqa: SLF001 - same class
         return subset
 
-    def _entry(self, reference: Reference, sha256: str, yank_sha256: str | None, signed: bool) -> ReleaseEntry:
+    def _build_entry(self, reference: Reference, sha256: str, yank_sha256: str | None, signed: bool) -> ReleaseEntry:
+        if yank_sha256 is None:
+            return ReleaseEntry(reference, sha256, None, signed)
         try:
-            data = (
-                None if yank_sha256 is None else read_small_file(self._blobs.open(yank_sha256), YANKED_FILE, MAX_BYTES)
-            )
-            reason = None if data is None else parse_yanked_file(data)
+            reason = parse_yanked_file(read_small_file(self._blobs.open(yank_sha256), YANKED_FILE, MAX_BYTES))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
         return ReleaseEntry(reference, sha256, reason, signed)

@@ -150,9 +150,9 @@ class Boards:
         return process, server_end
 
     def _kill_worker(self) -> None:
-        if self._worker is not None:
-            process, pipe = self._worker
-            self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            process, pipe = worker
             pipe.close()
             process.kill()
             process.join(5)

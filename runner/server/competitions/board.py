@@ -22,7 +22,7 @@ from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import find_original_dataset
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, build_published_score
-from runner.server.competitions.storage import REFUSED, SCORED, competition_name, count_submissions, is_owner
+from runner.server.competitions.storage import REFUSED, SCORED, can_manage, competition_name, count_submissions
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
 from runner.server.visible_tree import visible_to
 
@@ -46,7 +46,7 @@ def list_competitions(
 ) -> list[dict[str, Any]]:
     """Return the next `limit` competitions after the one named `after`, sorted by `OWNER/NAME`."""
     descriptions = [
-        describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
+        describe_competition(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
     ]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:limit]
@@ -74,7 +74,7 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     the held-out rows decides, if there are any.
     """
     competition = find_competition(connection, viewer, owner, name)
-    description = describe(competition, now)
+    description = describe_competition(competition, now)
     held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
@@ -116,7 +116,7 @@ def describe_submission(
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
     parts = {} if score is None else _published_parts(score, is_closed=is_closed)
-    full_score = score if score is not None and is_owner(connection, viewer, owner) else None
+    full_score = score if score is not None and can_manage(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
         "state": row["state"], "why": row["why"] or None, "scored": row["scored"],
@@ -157,32 +157,27 @@ def _select_visible(viewer: Viewer) -> Select[Any]:
     return query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
 
 
-def _select_submissions(competition: int, viewer: Viewer) -> Select[Any]:
+def _select_submissions(competition_id: int, viewer: Viewer) -> Select[Any]:
     query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
     query = query.join(releases, releases.c.id == submissions.c.release_id)
-    return query.where(submissions.c.competition_id == competition, visible_to(viewer))
+    return query.where(submissions.c.competition_id == competition_id, visible_to(viewer))
 
 
-def describe(competition: RowMapping, now: float) -> dict[str, Any]:
+def describe_competition(competition: RowMapping, now: float) -> dict[str, Any]:
     """Return the description of a competition from `find_competition`."""
+    columns = ("title", "day_limit", "created", "closes", "relabelled", "withdrawn", "why")
     return {
         "competition": competition_name(competition),
-        "title": competition["title"],
         "dataset": f"dataset/{competition['owner']}/{competition['dataset_name']}@{competition['dataset_version']}",
-        "day_limit": competition["day_limit"],
-        "created": competition["created"],
-        "closes": competition["closes"],
         "is_closed": now >= competition["closes"],
-        "relabelled": competition["relabelled"],
-        "withdrawn": competition["withdrawn"],
-        "why": competition["why"],
+        **{column: competition[column] for column in columns},
     }
 
 
-def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
+def _count_rows(connection: Connection, competition_id: int) -> tuple[int, int]:
     """Return the number of held-out rows and of all rows."""
     held_sum = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
-    query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition)
+    query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition_id)
     held_rows, all_rows = connection.execute(query).one()
     return int(held_rows), int(all_rows)
 

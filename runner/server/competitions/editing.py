@@ -19,11 +19,11 @@ from runner.server.competitions.storage import (
     REFUSED,
     SCORED,
     WAITING,
+    can_manage,
     check_closing,
     check_labels,
     competition_name,
     format_time,
-    is_owner,
 )
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import visible_to
@@ -54,7 +54,7 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
         raise NotFoundError(
             f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them"
         )
-    if viewer is not None and not is_owner(connection, viewer, owner):
+    if viewer is not None and not can_manage(connection, viewer, owner):
         raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
     if competition["withdrawn"] is not None:
         withdrawn = format_time(competition["withdrawn"])

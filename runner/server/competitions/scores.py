@@ -42,13 +42,13 @@ _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Possible steps for rounding accuracies: a part with fewer rows gets a larger step."""
 
 
-def compute_result(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
+def compute_result(settings: Settings, work_folder: Path, submission_id: int) -> dict[str, Any]:
     """Return the metrics of each part and other facts about a submission, or {"refused": reason}.
 
     The owner of the competition sees the complete result; `build_published_score` selects the public numbers. Runs in
     an isolated process.
     """
-    row, labels = _read_submission(Database(settings.database_url), submission)
+    row, labels = _read_submission(Database(settings.database_url), submission_id)
     if not labels:
         return {"refused": "the competition was withdrawn"}
     registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
@@ -80,14 +80,14 @@ def compute_result(settings: Settings, work_folder: Path, submission: int) -> di
     }  # `AnswerOrigins` explains the keys of "origins"
 
 
-def _read_submission(database: Database, submission: int) -> tuple[Row[Any], dict[str, tuple[int, bool]]]:
+def _read_submission(database: Database, submission_id: int) -> tuple[Row[Any], dict[str, tuple[int, bool]]]:
     """Return a submission's release and grouping column, and for each row its label and whether it is held out."""
     with database.reading() as connection:
         row = connection.execute(
             select(submissions.c.competition_id, competitions.c.group_by, releases)
             .join(competitions, competitions.c.id == submissions.c.competition_id)
             .join(releases, releases.c.id == submissions.c.release_id)
-            .where(submissions.c.id == submission)
+            .where(submissions.c.id == submission_id)
         ).one()
         query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
         labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}

@@ -28,7 +28,7 @@ from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import hash_rows
 from runner.server.competitions.scores import compute_result
-from runner.server.isolated_task import run_bounded_check
+from runner.server.isolated_task import run_with_check_limits
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import (
@@ -92,19 +92,21 @@ def create_competition(
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:
-        release = _find_own_release(connection, viewer, reference)
-    dataset = run_bounded_check(settings, _read_dataset, reference, request.group_by)
+        release_id = _find_owned_release(connection, viewer, reference)
+    dataset = run_with_check_limits(settings, _read_dataset, reference, request.group_by)
     held_ids = _choose_held_out(request, dataset["groups"])
     with database.writing() as connection:
-        _check_name(connection, reference.owner, request.name)
+        taken = competitions.c.owner == reference.owner, competitions.c.name == request.name
+        if connection.execute(select(competitions.c.id).where(*taken)).scalar() is not None:
+            raise TakenError(f"a competition {reference.owner}/{request.name} already exists; choose another name")
         row = {
-            "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release,
+            "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release_id,
             "rows_sha256": dataset["rows_sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
             "created": now, "closes": request.closes,
         }  # fmt: skip
-        competition = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
+        competition_id = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
         labels = [
-            {"competition_id": competition, "datapoint_id": id_, "label": label, "is_held": id_ in held_ids}
+            {"competition_id": competition_id, "datapoint_id": id_, "label": label, "is_held": id_ in held_ids}
             for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
@@ -120,25 +122,19 @@ def check_closing(closes: float, now: float) -> None:
         raise UsageError("the competition would be open for more than ten years: set `closes` to an earlier time")
 
 
-def _check_name(connection: Connection, owner: str, name: str) -> None:
-    query = select(competitions.c.id).where(competitions.c.owner == owner, competitions.c.name == name)
-    if connection.execute(query).scalar() is not None:
-        raise TakenError(f"a competition {owner}/{name} already exists; choose another name")
-
-
-def _find_own_release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+def _find_owned_release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
     """Return the row id of a dataset release; raise PermissionError if the viewer is not an owner of it."""
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
         raise NotFoundError(f"this server has no {reference}; publish the dataset first")
-    if not is_owner(connection, viewer, reference.owner):
+    if not can_manage(connection, viewer, reference.owner):
         raise PermissionError(
             f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
         )
     return int(release_id)
 
 
-def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
+def can_manage(connection: Connection, viewer: Viewer, owner: str) -> bool:
     """Return whether the viewer may manage the competitions of an account or organization.
 
     The viewer must be this account or an owner of this organization, and must use a token that may publish.
@@ -231,7 +227,7 @@ def submit_run(
 
 
 def _refusal_reason(
-    connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float
+    connection: Connection, competition: RowMapping, owner: str, account_id: int | None, now: float
 ) -> str:
     """Return why a competition does not accept a run, or "" if it does."""
     name = competition_name(competition)
@@ -241,7 +237,7 @@ def _refusal_reason(
         return f"{name} closed at {format_time(competition['closes'])} and accepts no more submissions"
     for column, value, submitter in (
         (submissions.c.owner, owner, owner),
-        (submissions.c.account_id, account, "this account"),
+        (submissions.c.account_id, account_id, "this account"),
     ):
         # Submissions that were refused after scoring count, too.
         query = select(submissions.c.created).where(
@@ -278,27 +274,27 @@ def list_waiting_submissions(database: Database) -> dict[int, int]:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
-def score_submission(settings: Settings, database: Database, submission: int) -> None:
+def score_submission(settings: Settings, database: Database, submission_id: int) -> None:
     """Score a waiting submission and store the result. Do nothing if the submission is not waiting.
 
     Raises:
         IsolatedTaskError: the server failed, and the submission is still waiting.
     """
-    while not _try_to_score(settings, database, submission):
+    while not _try_to_score(settings, database, submission_id):
         pass  # the owner replaced labels during the scoring, so the score must be computed again
 
 
-def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
+def _try_to_score(settings: Settings, database: Database, submission_id: int) -> bool:
     """Score a submission and store the result; return False, without storing it, if labels were replaced meanwhile."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
-    query = query.where(submissions.c.id == submission)
+    query = query.where(submissions.c.id == submission_id)
     with database.reading() as connection:
         before = connection.execute(query).one_or_none()
     if before is None or before.state != WAITING:
         return True
     try:
-        result = run_bounded_check(settings, compute_result, submission)
+        result = run_with_check_limits(settings, compute_result, submission_id)
     except ReleaseError as error:
         result = {"refused": str(error)}
     refused = result.get("refused", "")
@@ -309,18 +305,18 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
         after = connection.execute(query).one_or_none()
         if after is not None and after.relabelled != before.relabelled:
             return False
-        still_waiting = submissions.c.id == submission, submissions.c.state == WAITING
+        still_waiting = submissions.c.id == submission_id, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*still_waiting).values(**values))
         database.increment_revision(connection)
     return True
 
 
-def count_submissions(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
+def count_submissions(connection: Connection, competition_id: int, viewer: Viewer) -> dict[str, int]:
     """Return the number of accepted submissions that the viewer may see, by owner."""
     query = (
         select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)
-        .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, visible_to(viewer))
+        .where(submissions.c.competition_id == competition_id, submissions.c.state != REFUSED, visible_to(viewer))
         .group_by(submissions.c.owner)
     )
     return {row.owner: row.accepted for row in connection.execute(query)}

@@ -26,7 +26,7 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, par
 from runner.registry.verification.verify import find_release_problems
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import hash_run_rows
-from runner.server.isolated_task import is_server_fault, run_bounded_check
+from runner.server.isolated_task import is_server_fault, run_with_check_limits
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
@@ -49,8 +49,8 @@ class UploadTransport:
 
     address = "the upload"
 
-    def __init__(self, declaration: Declaration, uploads: Uploads, upload: str, published: ServerTree) -> None:
-        self._uploads, self._upload, self._published = uploads, upload, published
+    def __init__(self, declaration: Declaration, uploads: Uploads, upload_id: str, published: ServerTree) -> None:
+        self._uploads, self._upload_id, self._published = uploads, upload_id, published
         self._files = {f"{folder.path}/{file.path}": file for folder in declaration.folders for file in folder.files}
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
@@ -59,7 +59,7 @@ class UploadTransport:
 
     def open(self, path: str) -> IO[bytes]:
         file = self._files.get(path)
-        return self._published.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
+        return self._published.open(path) if file is None else self._uploads.open_blob(self._upload_id, file.sha256)
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         raise UsageError("an upload that is being checked is read-only; publish with `nip-run publish --to URL`")
@@ -170,25 +170,25 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
 # Running the check in a process
 
 
-def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
+def check_isolated(settings: Settings, viewer: Viewer, upload_id: str, declaration: Declaration) -> UploadVerdict:
     """Run `check` in an isolated process; if it exceeds its limits, return a verdict with this problem.
 
     Raises:
         IsolatedTaskError: the server failed, and the upload may be fine.
     """
     try:
-        verdict = run_bounded_check(settings, _check_in_process, viewer, upload, declaration.to_bytes())
+        verdict = run_with_check_limits(settings, _check_in_process, viewer, upload_id, declaration.to_bytes())
     except ReleaseError as error:
         return UploadVerdict([str(error)])
     return UploadVerdict(**verdict)
 
 
-def _check_in_process(settings: Settings, _: Path, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
+def _check_in_process(settings: Settings, _: Path, viewer: Viewer, upload_id: str, declared: bytes) -> dict[str, Any]:
     """Check an upload and return the fields of its verdict. Runs in the isolated process."""
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     declaration = Declaration.from_bytes(declared)
     incoming = UploadTransport(
-        declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
+        declaration, Uploads(settings, database, blobs), upload_id, ServerTree(database, blobs, viewer)
     )
     verdict = check(incoming, declaration, settings)
     return {"problems": list(verdict.problems), "row_hashes": dict(verdict.row_hashes)}

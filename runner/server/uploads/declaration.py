@@ -66,9 +66,9 @@ class Declaration:
 
     folders: Sequence[DeclaredFolder]
 
-    def id(self, account: int) -> str:
+    def id(self, account_id: int) -> str:
         """Return the upload's id, which is the same if the account declares the same upload again."""
-        return hashlib.sha256(b"%d\n%s" % (account, self.to_bytes())).hexdigest()[:32]
+        return hashlib.sha256(b"%d\n%s" % (account_id, self.to_bytes())).hexdigest()[:32]
 
     @cached_property
     def blobs(self) -> Mapping[str, int]:

@@ -37,7 +37,7 @@ class DiskFullError(ReleaseError):
 
 
 class BlobWriter:
-    """Appends bytes to one blob. The caller must close the writer."""
+    """Appends bytes to one blob. The caller must call `close`."""
 
     def __init__(
         self, file: IO[bytes], partial_path: Path, complete_path: Path, *, stored_bytes: int, size: int
@@ -110,29 +110,29 @@ class UploadPieces:
     def __init__(self, incoming: Path) -> None:
         self._incoming = incoming
 
-    def folder(self, upload: str) -> Path:
-        return self._incoming / upload
+    def folder(self, upload_id: str) -> Path:
+        return self._incoming / upload_id
 
-    def _partial_path(self, upload: str, sha256: str) -> Path:
-        return self.folder(upload) / f"{sha256}.part"
+    def _partial_path(self, upload_id: str, sha256: str) -> Path:
+        return self.folder(upload_id) / f"{sha256}.part"
 
-    def received_bytes(self, upload: str, sha256: str) -> int | None:
+    def received_bytes(self, upload_id: str, sha256: str) -> int | None:
         """Return the number of received bytes of a blob; None if it is complete and its hash is correct."""
-        if self.complete_file(upload, sha256) is not None:
+        if self.complete_file(upload_id, sha256) is not None:
             return None
         try:
-            return self._partial_path(upload, sha256).stat().st_size
+            return self._partial_path(upload_id, sha256).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def open_writer(self, upload: str, sha256: str, size: int, offset: int) -> BlobWriter:
+    def open_writer(self, upload_id: str, sha256: str, size: int, offset: int) -> BlobWriter:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
             OffsetError: the number of stored bytes is different, or another connection is sending this blob.
             DiskFullError: the file cannot be written.
         """
-        path = self._partial_path(upload, sha256)
+        path = self._partial_path(upload_id, sha256)
         try:
             make_folders(path.parent)
             descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
@@ -148,15 +148,15 @@ class UploadPieces:
             received_bytes = file.seek(0, os.SEEK_END)
             if received_bytes != offset or not is_still_at(path, descriptor):
                 raise OffsetError(received_bytes)
-            complete_path = self.folder(upload) / sha256
+            complete_path = self.folder(upload_id) / sha256
             return BlobWriter(file, path, complete_path, stored_bytes=received_bytes, size=size)
         except BaseException:
             file.close()
             raise
 
-    def complete_file(self, upload: str, sha256: str) -> Path | None:
+    def complete_file(self, upload_id: str, sha256: str) -> Path | None:
         """Return the path of a completely received blob, or None."""
-        path = self.folder(upload) / sha256
+        path = self.folder(upload_id) / sha256
         return path if path.is_file() else None
 
     def folder_names(self) -> Iterator[str]:
@@ -164,18 +164,18 @@ class UploadPieces:
         with suppress(FileNotFoundError), os.scandir(self._incoming) as entries:
             yield from (entry.name for entry in entries if _UPLOAD_FOLDER.fullmatch(entry.name))
 
-    def total_received(self, upload: str) -> int:
+    def total_received_bytes(self, upload_id: str) -> int:
         """Return the total number of received bytes of an upload."""
         total = 0
-        with suppress(FileNotFoundError), os.scandir(self.folder(upload)) as entries:
+        with suppress(FileNotFoundError), os.scandir(self.folder(upload_id)) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size
         return total
 
-    def remove(self, upload: str) -> None:
+    def remove(self, upload_id: str) -> None:
         """Remove the received bytes of an upload. A client that is still sending gets an error."""
-        folder = self.folder(upload)
+        folder = self.folder(upload_id)
         with suppress(OSError):  # if this fails, `Uploads.delete_expired` tries again
             # Renamed first, because the client may declare the same upload again during the removal.
             old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))

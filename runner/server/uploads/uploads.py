@@ -107,7 +107,7 @@ class Uploads:
         return self.find(viewer, upload_id)
 
     def _insert(
-        self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published_size: int,
+        self, connection: Connection, upload_id: str, account_id: int, declaration: Declaration, *, published_size: int,
         new_size: int,
     ) -> None:  # fmt: skip
         """Insert an upload, or replace an ended one with the same id, if the limits of the account allow it.
@@ -116,7 +116,7 @@ class Uploads:
         """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
-            uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
+            uploads.c.account_id == account_id, uploads.c.state.in_(_ACTIVE)
         )
         count, total = connection.execute(own_uploads).one()
         if count >= self._settings.open_uploads:
@@ -132,53 +132,53 @@ class Uploads:
             )
         check_quota(self._settings, published_size, total, new_size)
         check_disk_space(connection, self._settings, self.pieces, size, _ACTIVE)
-        connection.execute(delete(uploads).where(uploads.c.id == upload))
+        connection.execute(delete(uploads).where(uploads.c.id == upload_id))
         row = {
-            "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
+            "id": upload_id, "account_id": account_id, "declared": declaration.to_bytes().decode(), "size": size,
             "state": OPEN, "problems": "[]", "touched": time.time(),
         }  # fmt: skip
         connection.execute(insert(uploads), row)
 
     # Reading
 
-    def find(self, viewer: Viewer, upload: str) -> Upload:
+    def find(self, viewer: Viewer, upload_id: str) -> Upload:
         """Return an upload of the viewer's account.
 
         Raises:
             NotFoundError: the account has no upload with this id.
         """
         with self._database.reading() as connection:
-            row, declaration = self._find_row(connection, viewer, upload)
+            row, declaration = self._find_row(connection, viewer, upload_id)
             is_open = row.state == OPEN
             visible_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            received = None if sha256 in visible_blobs else self.pieces.received_bytes(upload, sha256)
+            received = None if sha256 in visible_blobs else self.pieces.received_bytes(upload_id, sha256)
             if received is not None:  # None means that the blob is complete
                 missing[sha256] = size, received
-        return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
+        return Upload(upload_id, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
-    def _find_row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
+    def _find_row(self, connection: Connection, viewer: Viewer, upload_id: str) -> tuple[Any, Declaration]:
         columns = [column for column in uploads.c if column is not uploads.c.declared]
-        query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
+        query = select(*columns).where(uploads.c.id == upload_id, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
             raise NotFoundError("your account has no upload with this id; run the publish command again")
-        return row, self._declaration(upload, row.state in _ACTIVE)
+        return row, self._declaration(upload_id, row.state in _ACTIVE)
 
-    def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
+    def _read_declaration(self, upload_id: str, is_active: bool) -> Declaration:
         """Return the declaration of an upload.
 
         `is_active` is only part of the cache's key, because the stored declaration changes when an upload ends.
         """
         del is_active
         with self._database.reading() as connection:
-            query = select(uploads.c.declared).where(uploads.c.id == upload)
+            query = select(uploads.c.declared).where(uploads.c.id == upload_id)
             return Declaration.from_bytes(connection.execute(query).scalar_one())
 
     # Receiving
 
-    def open_writer(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> BlobWriter:
+    def open_writer(self, viewer: Viewer, upload_id: str, sha256: str, offset: int) -> BlobWriter:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
@@ -188,12 +188,12 @@ class Uploads:
         """
         now = time.time()
         with self._database.reading() as connection:
-            row, declaration = self._find_row(connection, viewer, upload)
+            row, declaration = self._find_row(connection, viewer, upload_id)
             is_visible = bool(_visible_blobs(connection, viewer, [sha256]))
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
             raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
-        if is_visible or self.pieces.received_bytes(upload, sha256) is None:
+        if is_visible or self.pieces.received_bytes(upload_id, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
             raise DiskFullError(
@@ -201,33 +201,33 @@ class Uploads:
             )
         if abs(now - row.touched) > TOUCH_SECONDS:
             with self._database.writing() as connection:
-                connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
-        return self.pieces.open_writer(upload, sha256, size, offset)
+                connection.execute(update(uploads).where(uploads.c.id == upload_id).values(touched=now))
+        return self.pieces.open_writer(upload_id, sha256, size, offset)
 
-    def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
+    def open_blob(self, upload_id: str, sha256: str) -> IO[bytes]:
         """Open a blob of an upload: the received file or, if it was not received, the blob of a published release."""
-        path = self.pieces.complete_file(upload, sha256)
+        path = self.pieces.complete_file(upload_id, sha256)
         return self._blobs.open(sha256) if path is None else open_to_read(path)
 
     # Changing the state
 
-    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
+    def set_state(self, upload_id: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
         """Set the state of an upload if it exists and has the state `if_state`. Return whether the state was set."""
         # Take the time before waiting for other writers, so that this wait does not make a submission late.
         now = time.time()
         with self._database.writing() as connection:
-            return self.update_state(connection, upload, state, problems, now, if_state=if_state)
+            return self.update_state(connection, upload_id, state, problems, now, if_state=if_state)
 
     @staticmethod
     def update_state(
-        connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
+        connection: Connection, upload_id: str, state: str, problems: Sequence[str], now: float, *,
         if_state: str, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` in the caller's transaction.
 
         If the upload ends, `published` (the published folders) replaces the stored declaration, to save space.
         """
-        query = update(uploads).where(uploads.c.id == upload, uploads.c.state == if_state)
+        query = update(uploads).where(uploads.c.id == upload_id, uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
@@ -235,9 +235,9 @@ class Uploads:
         return connection.execute(query.values(**values)).rowcount > 0
 
     @staticmethod
-    def last_activity(connection: Connection, upload: str) -> float | None:
+    def last_activity(connection: Connection, upload_id: str) -> float | None:
         """Return the time when an upload last received bytes or, during its check, when the check was requested."""
-        return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
+        return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload_id)).scalar_one_or_none()
 
     def list_unchecked(self) -> dict[str, int]:
         """Return the account of each upload that waits for its check or is being checked, oldest upload first."""
@@ -245,13 +245,17 @@ class Uploads:
             query = select(uploads.c.id, uploads.c.account_id).where(uploads.c.state == CHECKING)
             return {row.id: row.account_id for row in connection.execute(query.order_by(uploads.c.touched))}
 
-    def abandon(self, viewer: Viewer, upload: str) -> None:
+    def abandon(self, viewer: Viewer, upload_id: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
-            deletable = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
+            deletable = (
+                uploads.c.id == upload_id,
+                uploads.c.account_id == viewer.account_id,
+                uploads.c.state != CHECKING,
+            )
             is_deleted = connection.execute(delete(uploads).where(*deletable)).rowcount > 0
         if is_deleted:
-            self.pieces.remove(upload)
+            self.pieces.remove(upload_id)
 
     def delete_expired(self) -> None:
         """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended."""

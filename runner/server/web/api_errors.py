@@ -1,6 +1,6 @@
 """Errors of the API: each has a code for programs, a message, and perhaps a list of problems.
 
-`handle_errors` maps exceptions to these errors. Middleware and pages build them with `error_response`.
+`add_error_handlers` maps exceptions to these errors. Middleware and pages build them with `error_response`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def error_response(
     return response
 
 
-def handle_errors(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Make an application answer every error with an `ApiError`."""
 
     async def known_error(_: Request, error: Exception) -> JSONResponse:

@@ -22,7 +22,7 @@ router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
 """Hash of a blob that does not exist. The probe only tests whether the blob store answers."""
 MAX_PROBE_AGE_SECONDS = 1.0
-"""Time for which the result of a probe is cached."""
+"""Maximum age of a cached result of a probe."""
 MAX_PROBE_SECONDS = 5.0
 """Time limit for a probe."""
 

@@ -61,7 +61,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.bucket_counts: Counter[float] = Counter()
-        """For each of `BUCKETS`, the number of requests that took at most this number of seconds."""
+        """The number of requests that took at most as many seconds as each of `BUCKETS` says."""
         self.sum_seconds = 0.0
         self.sent_bytes = self.received_bytes = self.open_requests = 0
         self.started_at = time.time()

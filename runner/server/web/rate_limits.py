@@ -31,7 +31,7 @@ BURST_SECONDS = 20.0
 GUESSES_PER_MINUTE = 60.0
 """Maximum number of requests with an invalid token from one address."""
 VALID_SECONDS = 3600.0
-"""Seconds for which the rate limit considers a token valid. (Authentication checks the token in every request.)"""
+"""Seconds until the rate limit looks a token up again. (Authentication looks the token up in every request.)"""
 _MAX_CALLERS = 100_000
 """Maximum number of callers with a bucket, and of cached tokens."""
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")

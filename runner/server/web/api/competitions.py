@@ -17,7 +17,7 @@ from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act
-from runner.server.competitions import board as boards
+from runner.server.competitions import board as competition_board
 from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, create_competition
 from runner.server.web.api.schemas import (
@@ -241,9 +241,9 @@ def created_response(
 ) -> CreatedCompetitionResponse:
     """Return the response for a new competition; `competition` is OWNER/NAME."""
     owner, _, name = competition.partition("/")
-    description = boards.describe_board(connection, viewer, owner, name, now)
+    description = competition_board.describe_board(connection, viewer, owner, name, now)
     return CreatedCompetitionResponse.model_validate(
-        {**description, "page": boards.competition_url(competition, address)}
+        {**description, "page": competition_board.competition_url(competition, address)}
     )
 
 
@@ -258,8 +258,8 @@ def update(
         competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_changes(), now, by=viewer.account, reason=body.why)
         server.database.increment_revision(connection)
-        changed = boards.find_competition(connection, viewer, owner, name)
-    return CompetitionResponse(**boards.describe(changed, now))
+        changed = competition_board.find_competition(connection, viewer, owner, name)
+    return CompetitionResponse(**competition_board.describe_competition(changed, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
@@ -300,7 +300,7 @@ def list_competitions(
 ) -> CompetitionListResponse:
     """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
-        page = boards.list_competitions(connection, viewer, time.time(), after, limit)
+        page = competition_board.list_competitions(connection, viewer, time.time(), after, limit)
     next_after = page[-1]["competition"] if len(page) == limit else None
     competitions = [CompetitionResponse(**description) for description in page]
     return CompetitionListResponse(competitions=competitions, next=next_after)
@@ -310,7 +310,9 @@ def list_competitions(
 def get_competition(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
-        return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
+        return CompetitionBoardResponse(
+            **competition_board.describe_board(connection, viewer, owner, name, time.time())
+        )
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
@@ -320,5 +322,5 @@ def get_submission(
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
-        state = boards.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
+        state = competition_board.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
     return SubmissionResponse(**state)

@@ -50,7 +50,7 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
     run = find_run(request, reference)
     if run is None:
         return missing_page(request, "This run does not exist on this server, or is private.")
-    cached = site_of(request).runs.find([run.facts["sha256"]])
+    cached = site_of(request).run_pages.find_cached([run.facts["sha256"]])
     if cached is None:  # redirect to the run's page, which builds the pieces
         return RedirectResponse(run_path, 303, {"cache-control": "no-store"})
     first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1

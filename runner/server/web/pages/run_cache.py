@@ -135,7 +135,7 @@ class RunPages:
     def _page_folder(self, hashes: Sequence[str]) -> Path:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
 
-    def find(self, hashes: Sequence[str]) -> CachedPage | None:
+    def find_cached(self, hashes: Sequence[str]) -> CachedPage | None:
         """Return the cached page of the releases with these hashes; None if it must be built.
 
         If building the page failed a short time ago, return a page with the reason.
@@ -148,7 +148,7 @@ class RunPages:
         retry_at, failed = self._failed.get(folder.name, (0.0, None))
         return failed if time.monotonic() < retry_at else None
 
-    async def get(
+    async def get_or_build(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
     ) -> CachedPage:
         """Return the page of one or two releases; build it if it is not cached. `requester` is an address or account.
@@ -157,7 +157,7 @@ class RunPages:
             PageNotReady: the page is not ready after `wait` seconds, or too many pages are waiting, in total or for
                 this requester.
         """
-        cached = await asyncio.to_thread(self.find, hashes)
+        cached = await asyncio.to_thread(self.find_cached, hashes)
         if cached is not None:
             return cached
         folder = self._page_folder(hashes)

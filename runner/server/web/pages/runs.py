@@ -188,7 +188,9 @@ async def _cached_page(
     else:
         viewer, requester = session.viewer, f"account {session.viewer.account}"
     try:
-        return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, requester=requester)
+        return await site_of(request).run_pages.get_or_build(
+            references, hashes, viewer, WAIT_SECONDS, requester=requester
+        )
     except PageNotReady:
         message = "The server is building this page. The browser reloads it every few seconds until it is ready."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
@@ -329,7 +331,7 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache_control: str = PUBLIC) -> Response:
     """Return a piece of the cached page of the runs with these hashes; status 404 if it is not cached."""
-    cached = site_of(request).runs.find(hashes) if hashes else None
+    cached = site_of(request).run_pages.find_cached(hashes) if hashes else None
     path = cached and cached.piece(piece)
     if not path:
         return error_response(404, "missing", "this part of the run's data is not cached; reload the page")

@@ -32,7 +32,7 @@ class ServerSite:
     """The boards and caches that the pages share."""
 
     boards: Boards
-    runs: RunPages
+    run_pages: RunPages
     page_cache: PageCache = field(default_factory=PageCache)
 
 
