@@ -1,8 +1,8 @@
 """Runs tasks on untrusted data in a separate process with limited time and memory.
 
 Only this module starts processes in the server. `run_isolated` runs a task, such as building a page, and returns a
-`TaskResult`. `run_with_check_limits` runs a task such as the check of an upload or the scoring of a submission, with the
-limits of `--check-seconds` and `--check-memory`. `start_process` starts the long-running worker that builds boards.
+`TaskResult`. `run_with_check_limits` runs a task such as the check of an upload or the scoring of a submission, with
+the limits of `--check-seconds` and `--check-memory`. `start_process` starts the long-running worker that builds boards.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ class IsolatedTaskError(RunError):
     """Raised if the server could not finish a task for a reason other than the task's data; a retry may succeed."""
 
 
-def run_with_check_limits(settings: Settings, function: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
-    """Run `function(settings, folder, *args)` in a process with the limits of a check, and return its result.
+def run_with_check_limits(settings: Settings, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Run `function(settings, folder, *args)` in a process with the limits of a check.
+
+    Return the fields of its result, which is a dictionary or a dataclass with values that JSON can represent.
 
     Raises:
         ReleaseError: the function raised an error, or exceeded its limit of time or memory.
@@ -241,7 +243,7 @@ def _write_result(folder: Path, function: Callable[..., Any], args: tuple[Any, .
 
 
 def _catch_errors(
-    folder: Path, settings: Settings, function: Callable[..., dict[str, Any]], args: tuple[Any, ...]
+    folder: Path, settings: Settings, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> dict[str, Any]:
     """Return the function's result or the message of its error. An error of the server itself ends the process."""
     try:

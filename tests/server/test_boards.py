@@ -25,7 +25,7 @@ from runner.server.accounts.accounts import add_account, add_member
 from runner.server.accounts.administration import set_hidden
 from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.worker import BoardWorker, build_board, find_culprits
+from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
@@ -171,7 +171,7 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, t
     linked: list[set[str]] = []
     for change in [*uploads[::order], *changes]:
         change()
-        folder = paths.boards / build_board(worker, paths)
+        folder = paths.boards / worker.build()
         found = {path.name: path.stat().st_ino for path in folder.glob("*.gz")}
         linked.append({name.partition(".")[0] for name, inode in found.items() if inodes.get(name) == inode})
         inodes = found

@@ -168,7 +168,7 @@ def _has_only(folder: Path, releases: frozenset[tuple[str, bool]]) -> bool:
 
 def run_worker(settings: Settings, pipe: Connection) -> None:
     """Build a board for each message in the pipe, until the pipe is closed. Runs in the worker process."""
-    from runner.server.boards.worker import BoardWorker, build_board
+    from runner.server.boards.worker import BoardWorker
 
     worker = BoardWorker(settings)
     while True:
@@ -177,6 +177,6 @@ def run_worker(settings: Settings, pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            pipe.send((True, build_board(worker, BoardPaths(settings))))
+            pipe.send((True, worker.build()))
         except Exception as error:  # noqa: BLE001 - sent to the server, which logs it
             pipe.send((False, f"{type(error).__name__}: {error}"))

@@ -44,6 +44,28 @@ class BoardWorker:
         self._harmful: dict[str, str] = {}
         """Releases that make building a board fail, by their hashes, each with the reason for readers of the board."""
 
+    def build(self) -> str:
+        """Build a board, make it the current one and return its name.
+
+        Raises:
+            NipRunError, OSError: the board cannot be built.
+        """
+        name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
+        temporary = self._paths.boards / f".{name}"
+        make_folders(temporary)
+        try:
+            self.write(temporary)
+            for path in temporary.iterdir():
+                with open_to_read(path) as file:
+                    os.fsync(file.fileno())
+            temporary.rename(self._paths.boards / name)
+        except BaseException:
+            remove_folder(temporary)
+            raise
+        fsync_dir(self._paths.boards)
+        atomic_write(self._paths.current, f'{{"name": "{name}"}}\n')
+        return name
+
     def write(self, folder: Path) -> None:
         """Write a board of all public releases, without the releases that make building the board fail.
 
@@ -145,23 +167,3 @@ def _empty_folder(folder: Path) -> Path:
     remove_folder(folder)
     make_folders(folder)
     return folder
-
-
-def build_board(worker: BoardWorker, paths: BoardPaths) -> str:
-    """Build a board, make it the current one and return its name."""
-    make_folders(paths.boards)
-    name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
-    temporary = paths.boards / f".{name}"
-    make_folders(temporary)
-    try:
-        worker.write(temporary)
-        for path in temporary.iterdir():
-            with open_to_read(path) as file:
-                os.fsync(file.fileno())
-        temporary.rename(paths.boards / name)
-    except BaseException:
-        remove_folder(temporary)
-        raise
-    fsync_dir(paths.boards)
-    atomic_write(paths.current, f'{{"name": "{name}"}}\n')
-    return name

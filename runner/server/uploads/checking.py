@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.bundle import Content
@@ -68,8 +68,27 @@ class UploadTransport:
         """Do nothing: no file or connection stays open."""
 
 
-def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
-    """Check an upload in this process; `incoming` reads its files."""
+def check_isolated(settings: Settings, viewer: Viewer, upload_id: str, declaration: Declaration) -> UploadVerdict:
+    """Check an upload in an isolated process; if the check exceeds its limits, return a verdict with this problem.
+
+    Raises:
+        IsolatedTaskError: the server failed, and the upload may be fine.
+    """
+    try:
+        verdict = run_with_check_limits(settings, _check, viewer, upload_id, declaration.to_bytes())
+    except ReleaseError as error:
+        return UploadVerdict([str(error)])
+    return UploadVerdict(**verdict)
+
+
+# Functions that run in the isolated process
+
+
+def _check(settings: Settings, _: Path, viewer: Viewer, upload_id: str, declared: bytes) -> UploadVerdict:
+    """Check an upload; `declared` is its declaration as bytes."""
+    database, blobs = Database(settings.database_url), open_blob_store(settings)
+    declaration, uploads = Declaration.from_bytes(declared), Uploads(settings, database, blobs)
+    incoming = UploadTransport(declaration, uploads, upload_id, ServerTree(database, blobs, viewer))
     problems: list[str] = []
     row_hashes: dict[str, str] = {}
     registry = Registry(incoming, settings.limits)
@@ -107,7 +126,7 @@ def _release_findings(
     data = read_small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
     expected = read_checksum(read_small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
     if digest(data) != expected:
-        yield f"{folder.path}: {CHECKSUM} is not the hash of {MANIFEST}; publish the release again"
+        yield f"{CHECKSUM} is not the hash of {MANIFEST}; publish the release again"
         return
     try:
         release = Release.from_bytes(data, settings.limits)
@@ -115,16 +134,16 @@ def _release_findings(
         yield f"{folder.path}: {error}"
         return
     if release.reference != folder.reference:
-        yield f"{folder.path}: {MANIFEST} names another release, {release.reference}; publish the release again"
+        yield f"{MANIFEST} names another release, {release.reference}; publish the release again"
         return
     manifest_files = {file.path: (file.sha256, file.size) for file in release.files}
     sent_files = {file.path: (file.sha256, file.size) for file in folder.files if file.path not in (MANIFEST, CHECKSUM)}
     for path in sorted(manifest_files.keys() ^ sent_files.keys()):
         problem = "is missing from the upload" if path in manifest_files else "is not in the manifest"
-        yield f"{folder.path}: {path} {problem}; publish the release again"
+        yield f"{path} {problem}; publish the release again"
     shared_paths = manifest_files.keys() & sent_files.keys()
     for path in sorted(path for path in shared_paths if manifest_files[path] != sent_files[path]):
-        yield f"{folder.path}: {path} has another hash or size than in the manifest; publish the release again"
+        yield f"{path} has another hash or size than in the manifest; publish the release again"
     if manifest_files == sent_files:
         yield from _link_problems(incoming, release)
         yield from find_release_problems(registry, registry.find(folder.reference))
@@ -165,30 +184,3 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
         return
     if folder.part == YANKED:
         parse_yanked_file(read_small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_BYTES))
-
-
-# Running the check in a process
-
-
-def check_isolated(settings: Settings, viewer: Viewer, upload_id: str, declaration: Declaration) -> UploadVerdict:
-    """Run `check` in an isolated process; if it exceeds its limits, return a verdict with this problem.
-
-    Raises:
-        IsolatedTaskError: the server failed, and the upload may be fine.
-    """
-    try:
-        verdict = run_with_check_limits(settings, _check_in_process, viewer, upload_id, declaration.to_bytes())
-    except ReleaseError as error:
-        return UploadVerdict([str(error)])
-    return UploadVerdict(**verdict)
-
-
-def _check_in_process(settings: Settings, _: Path, viewer: Viewer, upload_id: str, declared: bytes) -> dict[str, Any]:
-    """Check an upload and return the fields of its verdict. Runs in the isolated process."""
-    database, blobs = Database(settings.database_url), open_blob_store(settings)
-    declaration = Declaration.from_bytes(declared)
-    incoming = UploadTransport(
-        declaration, Uploads(settings, database, blobs), upload_id, ServerTree(database, blobs, viewer)
-    )
-    verdict = check(incoming, declaration, settings)
-    return {"problems": list(verdict.problems), "row_hashes": dict(verdict.row_hashes)}
