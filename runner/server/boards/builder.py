@@ -250,7 +250,7 @@ def _build_release_row(entry: ReleaseEntry, release: Release, board_input: Board
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
     node = board_input.loaded.nodes.get(entry.sha256)
     created, tier = board_input.registry.public_releases[reference].created, board_input.tiers.get(entry.sha256)
-    tier_facts = {} if tier is None else {
+    tier_facts: dict[str, Any] = {} if tier is None else {
         "tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
         "reproductions": [reproduction.to_json() for reproduction in tier.reproductions],
     }  # fmt: skip

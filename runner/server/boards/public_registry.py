@@ -17,7 +17,7 @@ from runner.documents.releases.limits import Limits
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import version_order
-from runner.registry.board.cache import ROLLOUTS, BoardCache, CachedRun
+from runner.registry.board.cache import BoardCache, CachedRun
 from runner.registry.lineage.nodes import LineageNode
 from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file
 from runner.registry.transports.registry import Registry
@@ -87,16 +87,9 @@ def _sort_key(entry: ReleaseEntry) -> tuple[Any, ...]:
     return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
 
 
-_WEIGHTS = "weights/"
-"""The folder of a model release with the model's weights."""
-
-
 @dataclass(frozen=True)
 class MemoryBoardCache(BoardCache):
-    """A cache on disk and in memory, so that each board reads only the releases that are new since the last board.
-
-    The manifests in memory are incomplete (`_trim`). Methods that need a complete one call `full_release`.
-    """
+    """A cache on disk and in memory, so that each board reads only the releases that are new since the last board."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, CachedRun] = field(default_factory=dict)
@@ -108,14 +101,15 @@ class MemoryBoardCache(BoardCache):
     """Lists of datapoints' hashes. Runs on the same datapoints share one list, to save memory."""
 
     def load_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """Return a release's manifest, without the files that boards do not need."""
+        """Return a release's manifest, from memory if possible."""
         if entry.sha256 not in self._releases:
-            self._releases[entry.sha256] = self._trim(super().load_release(registry, entry))
+            release = super().load_release(registry, entry)
+            hashes = release.facts.get("datapoints_sha256")
+            if isinstance(hashes, list):
+                shared = self._datapoint_hashes.setdefault(tuple(map(str, hashes)), hashes)
+                release = replace(release, facts={**release.facts, "datapoints_sha256": shared})
+            self._releases[entry.sha256] = release
         return self._releases[entry.sha256]
-
-    def full_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """Return the complete manifest of a release, which is cached only on disk."""
-        return super().load_release(registry, entry)
 
     def lineage_node(self, entry: ReleaseEntry, release: Release) -> LineageNode:
         """Return the node of a run or model in the lineage graph, from memory if possible."""
@@ -125,23 +119,16 @@ class MemoryBoardCache(BoardCache):
         return self._nodes[key]
 
     def load_run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return the data of a run that a board needs, cached."""
-        del release
+        """Return a run after checking its metrics, from memory if possible."""
         if entry.sha256 not in self._runs:
-            self._runs[entry.sha256] = super().load_run(registry, entry, self.full_release(registry, entry))
+            self._runs[entry.sha256] = super().load_run(registry, entry, release)
         return self._runs[entry.sha256]
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
         """Check a training run, unless it has been checked before."""
-        del release
         if entry.sha256 not in self._checked_training:
-            super().check_training(registry, entry, self.full_release(registry, entry))
+            super().check_training(registry, entry, release)
             self._checked_training.add(entry.sha256)
-
-    def load_datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
-        """Return the content hashes of a run's datapoints."""
-        del release
-        return super().load_datapoints(registry, entry, self.full_release(registry, entry))
 
     def keep_only(self, public: set[str]) -> None:
         """Remove all releases from memory except the public ones, whose hashes are in `public`."""
@@ -151,12 +138,3 @@ class MemoryBoardCache(BoardCache):
         self._checked_training.intersection_update(public)
         for key in [key for key in self._nodes if key[0] not in public]:
             del self._nodes[key]
-
-    def _trim(self, release: Release) -> Release:
-        """Return a release that takes less memory: with fewer files, and with a list of datapoints that runs share."""
-        needed = [file for file in release.files if file.path == ROLLOUTS or file.path.startswith(_WEIGHTS)]
-        facts = dict(release.facts)
-        hashes = facts.get("datapoints_sha256")
-        if isinstance(hashes, list):
-            facts["datapoints_sha256"] = self._datapoint_hashes.setdefault(tuple(map(str, hashes)), hashes)
-        return replace(release, files=tuple(needed), facts=facts)

@@ -3,8 +3,8 @@
 The rows of a competition have an open and a held-out part. For each part, the server publishes only the accuracy and
 its confidence interval, because other numbers would reveal more about the labels: a metric may depend on few rows (such
 as the precision of a verifier that accepts once), and several metrics together reveal more than one. The accuracy is
-rounded so coarsely that the verdict on a single row does not change it. The interval follows from the rounded accuracy
-and the public number of groups of rows.
+rounded to steps of at least two rows, so it often stays the same if one verdict changes. The interval follows from the
+rounded accuracy and the public number of groups of rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from runner.statistics.intervals import wilson_interval
 
 OPEN_PART, HELD_PART = "open", "held_out"
 MIN_ROWS_PER_STEP = 2
-"""Minimum number of verdicts that must change before the published accuracy changes by one step."""
+"""Minimum number of rows in one step of the published accuracy."""
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Possible steps for rounding accuracies: a part with fewer rows gets a larger step."""
 
