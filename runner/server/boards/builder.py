@@ -245,7 +245,10 @@ def _release_values(place: int, row: Mapping[str, Any], page: str | None) -> tup
 
 
 def _build_release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
-    """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
+    """Return the facts about a release. `what` is the kind of a run, such as `benchmark` or `training`.
+
+    The publisher of the release chose its texts, so pages must escape them.
+    """
     reference, listed = entry.reference, listed_facts(release)
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
     node = board_input.loaded.nodes.get(entry.sha256)

@@ -203,11 +203,12 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
     listed = {"slug": page, "name": page, "count": task["rows"]} | {
         name: task[name] for name in ("benchmark", "task", "pieces", "domain")
     }
+    # The page's script reads the keys of these dictionaries.
     script_data = {"where": address, "published": True, "served": True, "place": f" --from {address}",
                    "lists": [listed], "linked": [], "meanings": MEANINGS}  # fmt: skip
-    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
+    page_data = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
              "board": script_data}  # fmt: skip
-    return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], about, [("/", "Boards")], wide=True)
+    return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], page_data, [("/", "Boards")], wide=True)
 
 
 @pages.get("/boards/{name}/{piece}.json.gz")

@@ -240,13 +240,13 @@ def build_run_page(
     row = None if board is None else board.row_of(facts["reference"])
     task = None if board is None or row is None else board.task(row["page"])
     view = _build_view(facts, cached, path, address, board, row=row, task=task)
-    about = {**cached.content.about, "data": f"{path}/data/"}
+    page_data = {**cached.content.about, "data": f"{path}/data/"}
     route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
     account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
     title = label_of(facts["reference"])
-    return ServedPage(title, [(route, view.render())], about, links, account=account, csrf_token=csrf_token)
+    return ServedPage(title, [(route, view.render())], page_data, links, account=account, csrf_token=csrf_token)
 
 
 def _build_view(
@@ -366,9 +366,9 @@ async def compare(request: Request, board: Board, pair: Pair) -> Response:
     if not sections:
         message = f"The runs cannot be compared: {cached.content.wrong}"
         sections = [("compare", ListingView(lead=[message]).render())]
-    about = {**cached.content.about, "data": f"{request.url.path}/data/"}
+    page_data = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
-    page = ServedPage("Two runs compared", sections, about, links)
+    page = ServedPage("Two runs compared", sections, page_data, links)
     return page_response(request, page, cache_control=PUBLIC if cached.is_permanent else "no-store")
 
 
