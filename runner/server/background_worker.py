@@ -15,7 +15,7 @@ _POLL_SECONDS = 5.0
 
 
 class BackgroundWorker(Generic[Item]):
-    """Processes items that wait in the database. Accounts take turns, so that no account blocks the others.
+    """Processes items that wait in the database. Accounts take turns, to prevent an account from blocking the others.
 
     Args:
         task: what the worker does, for the log.

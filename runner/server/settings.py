@@ -45,7 +45,7 @@ class Settings:
     spare_bytes: int = 256 << 20
     """Disk space that uploads leave free, in bytes, also after all open uploads are complete."""
     pages_bytes: int = 8 << 30
-    """Maximum bytes of the cached pages of single runs, and also of those that compare two runs."""
+    """Maximum bytes of cached pages of single runs, and separately of cached pages that compare two runs."""
     declared_bytes: int = 16 << 20
     """Maximum size of a request body that declares an upload or a competition."""
     body_seconds: float = 120.0

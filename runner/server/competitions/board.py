@@ -196,7 +196,7 @@ class _Submission:
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """None if an earlier version of nip-run scored the submission; then the answers are not compared."""
+    """The origins. If an earlier version of nip-run scored the submission, this is None and nothing is compared."""
 
 
 def _build_submission(

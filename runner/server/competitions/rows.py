@@ -2,7 +2,7 @@
 
 The hash includes all columns of the rows except labels. On other boards, only the columns that the verifier's prompt
 templates use define the task (`results/tasks.py`). A competition cannot do the same, because each participant writes
-templates. Besides, a participant must not add a column, because it could contain guesses of the secret labels.
+templates. A participant must not add a column either, because it could contain guesses of the secret labels.
 """
 
 from __future__ import annotations

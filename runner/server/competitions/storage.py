@@ -96,8 +96,8 @@ def create_competition(
     dataset = run_with_check_limits(settings, _read_dataset, reference, request.group_by)
     held_ids = _choose_held_out(request, dataset["groups"])
     with database.writing() as connection:
-        taken = competitions.c.owner == reference.owner, competitions.c.name == request.name
-        if connection.execute(select(competitions.c.id).where(*taken)).scalar() is not None:
+        same_name = competitions.c.owner == reference.owner, competitions.c.name == request.name
+        if connection.execute(select(competitions.c.id).where(*same_name)).scalar() is not None:
             raise TakenError(f"a competition {reference.owner}/{request.name} already exists; choose another name")
         row = {
             "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release_id,
@@ -285,7 +285,7 @@ def score_submission(settings: Settings, database: Database, submission_id: int)
 
 
 def _try_to_score(settings: Settings, database: Database, submission_id: int) -> bool:
-    """Score a submission and store the result; return False, without storing it, if labels were replaced meanwhile."""
+    """Score a submission and store the result; return False if labels were replaced, so that the result is outdated."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission_id)
