@@ -211,7 +211,7 @@ def run_server(folder: Path, played: Path, count: int) -> None:
     from runner.base.storage.duckdb_connections import connect
     from runner.base.storage.safe_files import make_folders
     from runner.server.boards.paths import BoardPaths
-    from runner.server.boards.worker import BoardWorker, build_board
+    from runner.server.boards.worker import BoardWorker
     from runner.server.service import Service
     from runner.server.settings import Settings
     from tests.support.served import copy_of, put, run_bundle
@@ -233,11 +233,11 @@ def run_server(folder: Path, played: Path, count: int) -> None:
 
     def build(name: str) -> None:
         begin = time.process_time()
-        build_board(worker, paths)
+        worker.build()
         cpu[name] = time.process_time() - begin
 
     templates = publish(range(TEMPLATES))
-    build_board(BoardWorker(settings), paths)
+    BoardWorker(settings).build()
     copies = [
         replace(copy, template=templates[copy.place % TEMPLATES].template) for copy in publish(range(TEMPLATES, count))
     ]

@@ -36,8 +36,7 @@ PLANTED = "planted"
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
     from runner.base.storage.safe_files import make_folders
-    from runner.server.boards.paths import BoardPaths
-    from runner.server.boards.worker import BoardWorker, build_board
+    from runner.server.boards.worker import BoardWorker
     from runner.server.service import Service
     from runner.server.settings import Settings
     from tests.support.served import copy_of, many, put, run_bundle
@@ -46,11 +45,11 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     make_folders(settings.incoming)
     server = Service.open(settings)
     bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-    worker, places, told = BoardWorker(settings), BoardPaths(settings), {}
+    worker, told = BoardWorker(settings), {}
 
     def timed(what: str) -> None:
         begun, cpu = time.perf_counter(), time.process_time()
-        build_board(worker, places)
+        worker.build()
         told[what] = [time.perf_counter() - begun, time.process_time() - cpu]
 
     many(server, bundles, real)

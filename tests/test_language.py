@@ -35,7 +35,6 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.results.comparison.comparison": (STORED, frozenset({"held"})),
     "runner.rollouts.recorded_debates": (STORED, frozenset({"left_out"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
-    "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.training.stages": (STORED, frozenset({"left_out"})),
 }
 """The modules that may use some of these names, with the reason."""

@@ -188,7 +188,7 @@ class ReleaseError(RunError):
 
 
 class NotFoundError(ReleaseError):
-    """A registry has no such release, file, account, organisation, upload or competition."""
+    """A registry has no such release, file, account, organization, upload or competition."""
 
 
 class TakenError(ReleaseError):

@@ -11,18 +11,16 @@ from typing import Generic, TypeVar
 LOG = logging.getLogger("nip_run.server")
 Item = TypeVar("Item", int, str)
 _POLL_SECONDS = 5.0
-"""Maximum interval between two searches for items. Another process, such as a command, may add items."""
+"""Maximum interval between two searches for items, because other processes, such as commands, also add items."""
 
 
 class BackgroundWorker(Generic[Item]):
-    """Processes waiting items. Accounts take turns, to prevent an account from blocking the others.
-
-    The waiting items are in the database, so a restarted server continues with them.
+    """Processes items that wait in the database. Accounts take turns, to prevent an account from blocking the others.
 
     Args:
         task: what the worker does, for the log.
-        list_waiting: returns the account of each waiting item, oldest item first.
-        process: processes an item of an account, so that it no longer waits.
+        list_waiting: returns the account's id for each waiting item's id, oldest item first.
+        process: processes an item, given the ids of the item and its account, so that the item no longer waits.
         retry_seconds: delay before the next attempt after a failure of the server itself, such as a full disk.
     """
 
@@ -37,7 +35,7 @@ class BackgroundWorker(Generic[Item]):
         self._retry_at: dict[Item, float] = {}
         """The time of the next attempt for each item whose processing failed."""
         self._turns: dict[int, int] = {}
-        """The number of the last turn of each account with waiting items; a larger number is more recent."""
+        """The number of each account's last turn; a larger number is more recent."""
 
     def start(self) -> None:
         Thread(target=self._work, name=self._task, daemon=True).start()
@@ -51,7 +49,7 @@ class BackgroundWorker(Generic[Item]):
             try:
                 self._process_waiting()
             except Exception:  # the items stay in the database
-                LOG.exception("the server could not list what waits for the %s", self._task)
+                LOG.exception("the server could not list the items that wait for the %s", self._task)
             self._wake_up.wait(min(_POLL_SECONDS, self._retry_seconds))
             self._wake_up.clear()
 
@@ -74,7 +72,6 @@ class BackgroundWorker(Generic[Item]):
         """Return the oldest ready item of the account whose last turn is longest ago, or None if all must wait."""
         now = time.monotonic()
         self._retry_at = {item: at for item, at in self._retry_at.items() if item in waiting}
-        self._turns = {account: turn for account, turn in self._turns.items() if account in waiting.values()}
         ready = [item for item in waiting if self._retry_at.get(item, 0.0) <= now]
         if not ready:
             return None

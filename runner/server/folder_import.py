@@ -1,6 +1,6 @@
 """Imports releases that `nip-run publish --to DIR` wrote into the folder of a server, for `nip-run serve --import`.
 
-`serve` also uses `check_imported`, because a server does not show releases that are only in its folder.
+A server shows only imported releases, so `nip-run serve` calls `check_imported` before it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import select
 from runner.base.errors import NewerFormatError, ReleaseError, UsageError
 from runner.base.text import counted
 from runner.documents.releases.bundle import PIECE_BYTES
-from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
+from runner.documents.releases.manifest import Release, digest
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.listing import SIGNATURE_FILE, SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -69,7 +69,7 @@ def import_folder(settings: Settings, report: Callable[[str], None]) -> ImportRe
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
             for group in _publication_groups(registry, _find_missing(server, registry), result.problems):
                 try:
-                    _import(server, registry, group)
+                    _publish_group(server, registry, group)
                     result.releases += len(group)
                 except (ReleaseError, NewerFormatError, UsageError, PermissionError) as error:
                     problems = [str(error), *getattr(error, "__notes__", ())]
@@ -114,7 +114,7 @@ def _publication_groups(
     yield from ([stored] for stored in by_name.values())
 
 
-def _import(server: Service, registry: Registry, group: Sequence[StoredRelease]) -> None:
+def _publish_group(server: Service, registry: Registry, group: Sequence[StoredRelease]) -> None:
     """Publish releases of one owner as an upload, which the server checks like any other.
 
     Raises:
@@ -124,49 +124,42 @@ def _import(server: Service, registry: Registry, group: Sequence[StoredRelease])
     with server.database.writing() as connection:
         if connection.execute(select(accounts.c.id).where(accounts.c.name == owner)).scalar() is None:
             add_account(connection, owner, time.time())
-        account = find_account_id(connection, owner)
-        viewer = viewer_of_account(connection, account)
+        account_id = find_account_id(connection, owner)
+        viewer = viewer_of_account(connection, account_id)
     sources: dict[str, Callable[[], IO[bytes]]] = {}
-    folders = [folder for stored in group for folder in _folders(registry, stored, sources)]
+    folders = []
+    for entry, release, manifest in group:
+        for folder in (DeclaredFolder.from_manifest(release, manifest), *_additions(registry, entry)):
+            folders.append(folder)
+            for file in folder.files:
+                path = f"{folder.part}/{file.path}" if folder.part else file.path
+                sources.setdefault(file.sha256, partial(registry.open, entry, path))
     uploads = server.publishing.uploads
     upload = uploads.declare(viewer, Declaration(folders))
     for sha256, (_, received) in upload.missing.items():
         with sources[sha256]() as source:
-            writer = uploads.receive(viewer, upload.id, sha256, received)
+            writer = uploads.open_writer(viewer, upload.id, sha256, received)
             try:
                 source.seek(received)
                 while piece := source.read(PIECE_BYTES):
                     writer.write(piece)
-                writer.end()
+                writer.finish()
             finally:
                 writer.close()
     server.publishing.commit(uploads.find(viewer, upload.id))
-    server.publishing.check(upload.id, account)
+    server.publishing.check(upload.id, account_id)
     upload = uploads.find(viewer, upload.id)
     if upload.state != PUBLISHED:
         raise ReleaseError("the server refused the release; publish a corrected version").with_notes(upload.problems)
 
 
-def _folders(
-    registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
-) -> Iterator[DeclaredFolder]:
-    """Yield the folders of a release, its yank and its signature.
-
-    For each file, add a function that opens the file to `sources`, by the file's hash.
-    """
-    entry, release, manifest = stored
-
-    def declare(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:
-        sources.setdefault(sha256, partial(registry.open, entry, f"{part}/{path}" if part else path))
-        return DeclaredFile(path, size, sha256)
-
-    generated = [(MANIFEST, manifest), (CHECKSUM, checksum(manifest))]
-    files = [declare(path, digest(data), len(data)) for path, data in generated]
-    files += [declare(file.path, file.sha256, file.size) for file in release.files]
-    yield DeclaredFolder(entry.reference, "", files)
-    additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: format_yanked_file(entry.yanked)}}
+def _additions(registry: Registry, entry: ReleaseEntry) -> Iterator[DeclaredFolder]:
+    """Yield the folders of a release's yank and signature, if it has them."""
+    if entry.yanked is not None:
+        yield _folder_of_file(entry, YANKED, YANKED_FILE, format_yanked_file(entry.yanked))
     if entry.signed:
-        additions[SIGNATURE_FOLDER] = {SIGNATURE_FILE: registry.read_signature(entry)}
-    for part, contents in additions.items():
-        part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
-        yield DeclaredFolder(entry.reference, part, part_files)
+        yield _folder_of_file(entry, SIGNATURE_FOLDER, SIGNATURE_FILE, registry.read_signature(entry))
+
+
+def _folder_of_file(entry: ReleaseEntry, part: str, name: str, data: bytes) -> DeclaredFolder:
+    return DeclaredFolder(entry.reference, part, [DeclaredFile(name, len(data), digest(data))])

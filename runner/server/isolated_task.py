@@ -1,8 +1,8 @@
 """Runs tasks on untrusted data in a separate process with limited time and memory.
 
 Only this module starts processes in the server. `run_isolated` runs a task, such as building a page, and returns a
-`TaskResult`. `run_bounded_check` runs a task with the limits of a check, and returns its result or raises an error.
-`start_process` starts the long-running worker that builds boards.
+`TaskResult`. `run_with_check_limits` runs a task such as the check of an upload or the scoring of a submission, with
+the limits of `--check-seconds` and `--check-memory`. `start_process` starts the long-running worker that builds boards.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from runner.server.store.blobs import BlobStoreError
 
 MAX_RESULT_BYTES = 256 << 20
 """Maximum size of a task's result, in bytes of JSON."""
-_RESULT = "result.json"
+_RESULT_FILE = "result.json"
 _FOLDER_PREFIX = "work-"
-_NO_MEMORY = 77
+_OUT_OF_MEMORY_EXIT = 77
 """Exit code of a process that ran out of memory."""
 _GRACE_SECONDS = 5
-"""Seconds between the soft limit of processor time, which sends SIGXCPU, and the hard limit, which sends SIGKILL."""
-_SERVER_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
-_SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_ERRNOS), "database or disk is full", "disk I/O error")
-"""Parts of the error messages of DuckDB and SQLite that mean one of the errors in `_SERVER_ERRNOS`."""
+"""Seconds of processor time from SIGXCPU, at the soft limit, to SIGKILL, at the hard limit."""
+_SERVER_FAULT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_FAULT_ERRNOS), "database or disk is full", "disk I/O error")
+"""Parts of the error messages of DuckDB and SQLite that mean one of the errors in `_SERVER_FAULT_ERRNOS`."""
 
 _ADDRESS_SPACE_FACTOR = 4
 """Limit of the address space, as a multiple of the memory limit. It is larger, because DuckDB reserves 700 MiB of
@@ -56,7 +56,8 @@ PRELOADED_MODULES = (
     "runner.pages.report.run_site",
     "runner.registry.transports.locations", "duckdb", "numpy", "scipy.special",
 )  # fmt: skip
-"""Modules that the fork server imports once for all processes. `single_thread` comes first, before NumPy."""
+"""Modules that the fork server imports once, before it forks the other processes. `single_thread` must come first,
+because NumPy reads the environment variables that it sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class TaskLimits:
     file_bytes: int | None = None
     """Maximum size of each file that the process writes."""
     nice: int = 10
-    """Increment of the process's niceness, so that requests get processor time first."""
+    """Increment of the process's niceness, so that the server's own process gets processor time first."""
 
 
 class TaskStatus(Enum):
@@ -92,8 +93,8 @@ class TaskResult:
     """The reason if the status is DIED, such as "ended with exit code -9"."""
 
 
-def run_isolated(limits: TaskLimits, parent: Path, work: Callable[..., Any], *args: Any) -> TaskResult:
-    """Run `work(folder, *args)` in a process, where `folder` is a temporary folder in `parent`.
+def run_isolated(limits: TaskLimits, parent: Path, function: Callable[..., Any], *args: Any) -> TaskResult:
+    """Run `function(folder, *args)` in a process, where `folder` is a temporary folder in `parent`.
 
     Raises:
         OSError: the process cannot be started.
@@ -101,13 +102,13 @@ def run_isolated(limits: TaskLimits, parent: Path, work: Callable[..., Any], *ar
     folder = parent.absolute() / f"{_FOLDER_PREFIX}{secrets.token_hex(8)}"
     make_folders(folder)
     try:
-        process = start_process(limits, _write_result, folder, work, args)
+        process = start_process(limits, _write_result, folder, function, args)
         process.join(limits.seconds)
         if process.is_alive():
             process.kill()
             process.join()
             return TaskResult(TaskStatus.TIMED_OUT)
-        return _read_result(process.exitcode, folder / _RESULT)
+        return _read_result(process.exitcode, folder / _RESULT_FILE)
     finally:
         remove_folder(folder)
 
@@ -120,30 +121,32 @@ def _read_result(exit_code: int | None, path: Path) -> TaskResult:
             return TaskResult(TaskStatus.DIED, failure=f"left a result that cannot be read: {error}")
     if exit_code == -signal.SIGXCPU:
         return TaskResult(TaskStatus.TIMED_OUT)
-    if exit_code == _NO_MEMORY:
+    if exit_code == _OUT_OF_MEMORY_EXIT:
         return TaskResult(TaskStatus.OUT_OF_MEMORY)
     return TaskResult(TaskStatus.DIED, failure=f"ended with exit code {exit_code}")
 
 
 class IsolatedTaskError(RunError):
-    """Raised if the server could not run a task because of a temporary problem. The task itself may be fine."""
+    """Raised if the server could not finish a task for a reason other than the task's data; a retry may succeed."""
 
 
-def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
-    """Run `work(settings, folder, *args)` in a process with the limits of a check, and return its result.
+def run_with_check_limits(settings: Settings, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Run `function(settings, folder, *args)` in a process with the limits of a check.
+
+    Return the fields of its result, which is a dictionary or a dataclass with values that JSON can represent.
 
     Raises:
-        ReleaseError: the work failed, or exceeded its limit of time or memory.
+        ReleaseError: the function raised an error, or exceeded its limit of time or memory.
         IsolatedTaskError: the server failed, for example because its disk is full, or is stopping.
     """
     limits = TaskLimits(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
     try:
-        outcome = run_isolated(limits, settings.incoming, _catch_errors, settings, work, args)
+        outcome = run_isolated(limits, settings.incoming, _catch_errors, settings, function, args)
     except OSError as error:
         message = f"the server cannot start a process now: {error.strerror or error}; try again in a minute"
         raise IsolatedTaskError(message) from error
     if outcome.status is TaskStatus.FINISHED and "error" not in outcome.value:
-        result: dict[str, Any] = outcome.value["answer"]
+        result: dict[str, Any] = outcome.value["result"]
         return result
     if outcome.status is TaskStatus.DIED:
         message = f"the server could not finish checking the release: its process {outcome.failure}; try again later"
@@ -152,7 +155,7 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         limit, option = f"takes longer than {settings.check_seconds:g} seconds", "--check-seconds"
     elif outcome.status is TaskStatus.OUT_OF_MEMORY:
         limit, option = f"needs more memory than {settings.check_bytes >> 20:,} MiB", "--check-memory"
-    else:  # finished, with an error that the work raised
+    else:  # finished with an error
         raise ReleaseError(outcome.value["error"])
     raise ReleaseError(
         f"checking the release {limit}, the limit of this server; use a smaller dataset or run, publish fewer releases "
@@ -187,7 +190,7 @@ def remove_leftovers(settings: Settings) -> None:
         remove_folder(folder)
 
 
-# Functions that run in the isolated process, except `is_server_fault`, which the server also calls
+# The functions below run in the isolated process. The server also calls `is_server_fault`.
 
 
 def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -206,7 +209,7 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
         target(*args)
     except Exception as error:
         if lacks_memory(error):
-            os._exit(_NO_MEMORY)
+            os._exit(_OUT_OF_MEMORY_EXIT)
         raise
 
 
@@ -215,7 +218,7 @@ def is_server_fault(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, (SQLAlchemyError, BlobStoreError)):
             return True
-        if isinstance(error, OSError) and error.errno in _SERVER_ERRNOS:
+        if isinstance(error, OSError) and error.errno in _SERVER_FAULT_ERRNOS:
             return True
         is_from_local_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if is_from_local_database and any(text in str(error) for text in _SERVER_FAULT_TEXTS):
@@ -232,17 +235,19 @@ def _exit_with_server() -> None:
     os._exit(1)
 
 
-def _write_result(folder: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _write_result(folder: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     tempfile.tempdir = str(folder)
     with reuse_connections():
-        result = work(folder, *args)
-    atomic_write(folder / _RESULT, orjson.dumps(result))
+        result = function(folder, *args)
+    atomic_write(folder / _RESULT_FILE, orjson.dumps(result))
 
 
-def _catch_errors(folder: Path, settings: Settings, work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> Any:
-    """Return the result of `work` or the message of its error. An error of the server itself ends the process."""
+def _catch_errors(
+    folder: Path, settings: Settings, function: Callable[..., Any], args: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Return the function's result or the message of its error. An error of the server itself ends the process."""
     try:
-        return {"answer": work(settings, folder, *args)}
+        return {"result": function(settings, folder, *args)}
     except NipRunError as error:
         if is_server_fault(error):
             raise

@@ -1,7 +1,7 @@
 """Checks all releases of a server again, deletes its boards, and removes unused blobs.
 
-The server builds boards again when it starts. This module implements `nip-run serve --rebuild` and `--collect`. Other
-commands lock the folder with `exclusive_access`.
+This module implements `nip-run serve --rebuild` and `--collect`. The server builds the deleted boards again when it
+starts. `exclusive_access` locks a server's folder, also for other commands.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import Row, select
 from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunDirectoryError, UsageError
 from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
-from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
+from runner.documents.releases.manifest import MANIFEST, Release, digest
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Scope, Viewer
@@ -30,11 +30,12 @@ from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
 from runner.server.store.schema import files, reference_of, releases, uploads
 from runner.server.uploads.checking import check_isolated
-from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
+from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.uploads import CHECKING, OPEN
 
 _EMPTY_UPLOAD = "0" * 32
-"""Id of an upload without received files. `rebuild` checks each release as such an upload: all its files are blobs."""
+"""Id of an upload that does not exist. `rebuild` checks a stored release with the same code as an upload; with this id,
+the code reads all files from the blob store."""
 
 
 @dataclass
@@ -85,7 +86,7 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
 
 
 def _find_problems(settings: Settings, blobs: BlobStore, row: Row[Any]) -> Iterator[str]:
-    """Check one release like an upload, and yield messages about its problems."""
+    """Check a release with the same code as an upload, and yield messages about its problems."""
     reference = reference_of(row)
     viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
     try:
@@ -111,18 +112,9 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
         or release.reference != reference
         or row.visibility not in (release.visibility, HIDDEN)
     ):
-        damaged = f"{MANIFEST} is damaged, or belongs to {release.reference}"
-        raise ReleaseError(f"{damaged}; restore the blob {row.sha256} from a backup")
-    checksum_data = checksum(data)
-    return DeclaredFolder(
-        reference,
-        "",
-        [
-            DeclaredFile(MANIFEST, len(data), row.sha256),
-            DeclaredFile(CHECKSUM, len(checksum_data), digest(checksum_data)),
-            *(DeclaredFile(file.path, file.size, file.sha256) for file in release.files),
-        ],
-    )
+        problem = f"{MANIFEST} is damaged, or belongs to {release.reference}"
+        raise ReleaseError(f"{problem}; restore the blob {row.sha256} from a backup")
+    return DeclaredFolder.from_manifest(release, data)
 
 
 def remove_unused_blobs(settings: Settings) -> int:
@@ -137,8 +129,8 @@ def remove_unused_blobs(settings: Settings) -> int:
                 used |= Declaration.from_bytes(row.declared).blobs.keys()
     finally:
         database.close()
-    unused = [sha256 for sha256 in blobs.stored() if sha256 not in used]
+    unused = [sha256 for sha256 in blobs.hashes() if sha256 not in used]
     for sha256 in unused:
         blobs.remove(sha256)
-    blobs.tidy()
+    blobs.remove_temporary_files()
     return len(unused)

@@ -13,7 +13,7 @@ RELEASE_LIMITS = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of one server, from the options of `nip-run serve` or from a container's environment."""
+    """The settings of one server. Options of `nip-run serve` set some of them; the others have their defaults."""
 
     folder: Path
     """The folder for uploads, boards, cached files and, by default, the database and the blobs."""
@@ -45,13 +45,13 @@ class Settings:
     spare_bytes: int = 256 << 20
     """Disk space that uploads leave free, in bytes, also after all open uploads are complete."""
     pages_bytes: int = 8 << 30
-    """Maximum bytes of cached pages, separately for single runs and for pairs; the oldest pages are removed first."""
+    """Maximum bytes of cached pages of single runs, and separately of cached pages that compare two runs."""
     declared_bytes: int = 16 << 20
     """Maximum size of a request body that declares an upload or a competition."""
     body_seconds: float = 120.0
     """Time limit for receiving the body of any request except a piece of a file."""
-    piece_wait: float = 60.0
-    """Time limit for the next bytes of a piece. If none arrive, the server stores the received bytes and ends the
+    piece_idle_seconds: float = 60.0
+    """Maximum time without new bytes of a piece. After that, the server stores what it received and ends the
     request."""
     piece_seconds: float = 900.0
     """Time limit for a request that sends a piece of a file."""
@@ -65,11 +65,11 @@ class Settings:
     """Maximum attempts to check an upload if the server itself fails."""
 
     def __post_init__(self) -> None:
-        # Pages and checks run in other working directories, where a relative path would point elsewhere.
+        # Processes that build pages or check uploads have other working directories, so paths must be absolute.
         object.__setattr__(self, "folder", self.folder.absolute())
-        dialect, _, file = (self.database or "").partition(":///")
-        if dialect.partition("+")[0] == "sqlite" and file and not file.startswith(("/", ":memory:", "file:")):
-            object.__setattr__(self, "database", f"{dialect}:///{Path(file).absolute()}")
+        dialect, _, path = (self.database or "").partition(":///")
+        if dialect.partition("+")[0] == "sqlite" and path and not path.startswith(("/", ":memory:", "file:")):
+            object.__setattr__(self, "database", f"{dialect}:///{Path(path).absolute()}")
 
     @property
     def connections_per_address(self) -> int:

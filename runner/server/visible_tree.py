@@ -1,6 +1,7 @@
-"""The releases on a server that one viewer may see, as a read-only `Transport`: the interface to a registry's files.
+"""Read access to the releases on a server that a viewer may see.
 
-The API serves its files, and everything on the server that loads a release reads it from here.
+`ServerTree` implements `Transport`, the interface to the files of a registry. The API sends files from it, and all
+other code of the server loads releases through it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LAST_CHARACTER = "\U0010ffff"
 
 
 class ServerTree:
-    """A read-only `Transport` for the releases that a viewer may see. Each call reads the current database."""
+    """The files of the releases that a viewer may see. Each call reads the current state of the database."""
 
     def __init__(
         self, database: Database, blobs: BlobStore, viewer: Viewer = ANYBODY, *, address: str = "server:"
@@ -47,22 +48,22 @@ class ServerTree:
         yield from (StoredFile(row.path, row.size) for row in rows)
 
     def open(self, path: str) -> IO[bytes]:
-        file = self.find(path)
+        file = self.find_file(path)
         if file is None:
             raise NotFoundError(f"{self.address} has no file {path}; check the path")
         return self._blobs.open(file[0])
 
-    def find(self, path: str) -> tuple[str, int] | None:
+    def find_file(self, path: str) -> tuple[str, int] | None:
         """Return the hash and size of a file, or None if the viewer sees no such file."""
-        return self.find_all([path]).get(path)
+        return self.find_files([path]).get(path)
 
-    def find_all(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
+    def find_files(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Return the hash and size of each of these files that the viewer sees."""
         query = self._visible_files().where(files.c.path.in_([path for path in paths if "\0" not in path]))
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
 
-    def page_of_releases(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
+    def list_release_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
         `after` is a folder and not a row id, because row ids would reveal the number of private releases.
@@ -71,7 +72,7 @@ class ServerTree:
             UsageError: the viewer sees no release in the folder `after`.
         """
         names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
-        *complete, partial = prefix.split("/")
+        *complete, partial = prefix.split("/")  # complete names, and the beginning of the next name
         if "\0" in prefix or len(complete) > len(names) or (len(complete) == len(names) and partial):
             return []
         query = select(releases).where(visible_to(self._viewer)).order_by(releases.c.id)
@@ -81,14 +82,12 @@ class ServerTree:
             query = query.where(names[len(complete)].startswith(partial, autoescape=True))
         with self._database.reading() as connection:
             if after:
-                query = query.where(releases.c.id > self._row_id(connection, after))
+                query = query.where(releases.c.id > self._find_row_id(connection, after))
             rows = connection.execute(query.limit(limit)).all()
-            of_parts = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "")
-            part_rows = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
-            parts = {(row.release_id, row.part): row.sha256 for row in part_rows}
-        return [self._indexed(row, parts) for row in rows]
+            parts = find_parts(connection, files.c.release_id.in_([row.id for row in rows]))
+        return [self._index_entry(row, parts) for row in rows]
 
-    def _row_id(self, connection: Connection, folder: str) -> int:
+    def _find_row_id(self, connection: Connection, folder: str) -> int:
         """Return the row id of a release that the viewer sees; raise UsageError if the folder has none."""
         reference = Reference.of_folder(folder)
         row_id = None
@@ -99,14 +98,11 @@ class ServerTree:
             raise UsageError("`after` names no release that you can see; list the releases again without `after`")
         return int(row_id)
 
-    def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
+    def _index_entry(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
         yanked = None
         if (sha256 := parts.get((row.id, YANKED))) is not None:
             yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
         return IndexedRelease(reference_of(row).folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
-
-    def announce_files(self, paths: Sequence[str]) -> None:
-        """Do nothing. Prefetching would not help, because the blob store is local."""
 
     def _visible_files(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
@@ -123,6 +119,12 @@ def open_registry(settings: Settings, viewer: Viewer) -> Registry:
     """Return a registry of the releases that a viewer may see, in a process without a `Service`."""
     tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, address=settings.address)
     return Registry(tree, settings.limits)
+
+
+def find_parts(connection: Connection, condition: ColumnElement[bool]) -> dict[tuple[int, str], str]:
+    """Return the hashes of yanks and signatures, by the row id of their release and the name of the part."""
+    query = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "", condition)
+    return {(row.release_id, row.part): row.sha256 for row in connection.execute(query)}
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:

@@ -66,7 +66,7 @@ class Killed:
         self._where = () if database is None else ("--database", database)
         fill(self._settings, here)
         self._rows, self._board = rows(self._settings.database_url, submissions.c.scored), board(self._settings)
-        self._blobs = sorted(open_blob_store(self._settings).stored())
+        self._blobs = sorted(open_blob_store(self._settings).hashes())
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class Killed:
 
     def _is_as_before(self, what: str) -> None:
         found = rows(self._settings.database_url, submissions.c.scored)
-        there = sorted(open_blob_store(self._settings).stored())
+        there = sorted(open_blob_store(self._settings).hashes())
         left = [path.name for path in self._settings.incoming.iterdir()]
         wrong = [name for name in found if found[name] != self._rows[name]]
         self._claims(

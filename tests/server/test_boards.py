@@ -25,7 +25,7 @@ from runner.server.accounts.accounts import add_account, add_member
 from runner.server.accounts.administration import set_hidden
 from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.worker import BoardWorker, build_board, find_culprits
+from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
@@ -55,7 +55,7 @@ def board(server: Service, folder: Path, worker: BoardWorker | None = None) -> B
 
 
 def listed(shown: BoardSnapshot) -> dict[str, Any]:
-    return {one["name"]: one for one in shown.newest(100)}
+    return {one["name"]: one for one in shown.newest_releases(100)}
 
 
 def test_facts_of_any_type_and_size_stop_no_board(held: Service, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Se
     shown = board(held, tmp_path / "first", worker)
     assert sorted(listed(shown)) == ["one0", "one1", "one2", "one4"]
     assert [
-        release for release, why in shown.info("left_out") if "the board cannot be built with this release" in why
+        release for release, why in shown.read_info("left_out") if "the board cannot be built with this release" in why
     ] == ["dataset/mallory/one3@1"]
     put(held, [named("another")])
     assert sorted(listed(board(held, tmp_path / "second", worker))) == ["another", "one0", "one1", "one2", "one4"]
@@ -150,7 +150,7 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, t
 
     def join() -> None:
         with held.database.writing() as connection:
-            add_account(connection, "lab", 0.0, organisation=True)
+            add_account(connection, "lab", 0.0, is_organization=True)
             add_member(connection, "lab", "bob")
             held.database.increment_revision(connection)
 
@@ -171,7 +171,7 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, t
     linked: list[set[str]] = []
     for change in [*uploads[::order], *changes]:
         change()
-        folder = paths.boards / build_board(worker, paths)
+        folder = paths.boards / worker.build()
         found = {path.name: path.stat().st_ino for path in folder.glob("*.gz")}
         linked.append({name.partition(".")[0] for name, inode in found.items() if inodes.get(name) == inode})
         inodes = found

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from runner.server.accounts.accounts import Viewer
-from runner.server.web.api_errors import handle_errors
+from runner.server.web.api_errors import add_error_handlers
 from runner.server.web.request_bodies import BodyLimit, json_body
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.serving import Served
@@ -23,7 +23,7 @@ HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 def echoing() -> FastAPI:
     """An application that takes a list of numbers."""
     app = FastAPI()
-    handle_errors(app)
+    add_error_handlers(app)
 
     @app.post("/")
     def echo(body: list[int]) -> int:

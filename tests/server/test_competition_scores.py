@@ -8,7 +8,7 @@ import pytest
 
 from runner.results.metric_definitions import ACCURACY, METRICS
 from runner.results.streaming_means import ClusterSums
-from runner.server.competitions.scores import METHOD, published_score, rounding_step
+from runner.server.competitions.scores import INTERVAL_METHOD, build_published_score, rounding_step
 from runner.server.web.pages.competitions import format_interval
 from runner.statistics.simple_means import Mean
 
@@ -41,21 +41,21 @@ def test_nothing_that_is_told_differs_where_the_rounded_number_does_not(
         # Right on the first rows, and on every so manieth: within groups that balance each other, and that do not.
         spread = {at * rows // max(count, 1) for at in range(count)}
         for right in (set(range(count)), spread):
-            found = published_score(part(rows, right, plays, groups))
+            found = build_published_score(part(rows, right, plays, groups))
             by_value.setdefault(found["metrics"][0]["value"], set()).add(str(found))
     assert all(len(alike) == 1 for alike in by_value.values())
     assert len(by_value) == round(1 / rounding_step(rows)) + 1
-    assert str(published_score(part(rows, set(), plays, groups))) == str(
-        published_score(part(rows, {7}, plays, groups))
+    assert str(build_published_score(part(rows, set(), plays, groups))) == str(
+        build_published_score(part(rows, {7}, plays, groups))
     )
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 50, 99, 100])
 def test_the_interval_has_the_exact_one_in_it_and_says_how_it_was_made(count: int) -> None:
     exact = part(100, set(range(count)))
-    found = published_score(exact)
+    found = build_published_score(exact)
     (one,), (full,) = found["metrics"], exact["metrics"]
-    assert found["interval"] == METHOD
+    assert found["interval"] == INTERVAL_METHOD
     assert 0 <= one["ci_low"] <= full["ci_low"] < full["ci_high"] <= one["ci_high"] <= 1
     assert one["ci_low"] <= one["value"] <= one["ci_high"]
     assert one["ci_high"] - one["ci_low"] < full["ci_high"] - full["ci_low"] + 2 * rounding_step(100)
@@ -64,7 +64,7 @@ def test_the_interval_has_the_exact_one_in_it_and_says_how_it_was_made(count: in
 def test_one_group_has_no_interval_and_other_metrics_are_not_told() -> None:
     said = part(4, {0, 1}, groups=1)
     said["metrics"] += [{**said["metrics"][0], "metric": name} for name in ("precision", "accuracy_1", "auroc_stated")]
-    (found,) = published_score(said)["metrics"]
+    (found,) = build_published_score(said)["metrics"]
     assert found == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}
 
 

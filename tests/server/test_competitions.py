@@ -19,7 +19,7 @@ from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
 from runner.runs.finished.result import FinishedRun
-from runner.server.competitions.scores import published_score, rounding_step
+from runner.server.competitions.scores import build_published_score, rounding_step
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
 from tests.support.processes import nip_run, until
@@ -129,7 +129,7 @@ def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contes
         assert found == {name: same[name] for name in metrics_shown(Show.COMPETITION) if name in same}
         assert found["accuracy"]["n"] == len(ids)
     (accuracy,) = score["open"]["metrics"]
-    assert accuracy == published_score(full["open"])["metrics"][0]
+    assert accuracy == build_published_score(full["open"])["metrics"][0]
     exact = full["open"]["metrics"][0]
     assert abs(accuracy["value"] - exact["value"]) <= rounding_step(ROWS - HELD) / 2 + 1e-9
     assert accuracy["ci_low"] <= exact["ci_low"] < exact["ci_high"] <= accuracy["ci_high"]

@@ -43,7 +43,7 @@ class Records:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        add_account(connection, "acme", NOW, organisation=True)
+        add_account(connection, "acme", NOW, is_organization=True)
         self.ids = {name: add_account(connection, name, NOW) for name in ("alice", "bob", "mallory")}
         for name in ("alice", "bob"):
             add_member(connection, "acme", name, is_owner=name == "alice")

@@ -13,7 +13,7 @@ from runner.server.accounts.accounts import ANYBODY
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
-from runner.server.web.pages.run_cache import PAGE, write_page
+from runner.server.web.pages.run_cache import PAGE_FILE, write_page
 from tests.support.serving import Served
 
 
@@ -68,4 +68,4 @@ def test_a_page_that_the_server_itself_could_not_make_is_not_kept(
     settings = Settings(folder=tmp_path)
     Database(settings.database_url).close()
     assert write_page(tmp_path, settings, wanted, ANYBODY, tmp_path) is not None
-    assert not (tmp_path / PAGE).exists()
+    assert not (tmp_path / PAGE_FILE).exists()

@@ -21,8 +21,8 @@ from runner.server.isolated_task import (
     TaskLimits,
     TaskResult,
     TaskStatus,
-    run_bounded_check,
     run_isolated,
+    run_with_check_limits,
 )
 from runner.server.settings import Settings
 
@@ -158,16 +158,16 @@ def test_an_answer_that_is_too_long_is_none(tmp_path: Path, monkeypatch: pytest.
 )
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):
-        run_bounded_check(Settings(folder=tmp_path, check_bytes=MEMORY), work)
+        run_with_check_limits(Settings(folder=tmp_path, check_bytes=MEMORY), work)
 
 
 @pytest.mark.parametrize("work", [killed_for, without_room, without_database])
 def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
     with pytest.raises(IsolatedTaskError, match="the server could not finish"):
-        run_bounded_check(Settings(folder=tmp_path), work)
+        run_with_check_limits(Settings(folder=tmp_path), work)
 
 
 def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
     with pytest.raises(IsolatedTaskError, match="the server cannot start a process now"):
-        run_bounded_check(Settings(folder=tmp_path), killed_for)
+        run_with_check_limits(Settings(folder=tmp_path), killed_for)

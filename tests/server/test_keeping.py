@@ -56,7 +56,7 @@ def test_members_publish_as_their_organisation_and_the_last_owner_stays(served: 
         keep(served.folder, action, "lab", "emil")
         assert served.ask("/api/v1", token=token).json["owners"] == owners
     assert "the last owner" in refused(served.folder, "remove-member", "lab", "dora")
-    assert "name an organisation first" in refused(served.folder, "add-member", "dora", "emil")
+    assert "name an organization first" in refused(served.folder, "add-member", "dora", "emil")
     assert "there is no account 'zz'" in refused(served.folder, "add-member", "lab", "zz")
 
 

@@ -54,11 +54,11 @@ def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit(
     now = 0.0
     buckets = Buckets(2.0, 4.0, lambda: now)
     for _ in range(4):
-        assert buckets.wait("a") == 0
+        assert buckets.wait_seconds("a") == 0
         buckets.take("a")
-    assert (buckets.wait("a"), buckets.wait("b")) == (0.5, 0)
+    assert (buckets.wait_seconds("a"), buckets.wait_seconds("b")) == (0.5, 0)
     now = 0.5
-    assert buckets.wait("a") == 0
+    assert buckets.wait_seconds("a") == 0
     for number in range(100_000):
         buckets.take(f"c{number}")
     assert len(buckets._levels) == 100_000
@@ -197,7 +197,7 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
     looks = []
 
     class Database:
-        def answers(self) -> bool:
+        def is_reachable(self) -> bool:
             looks.append("database")
             return False
 

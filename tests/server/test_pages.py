@@ -333,7 +333,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: p
     pages = RunPages(site.served.settings)
 
     async def asked() -> CachedPage:
-        return await pages.get([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")
+        return await pages.get_or_build([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")
 
     before = asyncio.run(asked())
     assert "no run/alice/delayed@1" in str(before.content.wrong)

@@ -22,7 +22,7 @@ def people(served: Served) -> dict[str, str]:
     """A token that publishes of each of three accounts; `ann` owns an organisation."""
     tokens = {}
     with (records := served.records()).writing() as connection:
-        add_account(connection, "guild", 0.0, organisation=True)
+        add_account(connection, "guild", 0.0, is_organization=True)
         for name in ("ann", "ben", "cleo"):
             add_account(connection, name, 0.0)
             tokens[name] = create_token(connection, name, Scope.PUBLISH, time.time(), lifetime_seconds=3600.0)

@@ -21,8 +21,8 @@ from runner.server.store.database import Database
 from runner.server.store.schema import files, uploads
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import DiskFullError, OffsetError
-from runner.server.uploads.publishing import NOT_CHECKED, Publishing
-from runner.server.uploads.uploads import CHECKING, MAX_ENDED, OPEN, PUBLISHED, REFUSED, Upload
+from runner.server.uploads.publishing import CHECK_FAILED, Publishing
+from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
 from tests.support.raw_uploads import declared
@@ -49,9 +49,9 @@ class Held:
 
     def send(self, upload: Upload, contents: dict[str, bytes]) -> None:
         for sha256, (size, have) in upload.missing.items():
-            into = self.publishing.uploads.receive(self.viewer, upload.id, sha256, have)
+            into = self.publishing.uploads.open_writer(self.viewer, upload.id, sha256, have)
             into.write(contents[sha256][have:])
-            into.end()
+            into.finish()
             into.close()
             assert size == len(contents[sha256])
 
@@ -87,7 +87,7 @@ def held(tmp_path: Path) -> Held:
 def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     upload, contents = held.begun("council")
     large = next(sha256 for sha256, data in contents.items() if data == DATA)
-    into = held.publishing.uploads.receive(held.viewer, upload.id, large, 0)  # killed within a piece
+    into = held.publishing.uploads.open_writer(held.viewer, upload.id, large, 0)  # killed within a piece
     into.write(DATA[:1_000])
     into.close()
 
@@ -118,7 +118,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     other, contents = held.begun("emptied")
     held.send(other, contents)
     assert held.publishing.uploads.set_state(other.id, CHECKING, [], if_state=OPEN)
-    held.publishing.uploads.pieces.clear(other.id)  # somebody empties the folder
+    held.publishing.uploads.pieces.remove(other.id)  # somebody empties the folder
     held.publishing.start()
     assert held.ended(other) == OPEN
     held.close()
@@ -215,13 +215,13 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
 def test_one_at_a_time_sends_a_blob(held: Held) -> None:
     upload, contents = held.begun("council")
     sha256, data = next(iter(contents.items()))
-    first = held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
+    first = held.publishing.uploads.open_writer(held.viewer, upload.id, sha256, 0)
     with pytest.raises(OffsetError):
-        held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
-    held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
+        held.publishing.uploads.open_writer(held.viewer, upload.id, sha256, 0)
+    held.publishing.uploads.pieces.remove(upload.id)  # it is given up meanwhile
     first.write(data)
     with pytest.raises(NotFoundError, match="the upload was deleted"):
-        first.end()
+        first.finish()
     first.close()
     assert held.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0
     held.close()
@@ -273,7 +273,7 @@ def test_of_uploads_whose_checks_fail_others_are_checked_and_those_open_again(
     held.publishing.start()
     assert held.ended(other) == PUBLISHED
     assert held.ended(failing) == OPEN
-    assert held.publishing.uploads.find(held.viewer, failing.id).problems == [NOT_CHECKED]
+    assert held.publishing.uploads.find(held.viewer, failing.id).problems == [CHECK_FAILED]
     held.close()
 
 
@@ -304,15 +304,9 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
 
 def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held: Held) -> None:
     upload, contents = held.begun("again")
-    row = {"account_id": 1, "declared": "[]", "size": 1, "state": REFUSED, "problems": "[]"}
-    with held.database.writing() as connection:
-        old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MAX_ENDED + 50)]
-        connection.execute(insert(uploads), old)
     assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, if_state=OPEN)
     with held.database.reading() as connection:
         kept = {one.id: one for one in connection.execute(select(uploads))}
-    assert len(kept) == MAX_ENDED
-    assert f"{0:032x}" not in kept
     assert len(kept[upload.id].declared) < 10
     assert len(kept[upload.id].problems) < 60_000
     found = Publishing(held.settings, held.database, held.blobs).uploads.find(held.viewer, upload.id)

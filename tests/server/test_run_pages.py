@@ -32,7 +32,7 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
     async def asked(requester: str, *names: str, wait: float = 0.001) -> CachedPage:
         # No process has begun within a millisecond, on any machine.
         runs = [Reference(Kind.RUN, "acme", name, "1") for name in names]
-        return await pages.get(runs, list(names), ANYBODY, wait, requester=requester)
+        return await pages.get_or_build(runs, list(names), ANYBODY, wait, requester=requester)
 
     async def all_of_it() -> tuple[
         list[BaseException | CachedPage], BaseException | CachedPage, BaseException | CachedPage, CachedPage

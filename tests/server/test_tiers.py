@@ -61,7 +61,7 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
     make_folders(settings.incoming)
     server = Service.open(settings)
     with server.database.writing() as connection:
-        add_account(connection, "lab", 0.0, organisation=True)
+        add_account(connection, "lab", 0.0, is_organization=True)
         for name in ("alice", "bob"):
             add_account(connection, name, 0.0)
             add_member(connection, "lab", name)

@@ -57,7 +57,7 @@ def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(re
 
 
 def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> None:
-    add_account(records, "lab", NOW, organisation=True)
+    add_account(records, "lab", NOW, is_organization=True)
     add_member(records, "lab", "acme", is_owner=True)
     token = create_token(records, "acme", Scope.PUBLISH, NOW, lifetime_seconds=None)
     for at, owners in ((None, {"acme", "lab"}), (NOW, {"acme"}), (None, {"acme", "lab"})):

@@ -11,7 +11,7 @@ import duckdb
 from sqlalchemy import Column, select
 
 from runner.base.storage.safe_files import make_folders
-from runner.server.boards.builder import FILE
+from runner.server.boards.builder import BOARD_FILE
 from runner.server.boards.worker import BoardWorker
 from runner.server.settings import Settings
 from runner.server.store.backup import TEMPORARY_TABLES
@@ -40,7 +40,7 @@ def board(settings: Settings) -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as name:
         make_folders(Path(name))
         BoardWorker(settings).write(Path(name))
-        return content(Path(name) / FILE)
+        return content(Path(name) / BOARD_FILE)
 
 
 def content(file: Path) -> dict[str, list[Any]]:

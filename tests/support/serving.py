@@ -216,7 +216,7 @@ def populate(database: Database) -> dict[str, str]:
     """Make the accounts, and give their tokens."""
     now, tokens = time.time(), {}
     with database.writing() as connection:
-        add_account(connection, ORGANISATION, now, organisation=True)
+        add_account(connection, ORGANISATION, now, is_organization=True)
         for name in (*PEOPLE, STRANGER, ADMIN):
             add_account(connection, name, now)
             scope = Scope.ADMIN if name == ADMIN else Scope.PUBLISH

@@ -141,7 +141,7 @@ def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) ->
     from runner.server.accounts.accounts import add_account, add_member
 
     name, *owners = args.names
-    add_account(connection, name, time.time(), organisation=True)
+    add_account(connection, name, time.time(), is_organization=True)
     for owner in owners:
         add_member(connection, name, owner, is_owner=True)
     _record_act(connection, args, f"{name} of {', '.join(owners)}")

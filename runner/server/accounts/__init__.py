@@ -1,1 +1,1 @@
-"""Accounts, organisations and tokens."""
+"""Accounts, organizations and tokens."""

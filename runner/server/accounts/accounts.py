@@ -1,6 +1,6 @@
-"""Accounts, organisations and tokens, and their permissions. Only the hashes of tokens are stored.
+"""Accounts, organizations and tokens, and their permissions. Only the hashes of tokens are stored.
 
-The rest of the server describes who makes a request by a `Viewer`. All functions run in the caller's transaction.
+A `Viewer` is the account that makes a request, with its permissions. All functions run in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESERVED_NAMES = frozenset(
 )  # fmt: skip
 """Names that no account may have, because pages or messages use them for something else."""
 
-_TOKEN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
+_TOKEN_PATTERN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 class Scope(StrEnum):
@@ -50,13 +50,13 @@ class Viewer:
     """Row id of the account; None for a request without a token, which sees only public data."""
     account: str = ""
     owners: frozenset[str] = frozenset()
-    """The account and its organisations. The viewer sees their private releases, and may publish under these names."""
+    """The account and its organizations. The viewer sees their private releases, and may publish under these names."""
     scope: Scope = Scope.READ
     token_id: str = ""
     """The id of the request's token."""
 
-    def publishes_as(self, owner: str) -> bool:
-        """Return whether the viewer may publish under this name. A token that may only read never may."""
+    def can_publish_as(self, owner: str) -> bool:
+        """Return whether the viewer may publish under this name; False if the token may only read."""
         return owner in self.owners and self.scope.allows(Scope.PUBLISH)
 
 
@@ -75,8 +75,8 @@ def similarity_key(name: str) -> str:
 _RESERVED = {similarity_key(name): name for name in RESERVED_NAMES}
 
 
-def add_account(connection: Connection, name: str, now: float, *, organisation: bool = False) -> int:
-    """Create an account or an organisation and return its id.
+def add_account(connection: Connection, name: str, now: float, *, is_organization: bool = False) -> int:
+    """Create an account or an organization and return its id.
 
     Raises:
         UsageError: the name is invalid or reserved, or looks like a reserved name.
@@ -91,7 +91,7 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
     if existing is not None:
         similar = "" if name == existing else f"too similar to {existing!r}, which is "
         raise TakenError(f"the name {name!r} is {similar}taken; choose another name")
-    row = {"name": name, "folded": similarity_key(name), "is_organisation": organisation, "created": now}
+    row = {"name": name, "folded": similarity_key(name), "is_organisation": is_organization, "created": now}
     return int(connection.execute(insert(accounts).returning(accounts.c.id), row).scalar_one())
 
 
@@ -132,9 +132,9 @@ def revoke_token(connection: Connection, token_id: str, now: float) -> None:
 def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | None:
     """Return the viewer of a token; None if the token is unknown, expired or revoked, or its account is disabled.
 
-    The answer and its duration do not reveal which of these is the reason.
+    Neither the result nor the time that this function takes reveals which of these is the reason.
     """
-    match = _TOKEN.fullmatch(token)
+    match = _TOKEN_PATTERN.fullmatch(token)
     row = connection.execute(
         select(tokens, accounts.c.name, accounts.c.disabled)
         .join(accounts, accounts.c.id == tokens.c.account_id)
@@ -145,61 +145,61 @@ def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | 
         return None
     if row.expires is not None and row.expires <= now:
         return None
-    owners = frozenset((row.name, *_organisations(connection, row.account_id)))
+    owners = frozenset((row.name, *_organizations(connection, row.account_id)))
     return Viewer(row.account_id, row.name, owners, Scope(row.scope), row.id)
 
 
-def viewer_of_account(connection: Connection, account: int) -> Viewer:
+def viewer_of_account(connection: Connection, account_id: int) -> Viewer:
     """Return the viewer of an account, for work that the account requested earlier."""
-    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
+    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account_id)).one()
     if row.disabled is not None:
-        return Viewer(account, row.name)  # a disabled account sees only public data and publishes nothing
-    return Viewer(account, row.name, frozenset((row.name, *_organisations(connection, account))), Scope.PUBLISH)
+        return Viewer(account_id, row.name)  # a disabled account sees only public data and publishes nothing
+    return Viewer(account_id, row.name, frozenset((row.name, *_organizations(connection, account_id))), Scope.PUBLISH)
 
 
-def _organisations(connection: Connection, account: int) -> Iterator[str]:
+def _organizations(connection: Connection, account_id: int) -> Iterator[str]:
     query = select(accounts.c.name).join(members, members.c.organisation_id == accounts.c.id)
-    for row in connection.execute(query.where(members.c.account_id == account, accounts.c.disabled.is_(None))):
+    for row in connection.execute(query.where(members.c.account_id == account_id, accounts.c.disabled.is_(None))):
         yield row.name
 
 
-def add_member(connection: Connection, organisation: str, account: str, *, is_owner: bool = False) -> None:
-    """Make an account a member of an organisation, or change whether a member is an owner.
+def add_member(connection: Connection, organization: str, account: str, *, is_owner: bool = False) -> None:
+    """Make an account a member of an organization, or change whether a member is an owner.
 
     Raises:
-        UsageError: a name does not exist or is of the wrong kind, or the organisation would have no owner.
+        UsageError: a name does not exist or is of the wrong kind, or the organization would have no owner.
     """
-    kinds = {
+    is_organization = {
         row.name: row.is_organisation
-        for row in connection.execute(select(accounts).where(accounts.c.name.in_((organisation, account))))
+        for row in connection.execute(select(accounts).where(accounts.c.name.in_((organization, account))))
     }
-    pair = {
-        "organisation_id": find_account_id(connection, organisation),
+    membership = {
+        "organisation_id": find_account_id(connection, organization),
         "account_id": find_account_id(connection, account),
     }
-    if kinds.get(organisation) is not True or kinds.get(account) is not False:
+    if is_organization.get(organization) is not True or is_organization.get(account) is not False:
         raise UsageError(
-            f"{account!r} cannot be a member of {organisation!r}: name an organisation first, then accounts of people"
+            f"{account!r} cannot be a member of {organization!r}: name an organization first, then accounts of people"
         )
-    existing = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
+    existing = (members.c[column] == value for column, value in membership.items())
     if not is_owner:
-        check_not_last_owner(connection, organisation, account)
+        check_not_last_owner(connection, organization, account)
     if connection.execute(update(members).where(*existing).values(is_owner=is_owner)).rowcount == 0:
-        connection.execute(insert(members), {**pair, "is_owner": is_owner})
+        connection.execute(insert(members), {**membership, "is_owner": is_owner})
 
 
-def check_not_last_owner(connection: Connection, organisation: str, account: str) -> None:
-    """Raise UsageError if an account is the last owner of an organisation."""
-    organisation_id, member_id = find_account_id(connection, organisation), find_account_id(connection, account)
-    owners = select(members.c.account_id).where(members.c.organisation_id == organisation_id, members.c.is_owner)
+def check_not_last_owner(connection: Connection, organization: str, account: str) -> None:
+    """Raise UsageError if an account is the last owner of an organization."""
+    organization_id, member_id = find_account_id(connection, organization), find_account_id(connection, account)
+    owners = select(members.c.account_id).where(members.c.organisation_id == organization_id, members.c.is_owner)
     if {row.account_id for row in connection.execute(owners)} == {member_id}:
-        raise UsageError(f"{account!r} is the last owner of {organisation!r}; make another member an owner first")
+        raise UsageError(f"{account!r} is the last owner of {organization!r}; make another member an owner first")
 
 
 def has_secret(row: Row[Any] | None, match: re.Match[str] | None) -> bool:
-    """Return whether a row has the hash of the secret of a token or cookie.
+    """Return whether the secret of a token or cookie has the hash in a row of `tokens` or `browsers`.
 
-    The duration is the same without a row, so it does not reveal whether a token exists.
+    The function takes the same time without a row, so this time does not reveal whether a token exists.
     """
     secret, stored_hash = match["secret"] if match else "", row.secret_sha256 if row else "0" * 64
     return hmac.compare_digest(hash_secret(secret), stored_hash)

@@ -1,6 +1,6 @@
 """Administers a server: lists accounts and tokens, disables accounts, removes members, and hides releases.
 
-Commands of the administrator and the API use these functions. All functions run in the caller's transaction. The caller
+The commands `nip-run server` and the API use these functions. All functions run in the caller's transaction. The caller
 records each change in the log of actions with `record_act`. No function returns a secret.
 """
 
@@ -21,14 +21,14 @@ HIDDEN, PUBLIC = "hidden", "public"
 
 @dataclass(frozen=True)
 class Account:
-    """An account or organisation in a list."""
+    """An account or organization in a list."""
 
     name: str
     kind: str
     created: float
     disabled: float | None
     members: tuple[str, ...]
-    """The members of an organisation; an owner's name ends with `*`."""
+    """The members of an organization; an owner's name ends with `*`."""
     releases: int
 
 
@@ -62,11 +62,11 @@ def list_accounts(connection: Connection) -> Iterator[Account]:
     for row in connection.execute(query.order_by(accounts.c.name)):
         members_of.setdefault(row.organisation_id, []).append(row.name + ("*" if row.is_owner else ""))
     count_query = select(releases.c.owner, func.count().label("count")).group_by(releases.c.owner)
-    published = {row.owner: int(row[1]) for row in connection.execute(count_query)}
+    release_counts = {row.owner: int(row[1]) for row in connection.execute(count_query)}
     for row in connection.execute(select(accounts).order_by(accounts.c.name)):
         kind = "organisation" if row.is_organisation else "account"
         account_members = tuple(members_of.get(row.id, ()))
-        yield Account(row.name, kind, row.created, row.disabled, account_members, published.get(row.name, 0))
+        yield Account(row.name, kind, row.created, row.disabled, account_members, release_counts.get(row.name, 0))
 
 
 def list_tokens(connection: Connection, account: str | None = None) -> Iterator[Token]:
@@ -85,21 +85,21 @@ def list_acts(connection: Connection, limit: int) -> list[dict[str, object]]:
 
 
 def set_disabled(connection: Connection, name: str, at: float | None) -> None:
-    """Disable an account or organisation at the time `at`, or enable it if `at` is None.
+    """Disable an account or organization at the time `at`, or enable it if `at` is None.
 
     The server refuses tokens of a disabled account.
     """
     connection.execute(update(accounts).where(accounts.c.id == find_account_id(connection, name)).values(disabled=at))
 
 
-def remove_member(connection: Connection, organisation: str, account: str) -> None:
-    """Remove a member from an organisation; raise UsageError for the last owner and for a non-member."""
-    organisation_id, member_id = find_account_id(connection, organisation), find_account_id(connection, account)
-    check_not_last_owner(connection, organisation, account)
-    membership = members.c.organisation_id == organisation_id, members.c.account_id == member_id
+def remove_member(connection: Connection, organization: str, account: str) -> None:
+    """Remove a member from an organization; raise UsageError for the last owner and for a non-member."""
+    organization_id, member_id = find_account_id(connection, organization), find_account_id(connection, account)
+    check_not_last_owner(connection, organization, account)
+    membership = members.c.organisation_id == organization_id, members.c.account_id == member_id
     if connection.execute(delete(members).where(*membership)).rowcount == 0:
         raise UsageError(
-            f"{account!r} is not a member of {organisation!r}; `nip-run server accounts DIR` lists members"
+            f"{account!r} is not a member of {organization!r}; `nip-run server accounts DIR` lists members"
         )
 
 

@@ -15,7 +15,7 @@ from runner.server.accounts.accounts import Scope, Viewer, has_secret, hash_secr
 from runner.server.store.schema import accounts, browsers, tokens
 
 SESSION_SECONDS = 12 * 3600
-_COOKIE = re.compile(r"(?P<id>[0-9a-f]{24})\.(?P<secret>[A-Za-z0-9_-]{43})")
+_COOKIE_PATTERN = re.compile(r"(?P<id>[0-9a-f]{24})\.(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class BrowserSession:
 
     id: str
     viewer: Viewer
-    """The account, with the id of the token that signed in. The scope is READ; forms check the token's own scope."""
+    """The account, with the id of the token that signed the browser in. The scope is READ, so the cookie permits no
+    changes; forms that change something check the scope of the token."""
     csrf_token: str
     """A secret in a hidden field of each form, so that pages of other sites cannot submit the form."""
 
@@ -44,9 +45,15 @@ def sign_in(connection: Connection, token: str, now: float) -> str | None:
 
 def find_browser_session(connection: Connection, cookie: str, now: float) -> BrowserSession | None:
     """Return the session of a cookie, or None if the cookie, the token or the account is no longer valid."""
-    match = _COOKIE.fullmatch(cookie)
+    match = _COOKIE_PATTERN.fullmatch(cookie)
     row = connection.execute(
-        select(browsers, tokens.c.account_id, tokens.c.revoked, tokens.c.expires.label("until"), accounts.c.disabled)
+        select(
+            browsers,
+            tokens.c.account_id,
+            tokens.c.revoked,
+            tokens.c.expires.label("token_expires"),
+            accounts.c.disabled,
+        )
         .join(tokens, tokens.c.id == browsers.c.token_id)
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(browsers.c.id == (match["id"] if match else ""))
@@ -54,7 +61,9 @@ def find_browser_session(connection: Connection, cookie: str, now: float) -> Bro
     is_correct = has_secret(row, match)
     if match is None or row is None or not is_correct or row.expires <= now:
         return None
-    if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
+    if row.revoked is not None or row.disabled is not None:
+        return None
+    if row.token_expires is not None and row.token_expires <= now:
         return None
     viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token_id=row.token_id)
     return BrowserSession(row.id, viewer, hash_secret(f"form {match['secret']}")[:40])

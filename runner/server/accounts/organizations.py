@@ -1,8 +1,9 @@
-"""Organisations and their members: owners invite accounts, the accounts accept, and at least one owner remains.
+"""Organizations and their members: owners invite accounts, the accounts accept, and at least one owner remains.
 
-An account joins only by accepting an invitation, because membership has effects: runs of members do not count as
-reproductions of each other, and members share the limits of an organisation. All functions run in the caller's
-transaction. The API and the page of an account use them; commands of the administrator use `administration.py`.
+An account joins only by accepting an invitation, because membership has effects: the runs of two members do not count
+as reproductions of each other, and submissions to a competition count for the organization's daily limit. All functions
+run in the caller's transaction. The API and the page `/mine/account` use this module; the commands `nip-run server` use
+`administration.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from runner.server.store.schema import accounts, invitations, members
 
 
 class MemberRole(StrEnum):
-    """The role of an account in an organisation."""
+    """The role of an account in an organization."""
 
     OWNER = "owner"
     MEMBER = "member"
@@ -29,7 +30,7 @@ class MemberRole(StrEnum):
 
 @dataclass(frozen=True)
 class OrganizationMember:
-    """An account in an organisation, as its members see it."""
+    """An account in an organization, as its members see it."""
 
     account: str
     role: MemberRole
@@ -39,7 +40,7 @@ class OrganizationMember:
 
 @dataclass(frozen=True)
 class OrganizationView:
-    """An organisation, as a member or an invited account sees it."""
+    """An organization, as a member or an invited account sees it."""
 
     id: int
     name: str
@@ -49,34 +50,34 @@ class OrganizationView:
     """Empty for a viewer who is only invited."""
 
 
-def list_organisations(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
-    """Return the organisations that the viewer belongs to or is invited to, sorted by name."""
+def list_organizations(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
+    """Return the organizations that the viewer belongs to or is invited to, sorted by name."""
     names: set[str] = set()
     for table in (members, invitations):
         query = select(accounts.c.name).join(table, table.c.organisation_id == accounts.c.id)
         own_rows = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
         names |= {row.name for row in connection.execute(query.where(*own_rows))}
-    return [find_organisation(connection, viewer, name) for name in sorted(names)]
+    return [find_organization(connection, viewer, name) for name in sorted(names)]
 
 
-def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise NotFoundError if the viewer is neither a member nor invited."""
+def find_organization(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+    """Return an organization; raise NotFoundError if the viewer is neither a member nor invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
-    organisation_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    people = [] if organisation_id is None else _members_and_invited(connection, organisation_id)
+    organization_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
+    people = [] if organization_id is None else _members_and_invited(connection, organization_id)
     own_membership = next((member for member in people if member.account == viewer.account), None)
-    if organisation_id is None or own_membership is None:
-        raise NotFoundError(f"you are not in an organisation {name!r}; ask one of its owners for an invitation")
+    if organization_id is None or own_membership is None:
+        raise NotFoundError(f"you are not in an organization {name!r}; ask one of its owners for an invitation")
     role = own_membership.role
-    return OrganizationView(organisation_id, name, role, () if role == MemberRole.INVITED else tuple(people))
+    return OrganizationView(organization_id, name, role, () if role == MemberRole.INVITED else tuple(people))
 
 
-def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
-    """Return the members of an organisation and the invited accounts, sorted by name."""
+def _members_and_invited(connection: Connection, organization_id: int) -> list[OrganizationMember]:
+    """Return the members of an organization and the invited accounts, sorted by name."""
     people = []
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
-        for row in connection.execute(query.where(table.c.organisation_id == organisation_id)):
+        for row in connection.execute(query.where(table.c.organisation_id == organization_id)):
             member_role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
             role = MemberRole.INVITED if table is invitations else member_role
             people.append(OrganizationMember(row.name, role, row.is_owner))
@@ -88,20 +89,20 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
 
     Raises:
         PermissionError: the viewer is not an owner.
-        NotFoundError: there is no such account, or no such organisation for the viewer.
-        UsageError: the organisation would have no owner.
+        NotFoundError: there is no such account, or no such organization for the viewer.
+        UsageError: the organization would have no owner.
     """
-    organisation_id = _owned_organisation(connection, viewer, name).id
+    organization_id = _owned_organization(connection, viewer, name).id
     account_id = _account_id(connection, account)
-    membership = members.c.organisation_id == organisation_id, members.c.account_id == account_id
+    membership = members.c.organisation_id == organization_id, members.c.account_id == account_id
     if connection.execute(select(members.c.account_id).where(*membership)).scalar() is not None:
         add_member(connection, name, account, is_owner=is_owner)  # sets the role of the existing member
         _record(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
         return MemberRole.OWNER if is_owner else MemberRole.MEMBER
-    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == account_id
+    invitation = invitations.c.organisation_id == organization_id, invitations.c.account_id == account_id
     if connection.execute(update(invitations).where(*invitation).values(is_owner=is_owner)).rowcount == 0:
         row = {
-            "organisation_id": organisation_id, "account_id": account_id, "is_owner": is_owner, "created": time.time(),
+            "organisation_id": organization_id, "account_id": account_id, "is_owner": is_owner, "created": time.time(),
         }  # fmt: skip
         connection.execute(insert(invitations), row)
     _record(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
@@ -114,10 +115,10 @@ def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> Memb
     Raises:
         NotFoundError: the viewer is neither invited nor a member.
     """
-    organisation = find_organisation(connection, viewer, name)
-    if organisation.role != MemberRole.INVITED:
-        return organisation.role
-    invitation = invitations.c.organisation_id == organisation.id, invitations.c.account_id == viewer.account_id
+    organization = find_organization(connection, viewer, name)
+    if organization.role != MemberRole.INVITED:
+        return organization.role
+    invitation = invitations.c.organisation_id == organization.id, invitations.c.account_id == viewer.account_id
     is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*invitation)).scalar_one())
     connection.execute(delete(invitations).where(*invitation))
     add_member(connection, name, viewer.account, is_owner=is_owner)
@@ -125,15 +126,15 @@ def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> Memb
     return MemberRole.OWNER if is_owner else MemberRole.MEMBER
 
 
-def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
+def remove_from_organization(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
     """Remove a member or an invitation. An owner may remove any account, other viewers only themselves.
 
     Raises:
         PermissionError: a viewer who is not an owner tries to remove another account.
-        NotFoundError: there is no such organisation for the viewer, or the account is not in it.
+        NotFoundError: there is no such organization for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
-    find = find_organisation if account == viewer.account else _owned_organisation
+    find = find_organization if account == viewer.account else _owned_organization
     view = find(connection, viewer, name)
     removed_id = _account_id(connection, account)
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
@@ -144,16 +145,16 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     _record(connection, viewer, "remove-member", f"{name} {account}")
 
 
-def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise PermissionError if the viewer is not one of its owners."""
-    view = find_organisation(connection, viewer, name)
+def _owned_organization(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+    """Return an organization; raise PermissionError if the viewer is not one of its owners."""
+    view = find_organization(connection, viewer, name)
     if view.role != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} can change the members of {name!r}; ask an owner")
     return view
 
 
 def _account_id(connection: Connection, name: str) -> int:
-    """Return the id of an account; raise NotFoundError if the name is unknown, disabled or an organisation."""
+    """Return the id of an account; raise NotFoundError if the name is unknown, disabled or an organization."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
     account_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     if account_id is None:

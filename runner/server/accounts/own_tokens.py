@@ -18,6 +18,7 @@ from runner.server.store.schema import tokens
 MAX_TOKENS = 100
 """Maximum number of valid tokens of one account."""
 DAY = 24 * 3600.0
+"""Seconds of a day."""
 MAX_DAYS = 3_650
 
 

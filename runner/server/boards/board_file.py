@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FORMAT = 1
+"""Version of the format, in the table `about`."""
 
-RUNS: Mapping[str, str] = {
+RUN_COLUMNS: Mapping[str, str] = {
     "page": "VARCHAR", "benchmark": "VARCHAR", "task": "VARCHAR", "place": "BIGINT", "rank": "BIGINT",
     "rank_last": "BIGINT", "release": "VARCHAR", "release_sha256": "VARCHAR", "owner": "VARCHAR", "run_id": "VARCHAR",
     "accuracy": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "stderr": "DOUBLE", "n": "BIGINT",
@@ -34,17 +35,17 @@ RUNS: Mapping[str, str] = {
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip
-"""Columns of the table `runs`, which has the rows of the lists of all tasks, one list after the other.
+"""Columns of the table `runs`, which contains the lists of all tasks, one after the other.
 
 `place` is the position of a row in its list, from 0. `rank` and `rank_last` are the first and the last rank in the
 run's 95 % confidence set.
 """
-RELEASES: Mapping[str, str] = {
+RELEASE_COLUMNS: Mapping[str, str] = {
     "reference": "VARCHAR", "kind": "VARCHAR", "owner": "VARCHAR", "name": "VARCHAR", "version": "VARCHAR",
     "sha256": "VARCHAR", "created": "DOUBLE", "yanked": "VARCHAR", "signed": "BOOLEAN", "description": "VARCHAR",
     "licence": "VARCHAR", "what": "VARCHAR", "benchmark": "VARCHAR", "protocol": "VARCHAR", "models": "VARCHAR",
 }  # fmt: skip
-LINKS: Mapping[str, str] = {"source": "VARCHAR", "role": "VARCHAR", "target": "VARCHAR", "sha256": "VARCHAR"}
+LINK_COLUMNS: Mapping[str, str] = {"source": "VARCHAR", "role": "VARCHAR", "target": "VARCHAR", "sha256": "VARCHAR"}
 
 
 def write_board_file(
@@ -59,11 +60,11 @@ def write_board_file(
         OSError, duckdb.Error: the file cannot be written.
     """
     tables = {
-        "runs": (RUNS, runs),
-        "releases": (RELEASES, releases),
-        "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
+        "runs": (RUN_COLUMNS, runs),
+        "releases": (RELEASE_COLUMNS, releases),
+        "links": (LINK_COLUMNS, (dict(zip(LINK_COLUMNS, link, strict=True)) for link in links)),
     }
-    # DuckDB cannot open every path, so it writes to a temporary path, and the file is then copied.
+    # DuckDB cannot open every path, so it writes a temporary file, which is then copied.
     with temporary_database_path(path, ".new") as temporary, connect(memory="1GB") as connection:
         connection.execute(f"ATTACH {duckdb_literal(temporary)} AS board")
         connection.execute("CREATE TABLE board.about(key VARCHAR, value VARCHAR)")

@@ -1,9 +1,10 @@
 """Writes a board folder, which contains everything that the server shows about its public releases.
 
-An SQLite index has a list for each task (the runs on one benchmark and one set of rows, ranked), and facts about all
-releases, their links and their training histories. The rows of each list are also stored in pieces (files with up to
-`PIECE_ROWS` rows that the page of the list loads) and as files to download. The board worker writes the folder;
-`snapshot.py` reads it. The folder contains only public data, and does not change after it is complete.
+A task is a benchmark with a set of datapoints. For each task, the folder has a list: the ranked runs on this task. The
+SQLite file `index.sqlite` contains all lists, and facts about all releases, their links and their training histories.
+Other files contain the rows of each list, in pieces of up to `PIECE_ROWS` rows for the page of the list, and as JSON
+and CSV to download. The board worker writes the folder, and `snapshot.py` reads it. The folder contains only public
+data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from runner.server.boards.public_registry import PublicRegistry
 from runner.server.boards.verification_tiers import RunTier
 from runner.version import __version__
 
-INDEX, FILE = "index.sqlite", "board.duckdb"
+INDEX_FILE, BOARD_FILE = "index.sqlite", "board.duckdb"
 
 _TABLES = """
 CREATE TABLE info(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE tasks(name TEXT PRIMARY KEY, place INTEGER, said TEXT);
 CREATE TABLE rows(task TEXT, place INTEGER, release TEXT, said TEXT);
-CREATE TABLE releases(reference TEXT PRIMARY KEY, kind TEXT, owner TEXT, name TEXT, version TEXT, place INTEGER,
-  sha256 TEXT, created REAL, yanked TEXT, signed INTEGER, task TEXT, words TEXT, said TEXT);
-CREATE TABLE links(source TEXT, role TEXT, target TEXT, sha256 TEXT);
+CREATE TABLE releases(reference TEXT PRIMARY KEY, kind TEXT, owner TEXT, name TEXT, place INTEGER, created REAL,
+  yanked TEXT, task TEXT, words TEXT, said TEXT);
+CREATE TABLE links(source TEXT, role TEXT, target TEXT);
 CREATE TABLE families(release TEXT, family INTEGER);
 CREATE TABLE family(id INTEGER PRIMARY KEY, said TEXT);
 """
-"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches read."""
+"""Columns named `said` contain JSON. `place` is the position on a page, and `words` the text that the search uses."""
 _INDEXES = """
 CREATE UNIQUE INDEX rows_in_order ON rows(task, place);
 CREATE INDEX rows_of_release ON rows(release);
@@ -74,7 +75,7 @@ class BoardInput:
     registry: PublicRegistry
     loaded: LoadedBoard
     components: Mapping[ReleaseEntry, Release]
-    """Releases that are neither runs nor models."""
+    """Releases that are neither runs nor models. (`loaded` has the runs and models.)"""
     tiers: Mapping[str, RunTier]
 
     @property
@@ -84,46 +85,45 @@ class BoardInput:
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page with a row's list. The page's URL contains the name, so the name never changes.
+    """Return the name of the page with a row's list.
 
-    The name depends only on the task, not on the other rows.
+    The name depends only on the task, so the URL of the page, which contains the name, never changes.
     """
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
 def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = None) -> None:
-    """Write a board folder. The files of a list that is the same on the board in `earlier` are links to that board's.
+    """Write a board folder. The files of a list that has not changed since the board in `earlier` are links.
 
     Raises:
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
     board = published_board(board_input.loaded.board, name_of=task_name)
-    index = sqlite3.connect(folder / INDEX, isolation_level=None)
+    index = sqlite3.connect(folder / INDEX_FILE, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
         files = _ListFiles(folder, earlier, _read_list_hashes(earlier))
         rows = list(_write_tasks(index, board, board_input, files))
-        tasks = {row["release"]: row["page"] for row in rows}
-        release_rows = [_release_row(*pair, board_input) for pair in board_input.releases]
-        values = _release_values(board_input, tasks, release_rows)
-        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", values)
+        pages = {row["release"]: row["page"] for row in rows}
+        release_rows = [_build_release_row(*pair, board_input) for pair in board_input.releases]
+        values = (_release_values(place, row, pages.get(row["reference"])) for place, row in enumerate(release_rows))
+        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 10)})", values)
         links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
-        index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
+        index.executemany("INSERT INTO links VALUES(?,?,?)", (link[:3] for link in links))
         _write_families(index, board_input)
         info = {"revision": board_input.registry.revision, "left_out": board_input.loaded.board.left_out,
-                "yanked": board_input.loaded.board.yanked, "older": board_input.loaded.board.older,
                 "list_hashes": files.hashes}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
         index.close()
-    write_board_file(folder / FILE, rows, release_rows, links)
+    write_board_file(folder / BOARD_FILE, rows, release_rows, links)
 
 
 @dataclass(frozen=True)
 class _ListFiles:
-    """Writes the files with the rows of lists. To compress them takes longer than to see that they have not changed."""
+    """Writes the files with the rows of lists. It links unchanged files, because compressing them takes much longer."""
 
     folder: Path
     earlier: Path | None
@@ -132,7 +132,7 @@ class _ListFiles:
     """The hash of each list's content, by the name of the list."""
 
     def write(self, ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write a list's rows in pieces, as one JSON file and as CSV; or link the files of the earlier board."""
+        """Write a list's rows in pieces, as JSON and as CSV; if the list has not changed, link the earlier files."""
         name, content = ranking.name, {"task": _task_fields(ranking), "rows": rows}
         self.hashes[name] = hashlib.sha256(orjson.dumps([__version__, content])).hexdigest()
         pieces = range(math.ceil(len(rows) / PIECE_ROWS))
@@ -144,15 +144,15 @@ class _ListFiles:
             _write_file(self.folder / file, data)
 
     def _link(self, files: Iterable[str]) -> bool:
-        """Link files of the earlier board; return False if the board was removed, or the disk has no links."""
+        """Link files of the earlier board; return False if it was removed, or the file system has no hard links."""
         assert self.earlier is not None
         return all(hard_link(self.earlier / file, self.folder / file) for file in files)
 
 
 def _read_list_hashes(board: Path | None) -> Mapping[str, str]:
-    """Return the hash of each list of a board; nothing without a board, or for a board of an earlier version."""
-    if board is not None and (board / INDEX).is_file():
-        with suppress(sqlite3.Error), closing(sqlite3.connect(board / INDEX)) as index:
+    """Return the hash of each list of a board; an empty mapping without a board, or if an earlier version wrote it."""
+    if board is not None and (board / INDEX_FILE).is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(board / INDEX_FILE)) as index:
             for (value,) in index.execute("SELECT value FROM info WHERE key = 'list_hashes'"):
                 hashes: dict[str, str] = orjson.loads(value)
                 return hashes
@@ -220,11 +220,11 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows with the same keys as CSV, with texts that a spreadsheet does not run as formulas."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(rows[0])
     writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
-    return out.getvalue()
+    return text.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
@@ -235,44 +235,41 @@ def _csv_cell(value: Any) -> Any:
     return csv_text(value) if isinstance(value, str) else value
 
 
-def _release_values(
-    board_input: BoardInput, tasks: Mapping[str, str], rows: Sequence[dict[str, Any]]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table `releases`, for the `rows` of `_release_row`.
+def _release_values(place: int, row: Mapping[str, Any], page: str | None) -> tuple[Any, ...]:
+    """Return a row of the table `releases`; `row` is from `_build_release_row`, and `page` the name of its list."""
+    searched = (row[name] for name in ("reference", "description", "benchmark", "models", "protocol"))
+    return (
+        *(row[name] for name in ("reference", "kind", "owner", "name")), place, row["created"], row["yanked"], page,
+        " ".join(map(str, searched)).lower(), _to_json(row),
+    )  # fmt: skip
 
-    `tasks` has the name of each listed release's task.
+
+def _build_release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
+    """Return the facts about a release. `what` is the kind of a run, such as `benchmark` or `training`.
+
+    The publisher of the release chose its texts, so pages must escape them.
     """
-    for place, ((entry, release), row) in enumerate(zip(board_input.releases, rows, strict=True)):
-        reference = entry.reference
-        tier = board_input.tiers.get(entry.sha256)
-        if tier is not None:
-            row |= {"tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
-                    "reproductions": [run.to_json() for run in tier.reproductions]}  # fmt: skip
-        searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
-        yield (
-            str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
-            entry.sha256, row["created"], entry.yanked, entry.signed, tasks.get(str(reference)),
-            " ".join(map(str, searchable)).lower(), _to_json(row),
-        )  # fmt: skip
-
-
-def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
-    """Return the facts about a release. The publisher chose its texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
     node = board_input.loaded.nodes.get(entry.sha256)
+    created, tier = board_input.registry.public_releases[reference].created, board_input.tiers.get(entry.sha256)
+    tier_facts: dict[str, Any] = {} if tier is None else {
+        "tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
+        "reproductions": [reproduction.to_json() for reproduction in tier.reproductions],
+    }  # fmt: skip
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
-        "version": reference.version, "sha256": entry.sha256, "created": board_input.registry.listed[reference].created,
+        "version": reference.version, "sha256": entry.sha256, "created": created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
         "licence": release.licence, "what": listed["kind"], "benchmark": listed["benchmark"],
         "protocol": listed["protocol"], "models": listed["models"], "pinned": release.facts.get("pinned"),
         **{name: None if node is None else node.facts.get(name) for name in ("run_id", "accuracy")},
+        **tier_facts,
     }  # fmt: skip
 
 
 def _find_links(board_input: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield the rows of the table `links`: each link from a release to another one."""
+    """Yield the source, the role, the target and the target's hash of each link between releases."""
     for entry, release in board_input.releases:
         for link in release.links:
             if link.release is not None:
@@ -295,7 +292,7 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
     if both belong to the same training run.
     """
     lineage = Lineage(nodes)
-    parent_key: dict[str, str] = {}  # the forest of the union-find: the key of each node to a key in the same family
+    parent_key: dict[str, str] = {}  # the forest of the union-find: maps each node's key to a key in the same family
 
     def root(key: str) -> str:
         while parent_key.setdefault(key, key) != key:
@@ -305,9 +302,9 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
 
     by_run: dict[tuple[str, str | None], str] = {}
     for node in nodes:
-        first = by_run.setdefault((node.run_id, node.owner), node.key)
+        first_key = by_run.setdefault((node.run_id, node.owner), node.key)
         if node.trains_models:
-            parent_key[root(node.key)] = root(first)
+            parent_key[root(node.key)] = root(first_key)
         origins = [lineage.origin_of(node, group) for group in node.groups if group.lineage]
         for maker in (maker for origin in origins if origin is not None for maker in origin.makers):
             parent_key[root(node.key)] = root(maker.node.key)

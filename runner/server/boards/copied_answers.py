@@ -1,10 +1,10 @@
 """Detects whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
 
-`verification_tiers.py` does not count copies as reproductions. If a model is sampled again, most answers are worded
-differently. A copied journal (the record of a run's answers) has the same words, and a slightly changed copy has nearly
-the same words. Therefore answers are compared by the words, or triples of words, that they share. Two answers with the
-same id from the provider are the same answer. The comparison does not detect answers that were rewritten completely
-without the model, and cannot distinguish two models that answer alike.
+`verification_tiers.py` does not count copies as reproductions. If a model answers a prompt again, it mostly uses other
+words. A copied journal (the record of a run's answers) has the same words, and a slightly changed copy has nearly the
+same words. Therefore answers are compared by the words, or triples of words, that they share. Two answers with the same
+id from the provider are the same answer. The comparison does not detect answers that somebody rewrote completely, and
+cannot distinguish two models that answer alike.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MIN_WORDS = 8
 MAX_WORDS = 500
 """Maximum number of words to compare of each answer."""
 MAX_ANSWERS = 20_000
-"""Maximum number of answers to compare. They are chosen at random, so a publisher cannot know which ones."""
+"""Maximum number of answers to compare, chosen at random, so that a publisher cannot know which ones."""
 MIN_PAIRS = 20
-"""Minimum number of pairs of answers; fewer do not distinguish a copy from a reproduction."""
+"""Minimum number of pairs of answers. Fewer pairs cannot distinguish a copy from a reproduction."""
 SHORT_WORDS = 40
 """Answers with fewer words are compared word by word, longer answers by triples of words."""
-ALIKE_SHORT = 0.6
-"""Minimum overlap (Jaccard index) of two short answers that count as alike: one may be a changed copy of the other."""
-ALIKE_LONG = 0.3
-"""The same minimum for two long answers. It is smaller, because two samples for one prompt share many words but few
-triples, and because three triples change with one word."""
+MIN_OVERLAP_SHORT = 0.6
+"""Minimum overlap (Jaccard index) of two short answers that count as nearly equal."""
+MIN_OVERLAP_LONG = 0.3
+"""The same minimum for two long answers. It is smaller, because independent answers to one prompt share few triples of
+words, and because a copy loses three triples with each changed word."""
 COPY_SHARE = 0.25
-"""Share of alike answers above which a run counts as a copy."""
+"""A run counts as a copy if a larger share of its answers than this is nearly equal to the original answers."""
 _SKETCH_HASHES = 32
-"""Number of hashes in the sketch of an answer."""
+"""Number of hashes in the sketch of an answer; see `_Answer.sketch`."""
 _MIN_ID_LENGTH = 8
 """Minimum length of a provider's id; shorter ids, such as counters, may be equal by chance."""
 
@@ -92,10 +92,10 @@ def compare_answers(
     folder = work_folder / secrets.token_hex(8)
     make_folders(folder)
     try:
-        original_answers = dict(_answers(registry, original[0], folder, salt, share))
+        original_answers = dict(_sample_answers(registry, original[0], folder, salt, share))
         ids = {answer.provider_id for answer in original_answers.values() if answer.provider_id}
         pairs = alike_pairs = shared_ids = 0
-        for key, answer in dict(_answers(registry, reproduction[0], folder, salt, share)).items():
+        for key, answer in dict(_sample_answers(registry, reproduction[0], folder, salt, share)).items():
             shared_ids += answer.provider_id in ids
             original_answer = original_answers.get(key)
             if original_answer is not None and answer.sketch and original_answer.sketch:
@@ -115,19 +115,19 @@ class _Answer:
     is_short: bool
 
 
-def _answers(
+def _sample_answers(
     registry: Registry, entry: ReleaseEntry, folder: Path, salt: bytes, share: float
 ) -> Iterator[tuple[bytes, _Answer]]:
     """Yield a random share of the answers in a run's journal, each with the key of its call.
 
-    A call is a request to a model. Runs of the same games have the same keys, and the same `salt` selects the same
-    keys.
+    A call is a request to a model. Runs of the same games have the same keys, and `salt` decides which keys are
+    selected, so both runs' answers to the same calls are selected.
     """
     path = folder / f"{entry.sha256}.jsonl"
     with registry.open(entry, JOURNAL) as source, create(path) as copy:
         shutil.copyfileobj(source, copy)
-    for position in read_records(path):
-        record = position.record
+    for located_record in read_records(path):
+        record = located_record.record
         if not isinstance(record, CallRecord):
             continue
         key = orjson.dumps(record.sample.fields())
@@ -165,4 +165,4 @@ def _is_alike(answer: _Answer, original: _Answer) -> bool:
         return False
     smallest = sorted(answer.sketch | original.sketch)[:_SKETCH_HASHES]
     overlap = sum(value in answer.sketch and value in original.sketch for value in smallest) / len(smallest)
-    return overlap >= (ALIKE_SHORT if answer.is_short else ALIKE_LONG)
+    return overlap >= (MIN_OVERLAP_SHORT if answer.is_short else MIN_OVERLAP_LONG)

@@ -1,7 +1,8 @@
 """Reads a board folder: everything that pages show about public releases, at one revision of the database.
 
-`builder.py` writes the folder. The pages and the API query it with `BoardSnapshot`, whose methods return dictionaries
-from JSON that the builder stored: rows of lists, summaries of lists, and facts about releases.
+`builder.py` writes the folder, and explains its content. The pages and the API query it with `BoardSnapshot`. Its
+methods return dictionaries from JSON that the builder stored: rows of lists, summaries of lists, and facts about
+releases.
 """
 
 from __future__ import annotations
@@ -9,26 +10,25 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from runner.base.errors import RunError
-from runner.server.boards.builder import FILE, INDEX
+from runner.server.boards.builder import BOARD_FILE, INDEX_FILE
 
 _IS_PART = (
     "EXISTS (SELECT 1 FROM links l JOIN releases whole ON whole.reference = l.source"
     " WHERE l.target = r.reference AND l.role IN ('part', 'output') AND whole.owner = r.owner)"
 )
 """SQL condition: release `r` is a part or model of a training run of the same owner."""
-_TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
-"""SQL condition: link `l` shows that its source uses a component; the bounds are from `_range_of_versions`."""
+_USES_COMPONENT = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
+"""SQL condition: link `l` shows that its source uses a version of a component; `_version_bounds` returns its values."""
 
 
-def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
-    """Return the bounds of `_TARGET_IN_RANGE` for all versions of a name. "A" follows "@" in ASCII."""
+def _version_bounds(kind: str, owner: str, name: str) -> tuple[str, str]:
+    """Return the values of `_USES_COMPONENT` for all versions of a name. In ASCII, "A" follows "@"."""
     return f"{kind}/{owner}/{name}@", f"{kind}/{owner}/{name}A"
 
 
@@ -39,15 +39,14 @@ class BoardSnapshot:
         """Open a board; raise RunError if the folder has none."""
         self.folder = folder
         self._local = threading.local()
-        if not (folder / INDEX).is_file():
-            raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
-        self.revision = int(self.info("revision"))
+        if not (folder / INDEX_FILE).is_file():
+            raise RunError(f"the folder {folder} contains no board: it has no {INDEX_FILE}")
+        self.revision = int(self.read_info("revision"))
         self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
         """The summaries of the lists. Pages show the lists in this order."""
         self.counts = {
             str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
-        self.rows = lru_cache(maxsize=256)(self._rows)
 
     @property
     def name(self) -> str:
@@ -56,24 +55,25 @@ class BoardSnapshot:
     @property
     def file(self) -> Path:
         """The board as a DuckDB file."""
-        return self.folder / FILE
+        return self.folder / BOARD_FILE
 
-    def info(self, key: str) -> Any:
+    def read_info(self, key: str) -> Any:
+        """Return the value of a key in the table `info`."""
         return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
     def list_releases(self) -> frozenset[tuple[str, bool]]:
-        """Return each release of the board, with True if the lists have it, and with False if it is yanked."""
+        """Return the reference of each release of the board, with True if the release is not yanked."""
         rows = self._query("SELECT reference, yanked IS NULL FROM releases")
-        return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
+        return frozenset((str(reference), bool(is_valid)) for reference, is_valid in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
         """Return the summary of the list on the page with this name."""
         return next((task for task in self.tasks if task["page"] == name), None)
 
-    def _rows(self, task: str, first: int, limit: int) -> tuple[dict[str, Any], ...]:
-        """Return the rows of a list, from the position `first` on."""
+    def rows(self, task: str, first: int, limit: int) -> list[dict[str, Any]]:
+        """Return up to `limit` rows of a list, from the position `first` on."""
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
-        return tuple(self._query_json(query, task, first, first + limit))
+        return self._query_json(query, task, first, first + limit)
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
         """Return the row of a run on its list, or None."""
@@ -84,8 +84,8 @@ class BoardSnapshot:
         rows = self._query("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
-    def tiers(self, references: Sequence[str]) -> dict[str, str]:
-        """Return the text of each run's verification tier, by reference, for the runs that are on the board."""
+    def find_tiers(self, references: Sequence[str]) -> dict[str, str]:
+        """Return the text of each run's verification tier, by reference. Runs that are not on the board are omitted."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
         rows = self._query(f"{query} ({','.join('?' * len(references))})", *references)
         return {str(reference): str(tier) for reference, tier in rows if tier is not None}
@@ -95,7 +95,7 @@ class BoardSnapshot:
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
         return self._query_json(query, kind, owner, name)
 
-    def newest(self, limit: int) -> list[dict[str, Any]]:
+    def newest_releases(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest releases, without the parts and models of training runs."""
         query = (
             f"SELECT said FROM releases r WHERE yanked IS NULL AND NOT {_IS_PART} ORDER BY created DESC, place LIMIT ?"
@@ -103,9 +103,9 @@ class BoardSnapshot:
         return self._query_json(query, limit)
 
     def releases_of_owner(self, owner: str, first: int, limit: int) -> list[tuple[dict[str, Any], bool]]:
-        """Return an owner's releases, each with True if it is part of a training run.
+        """Return an owner's releases, each with True if it is a part or model of a training run.
 
-        Runs come first, then other kinds, then the parts of training runs.
+        Runs come first, then components and models, then the parts and models of training runs.
         """
         query = (
             f"SELECT said, {_IS_PART} part FROM releases r WHERE owner = ?"
@@ -113,31 +113,33 @@ class BoardSnapshot:
         )
         return [(orjson.loads(release), bool(is_part)) for release, is_part in self._query(query, owner, limit, first)]
 
-    def count_of_owner(self, owner: str) -> int:
+    def count_releases_of_owner(self, owner: str) -> int:
         return int(self._query("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
 
     def search(self, terms: Sequence[str], first: int, limit: int) -> list[dict[str, Any]]:
         """Return the releases whose name, description or facts contain all of these terms, newest first."""
-        test = " AND ".join(["instr(words, ?) > 0"] * len(terms))
-        query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
+        condition = " AND ".join(["instr(words, ?) > 0"] * len(terms))
+        query = f"SELECT said FROM releases WHERE {condition} ORDER BY created DESC, place LIMIT ? OFFSET ?"
         return self._query_json(query, *terms, limit, first)
 
-    def users_of(self, kind: str, owner: str, name: str, first: int, limit: int) -> list[tuple[dict[str, Any], str]]:
+    def dependents_of(
+        self, kind: str, owner: str, name: str, first: int, limit: int
+    ) -> list[tuple[dict[str, Any], str]]:
         """Return the releases that use a component, each with the component's version."""
         query = (
             "SELECT DISTINCT r.said, l.target FROM links l JOIN releases r ON r.reference = l.source"
-            f" WHERE {_TARGET_IN_RANGE} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
+            f" WHERE {_USES_COMPONENT} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
         )
-        rows = self._query(query, *_range_of_versions(kind, owner, name), limit, first)
+        rows = self._query(query, *_version_bounds(kind, owner, name), limit, first)
         return [(orjson.loads(release), str(target).rpartition("@")[2]) for release, target in rows]
 
-    def uses_of(self, kind: str, owner: str, name: str) -> dict[str, int]:
+    def count_uses(self, kind: str, owner: str, name: str) -> dict[str, int]:
         """Return the number of releases that use each version of a component."""
         query = (
             "SELECT l.target, count(DISTINCT l.source) FROM links l JOIN releases r ON r.reference = l.source"
-            f" WHERE {_TARGET_IN_RANGE} GROUP BY 1"
+            f" WHERE {_USES_COMPONENT} GROUP BY 1"
         )
-        rows = self._query(query, *_range_of_versions(kind, owner, name))
+        rows = self._query(query, *_version_bounds(kind, owner, name))
         return {str(target).rpartition("@")[2]: int(count) for target, count in rows}
 
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
@@ -162,6 +164,6 @@ class BoardSnapshot:
     def _query(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = sqlite3.connect(self.folder / INDEX, check_same_thread=False)
+            connection = self._local.connection = sqlite3.connect(self.folder / INDEX_FILE, check_same_thread=False)
             connection.execute("PRAGMA query_only = ON")
         return connection.execute(query, values).fetchall()

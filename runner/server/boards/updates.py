@@ -1,9 +1,9 @@
 """Keeps the public board up to date: a worker process builds a new one after each change of the public data.
 
 Here, a board is a folder with everything that pages show about public releases (`builder.py`). Requests read the newest
-board. The worker writes a folder `boards/made/NAME` under a temporary name and renames it when it is complete. The file
-`boards/current` contains the name of the newest board. If a build is interrupted, the previous board stays. Boards can
-be rebuilt from the database and the blobs at any time.
+board. The worker writes a board under a temporary name and renames it to `boards/made/NAME` when it is complete. The
+file `boards/current` contains the name of the newest board. If a build is interrupted, the previous board stays. Boards
+can be rebuilt from the database and the blobs at any time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Interval between two reads of the database's revision, which commands in other processes also change."""
+"""Interval between two reads of the database's revision. The server must poll, because commands change it, too."""
 BUILD_SECONDS = 4 * 3600.0
 """Time limit for building one board. The first board of a large registry takes long, because it reads all releases."""
 WORKER_LIMITS = TaskLimits(memory=6 << 30)
-"""Limits of the worker process; DuckDB limits itself to much less memory."""
+"""Limits of the worker process. (DuckDB, which runs in it, has a lower memory limit of its own.)"""
 RETRY_SECONDS = 30.0
 """Delay before the next attempt after a board could not be built."""
 MAX_STORED = 3
@@ -51,10 +51,10 @@ class Boards:
         self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
         self._logged: set[str] = set()
-        """Releases without a place on the newest board that the log already names."""
+        """Releases that the newest board leaves out and that the log already names."""
 
     def start(self) -> None:
-        """Show the newest board that is stored, if there is one, and start building new boards.
+        """Use the newest stored board, if there is one, and start to build new boards.
 
         Raises:
             OSError: the folder for boards cannot be created.
@@ -63,7 +63,7 @@ class Boards:
         for path in self._paths.boards.glob(".*"):
             remove_folder(path)
         with suppress(RunError, OSError, ValueError):
-            self._show(self._paths.boards / str(read_json(self._paths.current)["name"]))
+            self._use_board(self._paths.boards / str(read_json(self._paths.current)["name"]))
         self._thread.start()
 
     @property
@@ -89,7 +89,7 @@ class Boards:
                 if self._newest is not None and self._newest.revision == revision:
                     continue
                 start = time.monotonic()
-                self._show(self._paths.boards / self._build())
+                self._use_board(self._paths.boards / self._build())
                 self._log_left_out()
                 # Wait as long as the build took, so that builds use at most half of the processor time.
                 self._stopping.wait(min(RETRY_SECONDS, time.monotonic() - start))
@@ -100,19 +100,19 @@ class Boards:
                 self._kill_worker()
                 self._stopping.wait(RETRY_SECONDS)
 
-    def _show(self, folder: Path) -> None:
-        """Make a board the newest one. Remove old boards, and boards with a release that is no longer public."""
+    def _use_board(self, folder: Path) -> None:
+        """Make a board the newest one. Remove old boards, and boards with a release that was hidden or yanked since."""
         self._newest = BoardSnapshot(folder)
-        listed = self._newest.list_releases()
+        public_releases = self._newest.list_releases()
         older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
         for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
-            if number >= MAX_STORED - 1 or not _lists_only(path, listed):
+            if number >= MAX_STORED - 1 or not _has_only(path, public_releases):
                 remove_folder(path)
 
     def _log_left_out(self) -> None:
         """Log once each release that the board leaves out, so that an administrator can hide the release."""
         assert self._newest is not None
-        reasons = dict(self._newest.info("left_out"))
+        reasons = dict(self._newest.read_info("left_out"))
         for release in sorted(reasons.keys() - self._logged):
             LOG.warning(
                 "a release is on no board; `nip-run server hide` removes it from the server's pages",
@@ -128,8 +128,8 @@ class Boards:
         """
         process, pipe = self._worker = self._worker or self._start_worker()
         pipe.send("build")
-        end = time.monotonic() + BUILD_SECONDS
-        while not self._stopping.is_set() and time.monotonic() < end:
+        deadline = time.monotonic() + BUILD_SECONDS
+        while not self._stopping.is_set() and time.monotonic() < deadline:
             try:
                 if pipe.poll(POLL_SECONDS):
                     is_built, name_or_error = pipe.recv()
@@ -152,25 +152,23 @@ class Boards:
     def _kill_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker[1].close()
-            worker[0].kill()
-            worker[0].join(5)
+            process, pipe = worker
+            pipe.close()
+            process.kill()
+            process.join(5)
 
 
-def _lists_only(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
-    """Return whether every release of an older board is still public and has not been yanked since.
-
-    `listed` is `list_releases` of the newest board.
-    """
+def _has_only(folder: Path, releases: frozenset[tuple[str, bool]]) -> bool:
+    """Return whether a board has only releases of this set, which is from `BoardSnapshot.list_releases`."""
     try:
-        return BoardSnapshot(folder).list_releases() <= listed
+        return BoardSnapshot(folder).list_releases() <= releases
     except (RunError, OSError, ValueError, sqlite3.Error):
         return False
 
 
 def run_worker(settings: Settings, pipe: Connection) -> None:
     """Build a board for each message in the pipe, until the pipe is closed. Runs in the worker process."""
-    from runner.server.boards.worker import BoardWorker, build_board
+    from runner.server.boards.worker import BoardWorker
 
     worker = BoardWorker(settings)
     while True:
@@ -179,6 +177,6 @@ def run_worker(settings: Settings, pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            pipe.send((True, build_board(worker, BoardPaths(settings))))
+            pipe.send((True, worker.build()))
         except Exception as error:  # noqa: BLE001 - sent to the server, which logs it
             pipe.send((False, f"{type(error).__name__}: {error}"))

@@ -1,7 +1,7 @@
-"""Determines the verification tier of each public run, which the board worker stores in the board.
+"""Determines the verification tier of each public run: how far this server and other accounts have verified the run.
 
-A run is recomputed by this server, or also reproduced: others have published a run of the same game that agrees.
-`MEANINGS` explains the tiers to readers of the pages.
+A run is `recomputed` if this server has recomputed its numbers. It is `reproduced` if, in addition, others have
+published a run of the same game whose accuracy agrees. `MEANINGS` explains the tiers to readers of the pages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECOMPUTED, REPRODUCED = "recomputed", "reproduced"
 MEANINGS = {
     RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
     "games were played.",
-    REPRODUCED: "Others, who share no account or organisation with the publisher, have published a reproduction: a run "
+    REPRODUCED: "Others, who share no account or organization with the publisher, have published a reproduction: a run "
     "of the same game on the same rows, with other answers, whose accuracy agrees within the margin of nip-run "
     "reproduce. This server has recomputed the numbers of both runs. Only their publishers vouch that a model gave the "
     "answers.",
@@ -66,7 +66,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class RunTier:
-    """The verification tier of a run, and what it is based on."""
+    """The verification tier of a run, and the facts that it follows from."""
 
     tier: str
     reproductions: tuple[Reproduction, ...]
@@ -85,23 +85,23 @@ def assign_tiers(
     database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, RunTier]:
     """Return the tier of each public run with valid facts, by the hash of its release."""
-    # Facts of a release that is not in `loaded.nodes` are not checked, so their types are unknown.
+    # The facts of a release that is not in `loaded.nodes` were not checked, and may have any type.
     entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
     groups = _account_groups(database)
     reproductions = _find_reproductions(registry, cache, loaded, groups)
     tiers = {}
     for entry in entries:
-        attempts = tuple(reproductions.get(entry.sha256, ()))
-        successes = [attempt for attempt in attempts if attempt.outcome == REPRODUCED]
-        count = _count_independent(successes, groups)
+        run_reproductions = tuple(reproductions.get(entry.sha256, ()))
+        successful = [reproduction for reproduction in run_reproductions if reproduction.outcome == REPRODUCED]
+        count = _count_independent(successful, groups)
         owner_runs = runs_on_task[_owner_and_task(entry, loaded)]
-        tiers[entry.sha256] = RunTier(REPRODUCED if count else RECOMPUTED, attempts, owner_runs, count)
+        tiers[entry.sha256] = RunTier(REPRODUCED if count else RECOMPUTED, run_reproductions, owner_runs, count)
     return tiers
 
 
 def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]:
-    """Return a key that is equal for all runs of an owner on a task, including other versions and yanked runs."""
+    """Return a key that is equal for all runs of an owner on a task, including yanked runs and all versions."""
     facts = loaded.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
@@ -109,7 +109,10 @@ def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]
 def _find_reproductions(
     registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]]
 ) -> dict[str, list[Reproduction]]:
-    """Map the hash of each release to its reproductions that are not yanked; `groups` is from `_account_groups`."""
+    """Return the reproductions of each release, by its hash, without yanked ones.
+
+    `groups` is from `_account_groups`.
+    """
     originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.nodes}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
     for entry in loaded.releases:
@@ -121,20 +124,20 @@ def _find_reproductions(
             continue
         original = originals[link.sha256]
         if _is_related(registry, original, entry, groups):
-            outcome, reason = "own", "published by the same account, or by an account of the same organisation"
+            outcome, reason = "own", "published by the same account, or by an account of the same organization"
         elif _is_copy(loaded.releases[original], loaded.releases[entry]):
             outcome, reason = "copy", "the answers are the same, so no game was played again"
         else:
             pair = (original, loaded.releases[original]), (entry, loaded.releases[entry])
             outcome, reason = _find_outcome(registry, cache, *pair)
-        publisher = registry.listed[entry.reference].publisher
-        reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher)
+        publisher_id = registry.public_releases[entry.reference].publisher_id
+        reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher_id)
         reproductions[original.sha256].append(reproduction)
     return reproductions
 
 
 def _account_groups(database: Database) -> dict[int, set[int]]:
-    """Return the ids of each account's organisations and of the account itself, by the account's id."""
+    """Return the ids of each account's organizations and of the account itself, by the account's id."""
     with database.reading() as connection:
         groups = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
         for row in connection.execute(select(members)):
@@ -145,12 +148,13 @@ def _account_groups(database: Database) -> dict[int, set[int]]:
 def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
     """Return the number of independent publishers of reproductions.
 
-    Publishers who share an account, an owner or an organisation count as one. If A shares one with B, and B with C, all
+    Publishers who share an account, an owner or an organization count as one. If A shares one with B, and B with C, all
     three count as one.
     """
     clusters: list[tuple[set[int], set[str]]] = []
-    for run in reproductions:
-        account_ids, owners = set(groups.get(run.account_id, {run.account_id})), {run.owner}
+    for reproduction in reproductions:
+        account_ids = set(groups.get(reproduction.account_id, {reproduction.account_id}))
+        owners = {reproduction.owner}
         unrelated = []
         for cluster_ids, cluster_owners in clusters:
             if cluster_ids & account_ids or cluster_owners & owners:
@@ -164,10 +168,10 @@ def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[in
 def _is_related(
     registry: PublicRegistry, original: ReleaseEntry, reproduction: ReleaseEntry, groups: Mapping[int, set[int]]
 ) -> bool:
-    """Return whether the publishers of two runs share an owner, an account or an organisation."""
+    """Return whether the publishers of two runs share an owner, an account or an organization."""
     if original.reference.owner == reproduction.reference.owner:
         return True
-    first, second = (registry.listed[entry.reference].publisher for entry in (original, reproduction))
+    first, second = (registry.public_releases[entry.reference].publisher_id for entry in (original, reproduction))
     return bool(groups[first] & groups[second])
 
 
@@ -206,7 +210,8 @@ def _find_outcome(
 
 
 _RULE_VERSION = 2
-"""Version of the rule in `_compare_runs`. It is part of the cache key, so earlier outcomes become invalid."""
+"""Version of the rule in `_compare_runs`. It is part of the cache's key: a new version makes cached outcomes
+invalid."""
 
 
 def _compare_runs(
@@ -214,15 +219,15 @@ def _compare_runs(
     folders: Sequence[RunFolder],
 ) -> tuple[str, str]:  # fmt: skip
     """Return the outcome and its reason; `folders` has the cached metrics of both runs."""
-    first, second = (folder.manifest() for folder in folders)
-    if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
+    manifests = [folder.manifest() for folder in folders]
+    if len({(manifest.game_sha256, manifest.dataset_sha256) for manifest in manifests}) > 1:
         return "other", "the rules, prompts, models or rows differ from the original run's"
     overlap = compare_answers(registry, original, reproduction, cache.path / "compared")
     if overlap.shared_ids or (overlap.has_enough_pairs and overlap.is_copy):
         return "copy", f"{overlap}: the run may be a copy"
-    runs = [[folder.path] for folder in folders]
-    pair = compare_systems(runs, Results(cache.path), tests_one_system=True).pairs[0]
-    outcome, reason = describe_outcome(pair, {row["agent"] for row in first.agents})
+    systems = [[folder.path] for folder in folders]
+    comparison = compare_systems(systems, Results(cache.path), tests_one_system=True).pairs[0]
+    outcome, reason = describe_outcome(comparison, {row["agent"] for row in manifests[0].agents})
     if outcome == REPRODUCED and not overlap.has_enough_pairs:
         return "undecided", f"{reason}; but {overlap}"
     return outcome, f"{reason}; {overlap}"

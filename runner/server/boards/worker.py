@@ -1,7 +1,7 @@
 """Builds boards in a worker process, which `updates.py` starts.
 
-For each board, the worker reads the public releases that are new, and writes a folder with the leaderboards and lists
-of all public releases. If a release makes the build fail, the worker finds it by bisection and leaves it out.
+For each board, the worker reads the public releases that are new, and writes a folder with the lists of all public
+releases (`builder.py`). If a release makes the build fail, the worker finds it by bisection and leaves it out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class BoardWorker:
-    """Builds one board after another, with a cache in memory."""
+    """Writes one board after another, with a cache in memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -42,7 +42,29 @@ class BoardWorker:
         self._paths = BoardPaths(settings)
         self._cache = MemoryBoardCache.in_folder(self._paths.cache)
         self._harmful: dict[str, str] = {}
-        """Reason why each release that makes building a board fail is left out, by the release's hash."""
+        """Releases that make building a board fail, by their hashes, each with the reason for readers of the board."""
+
+    def build(self) -> str:
+        """Build a board, make it the current one and return its name.
+
+        Raises:
+            NipRunError, OSError: the board cannot be built.
+        """
+        name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
+        temporary = self._paths.boards / f".{name}"
+        make_folders(temporary)
+        try:
+            self.write(temporary)
+            for path in temporary.iterdir():
+                with open_to_read(path) as file:
+                    os.fsync(file.fileno())
+            temporary.rename(self._paths.boards / name)
+        except BaseException:
+            remove_folder(temporary)
+            raise
+        fsync_dir(self._paths.boards)
+        atomic_write(self._paths.current, f'{{"name": "{name}"}}\n')
+        return name
 
     def write(self, folder: Path) -> None:
         """Write a board of all public releases, without the releases that make building the board fail.
@@ -52,19 +74,19 @@ class BoardWorker:
         """
         registry = PublicRegistry(self._database, self._blobs, self._settings.address, self._settings.limits)
         try:
-            self._write(registry, self._buildable(registry), folder)
+            self._write_subset(registry, self._harmless(registry), folder)
         except Exception as error:
             if _is_caused_by_server(error):
                 raise
             self._find_harmful(registry, folder, error)
-            self._write(registry, self._buildable(registry), _empty_folder(folder))
+            self._write_subset(registry, self._harmless(registry), _empty_folder(folder))
         self._cache.keep_only({entry.sha256 for entry in registry.entries()})
 
-    def _buildable(self, registry: PublicRegistry) -> list[ReleaseEntry]:
+    def _harmless(self, registry: PublicRegistry) -> list[ReleaseEntry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
 
-    def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
-        """Write a board of these releases."""
+    def _write_subset(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
+        """Write a board of these releases, which also lists the harmful ones as left out."""
         subset = registry.restricted_to(entries)
         loaded = load_board(subset, self._cache)
         components = {}
@@ -84,32 +106,32 @@ class BoardWorker:
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
 
-        First test the releases of the newest board, without newer releases. If that works, only the newer releases are
-        suspects, so bisection takes fewer attempts.
+        First try the releases of the newest board, without the releases published since. If these do not fail, bisect
+        only the others, which takes fewer attempts.
 
         Raises:
             Exception: `error`, if even a board without releases fails.
         """
 
-        def works(entries: Sequence[ReleaseEntry]) -> bool:
+        def can_build(entries: Sequence[ReleaseEntry]) -> bool:
             try:
-                self._write(registry, entries, _empty_folder(folder))
+                self._write_subset(registry, entries, _empty_folder(folder))
             except Exception as failure:
                 if _is_caused_by_server(failure):
                     raise
                 return False
             return True
 
-        if not works([]):
+        if not can_build([]):
             raise error
         names = self._releases_of_newest_board()
-        entries = self._buildable(registry)
+        entries = self._harmless(registry)
         old = [entry for entry in entries if str(entry.reference) in names]
         new = [entry for entry in entries if str(entry.reference) not in names]
-        if works(old):
-            harmful = find_culprits(new, lambda subset: works([*old, *subset]))
+        if can_build(old):
+            harmful = find_culprits(new, lambda subset: can_build([*old, *subset]))
         else:
-            harmful = find_culprits([*old, *new], works)
+            harmful = find_culprits([*old, *new], can_build)
         for entry in harmful:
             self._harmful[entry.sha256] = f"the board cannot be built with this release: {describe_error(error)}"
 
@@ -130,38 +152,18 @@ def _is_caused_by_server(error: Exception) -> bool:
 
 
 def find_culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return the items to leave out so that `works` returns True for the list of all others, found by bisection."""
+    """Return the items without which `works` returns True for the list of the others, found by bisection."""
     if not items or works(items):
         return []
     if len(items) == 1:
         return list(items)
     half = len(items) // 2
-    first = find_culprits(items[:half], works)
-    working = [item for item in items[:half] if item not in first]
-    return first + find_culprits(items[half:], lambda more: works([*working, *more]))
+    culprits = find_culprits(items[:half], works)
+    working = [item for item in items[:half] if item not in culprits]
+    return culprits + find_culprits(items[half:], lambda subset: works([*working, *subset]))
 
 
 def _empty_folder(folder: Path) -> Path:
     remove_folder(folder)
     make_folders(folder)
     return folder
-
-
-def build_board(worker: BoardWorker, paths: BoardPaths) -> str:
-    """Build a board, make it the current one and return its name."""
-    make_folders(paths.boards)
-    name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
-    temporary = paths.boards / f".{name}"
-    make_folders(temporary)
-    try:
-        worker.write(temporary)
-        for path in temporary.iterdir():
-            with open_to_read(path) as file:
-                os.fsync(file.fileno())
-        temporary.rename(paths.boards / name)
-    except BaseException:
-        remove_folder(temporary)
-        raise
-    fsync_dir(paths.boards)
-    atomic_write(paths.current, f'{{"name": "{name}"}}\n')
-    return name

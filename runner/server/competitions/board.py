@@ -1,4 +1,4 @@
-"""Describes competitions for the API and the pages: lists, boards and scores, as far as the viewer may see them.
+"""Describes competitions, their boards and submissions for the API and the pages, as far as the viewer may see them.
 
 A board is the ranked list of a competition's scored submissions.
 """
@@ -21,8 +21,8 @@ from runner.results.leaderboard.unranked import Unranked
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import find_original_dataset
-from runner.server.competitions.scores import HELD_PART, OPEN_PART, published_score
-from runner.server.competitions.storage import REFUSED, SCORED, competition_name, count_submissions, is_owner
+from runner.server.competitions.scores import HELD_PART, OPEN_PART, build_published_score
+from runner.server.competitions.storage import REFUSED, SCORED, can_manage, competition_name, count_submissions
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
 from runner.server.visible_tree import visible_to
 
@@ -46,7 +46,7 @@ def list_competitions(
 ) -> list[dict[str, Any]]:
     """Return the next `limit` competitions after the one named `after`, sorted by `OWNER/NAME`."""
     descriptions = [
-        describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
+        describe_competition(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
     ]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:limit]
@@ -74,7 +74,7 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     the held-out rows decides, if there are any.
     """
     competition = find_competition(connection, viewer, owner, name)
-    description = describe(competition, now)
+    description = describe_competition(competition, now)
     held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
@@ -116,16 +116,16 @@ def describe_submission(
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
     parts = {} if score is None else _published_parts(score, is_closed=is_closed)
-    in_full = score if score is not None and is_owner(connection, viewer, owner) else None
+    full_score = score if score is not None and can_manage(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
         "state": row["state"], "why": row["why"] or None, "scored": row["scored"],
         "relabelled": competition["relabelled"], "open": parts.get(OPEN_PART),
-        "held_out": parts.get(HELD_PART), "in_full": in_full,
+        "held_out": parts.get(HELD_PART), "in_full": full_score,
     }  # fmt: skip
 
 
-def page_url(competition: str, address: str) -> str:
+def competition_url(competition: str, address: str) -> str:
     """Return the URL of a competition's page."""
     return f"{address}/competitions/{competition}"
 
@@ -147,7 +147,7 @@ def submission_notes(connection: Connection, runs: Sequence[Reference], address:
                 url = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 messages.append(
                     f"{run} is submitted to {competition}{copy}; the score will be at "
-                    f"{page_url(competition, address)} and, as JSON, at {url}"
+                    f"{competition_url(competition, address)} and, as JSON, at {url}"
                 )
     return messages
 
@@ -157,49 +157,46 @@ def _select_visible(viewer: Viewer) -> Select[Any]:
     return query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
 
 
-def _select_submissions(competition: int, viewer: Viewer) -> Select[Any]:
+def _select_submissions(competition_id: int, viewer: Viewer) -> Select[Any]:
     query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
     query = query.join(releases, releases.c.id == submissions.c.release_id)
-    return query.where(submissions.c.competition_id == competition, visible_to(viewer))
+    return query.where(submissions.c.competition_id == competition_id, visible_to(viewer))
 
 
-def describe(competition: RowMapping, now: float) -> dict[str, Any]:
+def describe_competition(competition: RowMapping, now: float) -> dict[str, Any]:
     """Return the description of a competition from `find_competition`."""
+    columns = ("title", "day_limit", "created", "closes", "relabelled", "withdrawn", "why")
     return {
         "competition": competition_name(competition),
-        "title": competition["title"],
         "dataset": f"dataset/{competition['owner']}/{competition['dataset_name']}@{competition['dataset_version']}",
-        "day_limit": competition["day_limit"],
-        "created": competition["created"],
-        "closes": competition["closes"],
         "is_closed": now >= competition["closes"],
-        "relabelled": competition["relabelled"],
-        "withdrawn": competition["withdrawn"],
-        "why": competition["why"],
+        **{column: competition[column] for column in columns},
     }
 
 
-def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
+def _count_rows(connection: Connection, competition_id: int) -> tuple[int, int]:
     """Return the number of held-out rows and of all rows."""
     held_sum = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
-    query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition)
+    query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition_id)
     held_rows, all_rows = connection.execute(query).one()
     return int(held_rows), int(all_rows)
 
 
 def _published_parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     published_parts = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: published_score(score[part]) for part in published_parts if score[part] is not None}
+    return {part: build_published_score(score[part]) for part in published_parts if score[part] is not None}
 
 
 @dataclass
 class _Submission:
-    """A scored submission with the origins of its answers, which decide whether it is ranked."""
+    """A scored submission, with the origins of its answers: the runs whose journals first recorded them.
+
+    A submission is unranked if most of its answers have the same origins as those of an earlier submission.
+    """
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """The origins of the answers; None if an earlier version of nip-run scored the submission without storing them.
-    If None, the answers are not compared with those of earlier submissions."""
+    """The origins. If an earlier version of nip-run scored the submission, this is None and nothing is compared."""
 
 
 def _build_submission(
@@ -220,7 +217,7 @@ def _build_submission(
 
 
 def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
-    """Set `reason`, which makes a submission unranked, if most of its answers are also in an earlier submission."""
+    """Make a submission unranked, by setting its `reason`, if most of its answers are also in an earlier submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:
@@ -238,9 +235,8 @@ def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
 def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     """Return the rows with their ranges of ranks, best first.
 
-    Ranks are computed from the published, rounded numbers only. Ranks from exact numbers would reveal more about the
-    labels. Therefore an unpaired significance test compares two submissions. It finds fewer differences than a paired
-    test.
+    Ranks follow from the published, rounded numbers only, because ranks from exact numbers would reveal more about the
+    labels. These numbers permit only an unpaired significance test, which finds fewer differences than a paired one.
     """
     _unrank_shared_answers(scored)
     rows = (submission.row for submission in scored)
@@ -250,8 +246,8 @@ def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
         return [_p_value(by_name[first], by_name[second]) for first, second in pairs]
 
-    values = ((row.release, row.accuracy or 0.0) for row in order if row.reason is None)
-    for name, (first, last) in rank(values, p_values).items():
+    accuracies = ((row.release, row.accuracy or 0.0) for row in order if row.reason is None)
+    for name, (first, last) in rank(accuracies, p_values).items():
         by_name[name].rank, by_name[name].rank_last = first, last
     return sorted(order, key=lambda row: row.rank is None)
 

@@ -19,11 +19,11 @@ from runner.server.competitions.storage import (
     REFUSED,
     SCORED,
     WAITING,
+    can_manage,
     check_closing,
     check_labels,
     competition_name,
     format_time,
-    is_owner,
 )
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import visible_to
@@ -54,7 +54,7 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
         raise NotFoundError(
             f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them"
         )
-    if viewer is not None and not is_owner(connection, viewer, owner):
+    if viewer is not None and not can_manage(connection, viewer, owner):
         raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
     if competition["withdrawn"] is not None:
         withdrawn = format_time(competition["withdrawn"])
@@ -62,14 +62,18 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     return competition
 
 
-def change(connection: Connection, competition: RowMapping, new: Changes, now: float, *, by: str, reason: str) -> None:
+def change(
+    connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, reason: str
+) -> None:
     """Change the title, the daily limit or the closing time of a competition, and record the change.
 
     Raises:
         UsageError: the new closing time is earlier than announced, or the competition has closed.
     """
     name = competition_name(competition)
-    values = {field: value for field, value in vars(new).items() if value is not None and value != competition[field]}
+    values = {
+        field: value for field, value in vars(changes).items() if value is not None and value != competition[field]
+    }
     if "closes" in values:
         announced = format_time(competition["closes"])
         if now >= competition["closes"]:
@@ -80,8 +84,8 @@ def change(connection: Connection, competition: RowMapping, new: Changes, now: f
     if not values:
         return
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    readable = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
-    summary = ", ".join(f"{field}={value}" for field, value in readable.items())
+    logged = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
+    summary = ", ".join(f"{field}={value}" for field, value in logged.items())
     record_act(connection, now, "change-competition", f"{name} {summary}", by=by, reason=reason)
 
 
@@ -93,16 +97,16 @@ def relabel(
     Raises:
         UsageError: a label belongs to no row.
     """
-    of_competition = competition_labels.c.competition_id == competition["id"]
-    query = select(competition_labels).where(of_competition)
+    same_competition = competition_labels.c.competition_id == competition["id"]
+    query = select(competition_labels).where(same_competition)
     old_labels = {row.datapoint_id: row.label for row in connection.execute(query)}
     check_labels(old_labels.keys() | labels.keys(), old_labels.keys())
     changed = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
     if not changed:
         return 0
     for id_, label in changed.items():
-        of_row = competition_labels.c.datapoint_id == id_
-        connection.execute(update(competition_labels).where(of_competition, of_row).values(label=label))
+        same_row = competition_labels.c.datapoint_id == id_
+        connection.execute(update(competition_labels).where(same_competition, same_row).values(label=label))
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
@@ -119,13 +123,13 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
     """
     record_act(connection, now, "withdraw-competition", competition_name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
-    of_competition = submissions.c.competition_id == competition["id"]
-    if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():
+    same_competition = submissions.c.competition_id == competition["id"]
+    if not connection.execute(select(func.count()).select_from(submissions).where(same_competition)).scalar_one():
         connection.execute(delete(competitions).where(competitions.c.id == competition["id"]))
         return True
     values: dict[str, Any] = {"withdrawn": now, "why": reason}
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
     refusal = f"the competition was withdrawn at {format_time(now)}: {reason}"
-    accepted = of_competition, submissions.c.state != REFUSED
+    accepted = same_competition, submissions.c.state != REFUSED
     connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=refusal, score=None, scored=None))
     return False

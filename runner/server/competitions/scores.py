@@ -1,10 +1,10 @@
 """Computes the scores of submissions with the server's secret labels, and selects the numbers to publish.
 
-The rows of a competition have an open and a held-out part. For each part, only the accuracy and its confidence interval
-are published, because other numbers would reveal more about the labels: a metric may depend on few rows (such as the
-precision of a verifier that accepts once), and several metrics together reveal more than one. The accuracy is rounded,
-so that changing the verdict on one row does not change it. The interval is computed from the rounded accuracy and the
-public number of groups of rows.
+The rows of a competition have an open and a held-out part. For each part, the server publishes only the accuracy and
+its confidence interval, because other numbers would reveal more about the labels: a metric may depend on few rows (such
+as the precision of a verifier that accepts once), and several metrics together reveal more than one. The accuracy is
+rounded to steps of at least two rows, so it often stays the same if one verdict changes. The interval follows from the
+rounded accuracy and the public number of groups of rows.
 """
 
 from __future__ import annotations
@@ -37,25 +37,29 @@ from runner.statistics.intervals import wilson_interval
 
 OPEN_PART, HELD_PART = "open", "held_out"
 MIN_ROWS_PER_STEP = 2
-"""Minimum number of rows whose verdicts change the published accuracy by one step."""
+"""Minimum number of rows in one step of the published accuracy."""
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Steps for rounding accuracies; a part with fewer rows gets a larger step."""
+"""Possible steps for rounding accuracies: a part with fewer rows gets a larger step."""
 
 
-def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
-    """Return all metrics of a submission for each part, or {"refused": reason}. Runs in an isolated process."""
-    row, labels = _read_submission(Database(settings.database_url), submission)
+def compute_result(settings: Settings, work_folder: Path, submission_id: int) -> dict[str, Any]:
+    """Return the metrics of each part and other facts about a submission, or {"refused": reason}.
+
+    The owner of the competition sees the complete result; `build_published_score` selects the public numbers. Runs in
+    an isolated process.
+    """
+    row, labels = _read_submission(Database(settings.database_url), submission_id)
     if not labels:
         return {"refused": "the competition was withdrawn"}
     registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
-    folder = fetch_release(registry, reference_of(row), work_folder / "got").run
+    folder = fetch_release(registry, reference_of(row), work_folder / "release").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
-    parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
+    metrics = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
     game_counts: Counter[str] = Counter()
     origin_counts: Counter[str] = Counter()
-    with closing(Reconstructor(folder, plan)) as journal:
-        for rollout in journal.rollouts():
+    with closing(Reconstructor(folder, plan)) as reconstructor:
+        for rollout in reconstructor.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
                 return {"refused": "some games failed because the model's server did not answer; resume the run and "
                         "publish it again"}  # fmt: skip
@@ -63,27 +67,27 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
             if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
                 origin_counts[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
-            parts[is_held].add(_with_label(rollout, label, row.group_by))
+            metrics[is_held].add(_with_label(rollout, label, row.group_by))
     if game_counts.keys() != labels.keys() or len(set(game_counts.values())) != 1:
         return {"refused": "the run does not play all rows of the competition equally often; play all rows, then "
                 "publish the new run"}  # fmt: skip
     held_rows = sum(is_held for _, is_held in labels.values())
     return {
-        OPEN_PART: _select_metrics(parts[False], len(labels) - held_rows),
-        HELD_PART: _select_metrics(parts[True], held_rows) if held_rows else None,
+        OPEN_PART: _select_metrics(metrics[False], len(labels) - held_rows),
+        HELD_PART: _select_metrics(metrics[True], held_rows) if held_rows else None,
         "unranked": _unranked_reason(plan, manifest),
         "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
-    }
+    }  # `AnswerOrigins` explains the keys of "origins"
 
 
-def _read_submission(database: Database, submission: int) -> tuple[Row[Any], dict[str, tuple[int, bool]]]:
-    """Return a submission's release and grouping column, and the label of each row and whether the row is held out."""
+def _read_submission(database: Database, submission_id: int) -> tuple[Row[Any], dict[str, tuple[int, bool]]]:
+    """Return a submission's release and grouping column, and for each row its label and whether it is held out."""
     with database.reading() as connection:
         row = connection.execute(
             select(submissions.c.competition_id, competitions.c.group_by, releases)
             .join(competitions, competitions.c.id == submissions.c.competition_id)
             .join(releases, releases.c.id == submissions.c.release_id)
-            .where(submissions.c.id == submission)
+            .where(submissions.c.id == submission_id)
         ).one()
         query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
         labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}
@@ -105,12 +109,12 @@ def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
 
 
 def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
-    """Return the metrics of a part that the owner of the competition sees, who has the labels.
+    """Return the metrics of a part for the owner of the competition.
 
-    Rewards are left out, because they are not recomputed with the labels.
+    Rewards are left out, because the run's rewards were computed without the labels.
     """
-    summary, published = metrics.summary(), metrics_shown(Show.COMPETITION)
-    selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in published]
+    summary, names = metrics.summary(), metrics_shown(Show.COMPETITION)
+    selected = [metric for metric in summary["metrics"] if metric["agent"] is None and metric["metric"] in names]
     return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
 
 
@@ -122,27 +126,27 @@ def rounding_step(rows: int) -> float:
     return next((step for step in _STEPS if step * rows >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 
-METHOD = "95%, Wilson over groups of rows; contains the intervals of all values that round to the shown value"
+INTERVAL_METHOD = "95%, Wilson over groups of rows; contains the intervals of all values that round to the shown value"
 
 
-def published_score(part: Mapping[str, Any]) -> dict[str, Any]:
+def build_published_score(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the published score of a part: the rounded accuracy and its interval."""
     step = rounding_step(part["rows"])
-    metrics = [_round_metric(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
-    return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
+    metrics = [_round_metric(metric, step) for metric in part["metrics"] if metric["metric"] == RANKING_METRIC]
+    return {"rows": part["rows"], "rounded_to": step, "interval": INTERVAL_METHOD, "metrics": metrics}
 
 
-def _round_metric(row: Mapping[str, Any], step: float) -> dict[str, Any]:
+def _round_metric(metric: Mapping[str, Any], step: float) -> dict[str, Any]:
     """Return a metric with a rounded value. Numbers of games and groups stay exact: they do not depend on labels."""
-    value = None if row["value"] is None else round(round(row["value"] / step) * step, 6)
-    low, high = (None, None) if value is None else _wilson_of_rounded(value, step, row["clusters"])
+    value = None if metric["value"] is None else round(round(metric["value"] / step) * step, 6)
+    low, high = (None, None) if value is None else _interval_of_rounded(value, step, metric["clusters"])
     return {
-        "metric": row["metric"], "value": value, "ci_low": low, "ci_high": high, "n": row["n"],
-        "clusters": row["clusters"],
+        "metric": metric["metric"], "value": value, "ci_low": low, "ci_high": high, "n": metric["n"],
+        "clusters": metric["clusters"],
     }  # fmt: skip
 
 
-def _wilson_of_rounded(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
+def _interval_of_rounded(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
     """Return the union of the Wilson intervals of all shares that round to `value`; (None, None) for a single group."""
     if groups < 2:
         return None, None

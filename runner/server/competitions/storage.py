@@ -1,8 +1,8 @@
 """Stores competitions: public rows, labels that only the server and the owner have, and submitted runs.
 
-The owner of a dataset release without labels creates a competition on it and gives the labels to the server. Every
-published run that was played on exactly these rows is a submission, even if the run names another dataset with the same
-rows. Part of the rows may be held out: the server shows their score only after the competition has closed.
+The owner of a dataset without labels creates a competition on it and sends the labels to the server. Every published
+run that was played on exactly these rows is a submission, even if the run names another dataset with the same rows.
+Some of the rows may be held out: the server shows their score only after the competition has closed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse_reference
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
-from runner.server.competitions.rows import competition_rows
-from runner.server.competitions.scores import compute_score
-from runner.server.isolated_task import run_bounded_check
+from runner.server.competitions.rows import hash_rows
+from runner.server.competitions.scores import compute_result
+from runner.server.isolated_task import run_with_check_limits
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import (
@@ -45,6 +45,7 @@ from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
 DAY = 24 * 3600.0
+"""Seconds of a day."""
 MAX_SECONDS_OPEN = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
@@ -70,7 +71,7 @@ class CompetitionRequest:
     held_share: float = 0.0
     """Alternative to `held_out`: the share of groups of rows to hold out. The server chooses the groups at random."""
     group_by: str | None = None
-    """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
+    """Column of the dataset. For confidence intervals, rows with the same value form one cluster."""
 
 
 def create_competition(
@@ -91,19 +92,21 @@ def create_competition(
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:
-        release = _find_own_release(connection, viewer, reference)
-    rows = run_bounded_check(settings, _read_rows, reference, request.group_by)
-    held_ids = _choose_held_out(request, rows["groups"])
+        release_id = _find_owned_release(connection, viewer, reference)
+    dataset = run_with_check_limits(settings, _read_dataset, reference, request.group_by)
+    held_ids = _choose_held_out(request, dataset["groups"])
     with database.writing() as connection:
-        _check_name(connection, reference.owner, request.name)
+        same_name = competitions.c.owner == reference.owner, competitions.c.name == request.name
+        if connection.execute(select(competitions.c.id).where(*same_name)).scalar() is not None:
+            raise TakenError(f"a competition {reference.owner}/{request.name} already exists; choose another name")
         row = {
-            "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release,
-            "rows_sha256": rows["sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
+            "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release_id,
+            "rows_sha256": dataset["rows_sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
             "created": now, "closes": request.closes,
         }  # fmt: skip
-        competition = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
+        competition_id = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
         labels = [
-            {"competition_id": competition, "datapoint_id": id_, "label": label, "is_held": id_ in held_ids}
+            {"competition_id": competition_id, "datapoint_id": id_, "label": label, "is_held": id_ in held_ids}
             for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
@@ -119,30 +122,24 @@ def check_closing(closes: float, now: float) -> None:
         raise UsageError("the competition would be open for more than ten years: set `closes` to an earlier time")
 
 
-def _check_name(connection: Connection, owner: str, name: str) -> None:
-    query = select(competitions.c.id).where(competitions.c.owner == owner, competitions.c.name == name)
-    if connection.execute(query).scalar() is not None:
-        raise TakenError(f"a competition {owner}/{name} already exists; choose another name")
-
-
-def _find_own_release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+def _find_owned_release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
     """Return the row id of a dataset release; raise PermissionError if the viewer is not an owner of it."""
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
         raise NotFoundError(f"this server has no {reference}; publish the dataset first")
-    if not is_owner(connection, viewer, reference.owner):
+    if not can_manage(connection, viewer, reference.owner):
         raise PermissionError(
             f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
         )
     return int(release_id)
 
 
-def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
-    """Return whether the viewer may manage the competitions of an account or organisation.
+def can_manage(connection: Connection, viewer: Viewer, owner: str) -> bool:
+    """Return whether the viewer may manage the competitions of an account or organization.
 
-    The viewer must be this account or an owner of this organisation, and must use a token that may publish.
+    The viewer must be this account or an owner of this organization, and must use a token that may publish.
     """
-    if viewer.account_id is None or not viewer.publishes_as(owner):
+    if viewer.account_id is None or not viewer.can_publish_as(owner):
         return False
     if viewer.account == owner:
         return True
@@ -154,23 +151,24 @@ def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _read_rows(settings: Settings, folder: Path, dataset: Reference, group_by: str | None) -> dict[str, Any]:
+def _read_dataset(settings: Settings, folder: Path, reference: Reference, group_by: str | None) -> dict[str, Any]:
     """Return the hash of a dataset's rows and the group of each row. Runs in an isolated process.
 
     Raises:
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    registry = open_registry(settings, Viewer(owners=frozenset((dataset.owner,))))
-    registry.unpack(registry.find(dataset), folder / "dataset")
-    path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
-    if path is None:
-        raise UsageError(f"{dataset} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
-    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(str(dataset)))
-    if rows.is_labelled:
-        raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
-    sha256 = competition_rows(point.content_hash for point in rows.datapoints)
-    return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
+    registry = open_registry(settings, Viewer(owners=frozenset((reference.owner,))))
+    registry.unpack(registry.find(reference), folder / "dataset")
+    paths = [folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()]
+    if not paths:
+        raise UsageError(f"{reference} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
+    options = DatasetSettings(path=paths[0].name, group_by=group_by)
+    dataset = load_dataset(options, paths[0], 0, lambda _: Place(str(reference)))
+    if dataset.is_labelled:
+        raise UsageError(f"{reference} has labels, which everyone can read; publish it with an empty column 'label'")
+    rows_sha256 = hash_rows(point.content_hash for point in dataset.datapoints)
+    return {"rows_sha256": rows_sha256, "groups": {point.id: point.group for point in dataset.datapoints}}
 
 
 def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> set[str]:
@@ -208,15 +206,17 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 # Submissions
 
 
-def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
+def submit_run(
+    connection: Connection, viewer: Viewer, rows_sha256: str, *, release: int, owner: str, now: float
+) -> None:
     """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
-    `rows` is the hash of the run's rows (`competition_rows`). `now` is the time when the upload was complete, so a slow
-    check does not make a submission late.
+    `rows_sha256` is from `hash_rows`. `now` is the time when the upload was complete, so a slow check does not make a
+    submission late.
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # The lock on the competition makes concurrent publishers respect the daily limit.
-    query = query.where(competitions.c.rows_sha256 == rows, visible_to(viewer)).with_for_update(of=competitions)
+    query = query.where(competitions.c.rows_sha256 == rows_sha256, visible_to(viewer)).with_for_update(of=competitions)
     for competition in connection.execute(query).mappings().all():
         reason = _refusal_reason(connection, competition, owner, viewer.account_id, now)
         row = {
@@ -227,7 +227,7 @@ def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: in
 
 
 def _refusal_reason(
-    connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float
+    connection: Connection, competition: RowMapping, owner: str, account_id: int | None, now: float
 ) -> str:
     """Return why a competition does not accept a run, or "" if it does."""
     name = competition_name(competition)
@@ -237,7 +237,7 @@ def _refusal_reason(
         return f"{name} closed at {format_time(competition['closes'])} and accepts no more submissions"
     for column, value, submitter in (
         (submissions.c.owner, owner, owner),
-        (submissions.c.account_id, account, "this account"),
+        (submissions.c.account_id, account_id, "this account"),
     ):
         # Submissions that were refused after scoring count, too.
         query = select(submissions.c.created).where(
@@ -253,8 +253,8 @@ def _refusal_reason(
                 if next_time >= competition["closes"]
                 else f"publish the next one from {format_time(next_time)} on"
             )
-            submitted = counted(len(times), "submission")
-            return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
+            count = counted(len(times), "submission")
+            return f"{submitter} has {count} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
     return ""
 
 
@@ -267,34 +267,34 @@ def format_time(timestamp: float) -> str:
     return datetime.fromtimestamp(math.ceil(timestamp), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def list_waiting(database: Database) -> dict[int, int]:
-    """Return a dictionary from the id of each submission without a score to its account's id, oldest first."""
+def list_waiting_submissions(database: Database) -> dict[int, int]:
+    """Return the account's id for the id of each submission that is not scored yet, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
-def score_submission(settings: Settings, database: Database, submission: int) -> None:
+def score_submission(settings: Settings, database: Database, submission_id: int) -> None:
     """Score a waiting submission and store the result. Do nothing if the submission is not waiting.
 
     Raises:
         IsolatedTaskError: the server failed, and the submission is still waiting.
     """
-    while not _try_to_score(settings, database, submission):
+    while not _try_to_score(settings, database, submission_id):
         pass  # the owner replaced labels during the scoring, so the score must be computed again
 
 
-def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
-    """Score a submission and store the result. If labels are replaced during the scoring, return False instead."""
+def _try_to_score(settings: Settings, database: Database, submission_id: int) -> bool:
+    """Score a submission and store the result; return False if labels were replaced, so that the result is outdated."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
-    query = query.where(submissions.c.id == submission)
+    query = query.where(submissions.c.id == submission_id)
     with database.reading() as connection:
         before = connection.execute(query).one_or_none()
     if before is None or before.state != WAITING:
         return True
     try:
-        result = run_bounded_check(settings, compute_score, submission)
+        result = run_with_check_limits(settings, compute_result, submission_id)
     except ReleaseError as error:
         result = {"refused": str(error)}
     refused = result.get("refused", "")
@@ -305,18 +305,18 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
         after = connection.execute(query).one_or_none()
         if after is not None and after.relabelled != before.relabelled:
             return False
-        still_waiting = submissions.c.id == submission, submissions.c.state == WAITING
+        still_waiting = submissions.c.id == submission_id, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*still_waiting).values(**values))
         database.increment_revision(connection)
     return True
 
 
-def count_submissions(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
+def count_submissions(connection: Connection, competition_id: int, viewer: Viewer) -> dict[str, int]:
     """Return the number of accepted submissions that the viewer may see, by owner."""
     query = (
         select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)
-        .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, visible_to(viewer))
+        .where(submissions.c.competition_id == competition_id, submissions.c.state != REFUSED, visible_to(viewer))
         .group_by(submissions.c.owner)
     )
     return {row.owner: row.accepted for row in connection.execute(query)}

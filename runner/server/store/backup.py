@@ -1,8 +1,8 @@
 """Backs up a server's database into one file, also while the server runs, and restores backups.
 
 The file is gzipped JSON Lines: a header, one line for each row of each table, and a last line with the number of rows
-and the hash of all previous lines. The backup does not contain blobs (the contents of files). After the backup, an
-administrator copies the folder of blobs. Blobs never change, so the copy has every blob that the backup refers to.
+and the hash of all previous lines. The backup does not contain blobs (the contents of files). The administrator copies
+the folder of blobs after the backup. Blobs never change, so this copy has every blob that the backup refers to.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def back_up(database: Database, file: Path) -> dict[str, int]:
     hasher = hashlib.sha256()
     try:
         with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as compressed:
-            os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
+            os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organizations and hashes of tokens
             for table, line in _backup_lines(database):
                 counts[table] += 1
                 hasher.update(line)
@@ -123,7 +123,7 @@ def _restore_rows(database: Database, file: Path) -> dict[str, int]:
 
 
 def _advance_sequence(connection: Any, table: Table) -> None:
-    """Set PostgreSQL's sequence for a table's ids past the restored ids."""
+    """Make PostgreSQL's next id of a table larger than all restored ids."""
     column = table.autoincrement_column
     if column is None or column.foreign_keys:
         return

@@ -1,6 +1,7 @@
-"""The interface of a blob store, and a store in a folder. A blob is the content of a file, named by its SHA-256.
+"""The stores of blobs. A blob is the content of a file, named by its SHA-256.
 
-A blob is stored once for all releases that contain the file, and never changes. `object_store.py` has a store in S3.
+A blob is stored once for all releases that contain the file, and never changes. `DiskBlobStore` stores blobs in a
+folder, and `object_store.py` stores them in S3.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class BlobStore(Protocol):
             BlobStoreError: the blob cannot be read.
         """
 
-    def stored(self) -> Iterator[str]:
+    def hashes(self) -> Iterator[str]:
         """Yield the hashes of all blobs, in any order."""
 
     def remove(self, sha256: str) -> None:
         """Remove a blob if it exists."""
 
-    def tidy(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Remove temporary files that a crash left behind. Call this method only while no server runs."""
 
 
@@ -113,13 +114,13 @@ class DiskBlobStore:
             message = f"cannot read the blob {sha256[:12]}: {error.strerror}"
             raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
-    def stored(self) -> Iterator[str]:
+    def hashes(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             yield from sorted(path.name for path in folder.iterdir() if _HASH.fullmatch(path.name))
 
     def remove(self, sha256: str) -> None:
         self._path(sha256).unlink(missing_ok=True)
 
-    def tidy(self) -> None:
+    def remove_temporary_files(self) -> None:
         for path in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
             path.unlink(missing_ok=True)

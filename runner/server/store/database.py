@@ -25,18 +25,17 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from runner.base.errors import RunError, UsageError
 from runner.server.store.schema import VERSION, meta, metadata
 
 _WRITE_OPTION = "nip_run_writes"
 """Key of the connection option that marks a write transaction for `_begin_sqlite`."""
-_WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
-"""Keys of two advisory locks in PostgreSQL.
-
-The first lets one write transaction run at a time. The second lets one `nip-run serve` use the database.
-"""
+_WRITER_LOCK = 0x6E69705F72756E
+"""Key of PostgreSQL's advisory lock that lets only one write transaction run at a time."""
+_SERVER_LOCK = 0x6E69705F72756F
+"""Key of PostgreSQL's advisory lock that lets only one `nip-run serve` use the database."""
 BUSY_SECONDS = 30.0
 """Maximum time that a SQLite transaction waits while another one has the lock of the database."""
 
@@ -55,18 +54,18 @@ class Database:
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self._server_lock_connection: Connection | None = None
         try:
-            self._prepare()
+            self._create_missing_tables()
         except DBAPIError as error:
             self._engine.dispose()
-            where = make_url(url).render_as_string(hide_password=True)
-            message = f"cannot use the database {where}: {describe_error(error)}"
+            shown_url = make_url(url).render_as_string(hide_password=True)
+            message = f"cannot use the database {shown_url}: {describe_error(error)}"
             raise RunError(f"{message}; check that the database runs and that --database is correct") from error
         except BaseException:
             self._engine.dispose()
             raise
 
-    def _prepare(self) -> None:
-        """Create the tables, if necessary."""
+    def _create_missing_tables(self) -> None:
+        """Create the tables of an empty database, and check the schema version of an existing one."""
         with self.reading() as connection:
             if inspect(connection).has_table("meta"):
                 check_version(self.schema_version(connection), "the database")
@@ -111,7 +110,7 @@ class Database:
         self._server_lock_connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         return bool(self._server_lock_connection.execute(select(func.pg_try_advisory_lock(_SERVER_LOCK))).scalar_one())
 
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return whether the database answers a query."""
         try:
             with self.reading() as connection:
@@ -140,10 +139,8 @@ def check_version(version: int, source: str) -> None:
     if version > VERSION:
         raise RunError(f"{source} has schema {version}, but this nip-run knows only {VERSION}; upgrade nip-run")
     if version != VERSION:
-        raise RunError(
-            f"{source} has the unknown schema {version}, so it is damaged or not from a released nip-run; use another "
-            "copy"
-        )
+        problem = f"{source} has the unknown schema {version}: it is damaged, or no released nip-run wrote it"
+        raise RunError(f"{problem}; use another copy")
 
 
 def _create_engine(url: str) -> Engine:
@@ -161,7 +158,7 @@ def _create_engine(url: str) -> Engine:
             return create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20, hide_parameters=True)
     except ImportError as error:
         raise UsageError(f"PostgreSQL needs its driver ({error}); pip install 'nip-run[postgresql]'") from error
-    except (ArgumentError, SQLAlchemyError) as error:
+    except SQLAlchemyError as error:
         raise UsageError(f"invalid URL in --database: {error}; write postgresql+psycopg://USER@HOST/NAME") from error
     raise UsageError(
         f"--database names {parsed.get_backend_name()}, which is not supported; write "
@@ -180,13 +177,19 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-_DISK_FULL = ("unable to open database file", "disk I/O error", "disk is full", "readonly database", "No space left")
+_DISK_ERROR_TEXTS = (
+    "unable to open database file",
+    "disk I/O error",
+    "disk is full",
+    "readonly database",
+    "No space left",
+)
 """Texts that SQLite and PostgreSQL use to report a full or read-only disk."""
 
 
 def is_disk_full(error: DBAPIError) -> bool:
     """Return whether a database error was caused by a full or read-only disk."""
-    return any(disk_text in str(error.orig) for disk_text in _DISK_FULL)
+    return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
 
 
 def describe_error(error: DBAPIError) -> str:

@@ -54,14 +54,14 @@ class ObjectBlobStore:
                 message = f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
                 raise NotFoundError(message) from error
 
-    def stored(self) -> Iterator[str]:
+    def hashes(self) -> Iterator[str]:
         for batch in obstore.list(self._store):
             yield from (str(entry["path"]).rpartition("/")[2] for entry in batch)
 
     def remove(self, sha256: str) -> None:
         obstore.delete(self._store, self._key(sha256))
 
-    def tidy(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Do nothing, because the object store itself discards incomplete objects."""
 
 

@@ -1,4 +1,4 @@
-"""Parses the declaration of an upload: the folders to add to the registry, each with the names of its files.
+"""The declaration of an upload: the folders to add to the registry, each with the paths, sizes and hashes of its files.
 
 A client sends the declaration before it sends files. `Uploads` stores it, and `checking.py` compares it with manifests.
 """
@@ -6,7 +6,6 @@ A client sends the declaration before it sends files. `Uploads` stores it, and `
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ import orjson
 from runner.base.errors import ReleaseError
 from runner.base.text import shortened
 from runner.documents.releases.limits import MAX_MANIFEST, Limits
-from runner.documents.releases.manifest import CHECKSUM, MANIFEST
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, SIGNATURE_FOLDER
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
 _FILE_OF_PART = {YANKED: YANKED_FILE, SIGNATURE_FOLDER: SIGNATURE_FILE}
-_HEX = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
 """Maximum sizes of the two files that describe a release. Settings of the server limit all other files."""
 
@@ -48,6 +46,14 @@ class DeclaredFolder:
     """`""` for a release itself, `yanked` or `signature`."""
     files: Sequence[DeclaredFile]
 
+    @classmethod
+    def from_manifest(cls, release: Release, manifest: bytes) -> Self:
+        """Return the folder of a release with all its files; `manifest` is the content of its manifest."""
+        generated = [(MANIFEST, manifest), (CHECKSUM, checksum(manifest))]
+        files = [DeclaredFile(path, len(data), digest(data)) for path, data in generated]
+        files += (DeclaredFile(file.path, file.size, file.sha256) for file in release.files)
+        return cls(release.reference, "", files)
+
     @property
     def path(self) -> str:
         """The path of the folder in the registry."""
@@ -60,9 +66,9 @@ class Declaration:
 
     folders: Sequence[DeclaredFolder]
 
-    def id(self, account: int) -> str:
-        """Return the upload's id. If an account declares the same upload again, it gets the same id and resumes."""
-        return hashlib.sha256(b"%d\n%s" % (account, self.to_bytes())).hexdigest()[:32]
+    def id(self, account_id: int) -> str:
+        """Return the upload's id, which is the same if the account declares the same upload again."""
+        return hashlib.sha256(b"%d\n%s" % (account_id, self.to_bytes())).hexdigest()[:32]
 
     @cached_property
     def blobs(self) -> Mapping[str, int]:
@@ -81,7 +87,7 @@ class Declaration:
         """Check and parse a client's declaration.
 
         Raises:
-            ReleaseError: a name, a size or a hash is invalid, or there are too many files; the notes list all problems.
+            ReleaseError: a path or a size is invalid, or there are too many files; the notes list all problems.
         """
         problems: list[str] = []
         folders = []
@@ -96,7 +102,7 @@ class Declaration:
             if reference is None:
                 problems.append(f"{shortened(path)!r} is not the folder of a release; write KIND/OWNER/NAME/VERSION")
                 continue
-            files = [DeclaredFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in entry["files"]]
+            files = [DeclaredFile(file["path"], file["size"], file["sha256"]) for file in entry["files"]]
             folder = DeclaredFolder(reference, part, files)
             problems += (f"{folder.path}: {problem}" for problem in _folder_problems(folder, limits))
             folders.append(folder)
@@ -120,7 +126,7 @@ class Declaration:
         for entry in orjson.loads(data):
             reference, part = _split_folder(entry["folder"])
             assert reference is not None
-            files = [DeclaredFile(f["path"], f["size"], f["sha256"]) for f in entry["files"]]
+            files = [DeclaredFile(file["path"], file["size"], file["sha256"]) for file in entry["files"]]
             folders.append(DeclaredFolder(reference, part, files))
         return cls(folders)
 
@@ -140,8 +146,6 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
         yield f"the release has {len(files)} files; publish at most {limits.files}"
         return
     for file in files:
-        if not _HEX.fullmatch(file.sha256):
-            yield f"file {shortened(file.path)!r}: `sha256` must have 64 hexadecimal digits"
         max_bytes = _max_bytes(folder.part, file.path, limits)
         if not 0 <= file.size <= max_bytes:
             size = f"has {file.size:,} bytes; at most {max_bytes:,} are allowed"

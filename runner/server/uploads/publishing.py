@@ -1,7 +1,7 @@
 """Publishes committed uploads: checks an upload, stores its blobs, then makes its releases visible.
 
-The releases become visible in the same transaction that changes the state of their upload. So a crash leaves each
-upload open, being checked, or published. The restarted server repeats a check that the crash interrupted.
+The releases become visible in the same transaction that changes the state of their upload, so a crash cannot leave an
+upload half published. If a crash interrupts a check, the restarted server repeats it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.documents.releases.manifest import MANIFEST, Release
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.background_worker import BackgroundWorker
-from runner.server.competitions.storage import list_waiting, score_submission, submit_run
+from runner.server.competitions.storage import list_waiting_submissions, score_submission, submit_run
 from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
@@ -31,22 +31,22 @@ from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, TA
 
 LOG = logging.getLogger("nip_run.server")
 _CHECK_RETRY_SECONDS, _SCORE_RETRY_SECONDS = 2.0, 60.0
-NOT_CHECKED = "the server failed to check this upload; publish again later, and tell the server's administrator"
+CHECK_FAILED = "the server failed to check this upload; publish again later, and tell the server's administrator"
 
 
-class _TakenFolder(Exception):
-    """A folder of an upload already exists in the registry, or belongs to a release that does not exist."""
+class _TakenFolderError(Exception):
+    """A yank or signature already exists in the registry, or its release does not exist."""
 
 
 class Publishing:
-    """Checks complete uploads in a background thread, and publishes those without problems."""
+    """Checks and publishes committed uploads, and scores submissions, each in a background thread."""
 
     def __init__(self, settings: Settings, database: Database, blobs: BlobStore) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
         self.scoring = BackgroundWorker[int](
             "scoring of a submission",
-            lambda: list_waiting(database),
+            lambda: list_waiting_submissions(database),
             lambda submission, _: score_submission(settings, database, submission),
             retry_seconds=_SCORE_RETRY_SECONDS,
         )
@@ -54,7 +54,7 @@ class Publishing:
             "check of an upload", self.uploads.list_unchecked, self._check_or_reopen, retry_seconds=_CHECK_RETRY_SECONDS
         )
         self._failures: Counter[str] = Counter()
-        """The number of attempts to check an upload that failed because of the server."""
+        """How often the server itself failed to check each upload, by the upload's id."""
 
     def start(self) -> None:
         """Start the threads that check uploads and score submissions."""
@@ -84,7 +84,7 @@ class Publishing:
             if self._failures[upload_id] < self._settings.check_tries:
                 raise
             LOG.exception("the check of an upload failed too often", extra={"id": upload_id})
-            self.uploads.set_state(upload_id, OPEN, [NOT_CHECKED], if_state=CHECKING)
+            self.uploads.set_state(upload_id, OPEN, [CHECK_FAILED], if_state=CHECKING)
         self._failures.pop(upload_id, None)
 
     def check(self, upload_id: str, account_id: int) -> None:
@@ -101,9 +101,9 @@ class Publishing:
         verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
             self._settings, viewer, upload.id, upload.declaration
         )
-        if not verdict.is_accepted:
-            # Delete the pieces first, because the client may declare the same upload again as soon as it is refused.
-            self.uploads.pieces.clear(upload.id)
+        if verdict.problems:
+            # Remove the pieces first, because the client may declare the same upload again as soon as it is refused.
+            self.uploads.pieces.remove(upload.id)
             self.uploads.set_state(upload.id, REFUSED, verdict.problems, if_state=CHECKING)
             return
         for sha256 in upload.declaration.blobs:
@@ -112,7 +112,7 @@ class Publishing:
                 self._blobs.put(sha256, path)
         self._publish(upload, verdict)
         self.scoring.wake()
-        self.uploads.pieces.clear(upload.id)
+        self.uploads.pieces.remove(upload.id)
 
     def _lacks_blobs(self, upload: Upload) -> bool:
         """Return whether the server lacks a blob of the upload, for example because someone emptied a folder."""
@@ -126,7 +126,7 @@ class Publishing:
     def _refuse_lost_permission(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
         """Return a verdict that refuses the upload if its account may no longer publish as the releases' owners."""
         owners = {folder.reference.owner for folder in upload.declaration.folders}
-        lost = sorted(owner for owner in owners if not viewer.publishes_as(owner))
+        lost = sorted(owner for owner in owners if not viewer.can_publish_as(owner))
         if not lost:
             return None
         return UploadVerdict([f"you may no longer publish as {owner}; ask an owner of {owner}" for owner in lost])
@@ -147,32 +147,32 @@ class Publishing:
                 ):
                     return
                 for folder in sorted(folders, key=lambda folder: folder.part):  # releases (part "") before additions
-                    self._insert(connection, upload, viewer, folder, verdict, received_at=received_at)
+                    self._insert_folder(connection, upload, viewer, folder, verdict, received_at=received_at)
                 self._database.increment_revision(connection)
-        except (IntegrityError, _TakenFolder):
+        except (IntegrityError, _TakenFolderError):
             problems = ["someone else has just published one of these names and versions; choose a new version"]
             self.uploads.set_state(upload.id, TAKEN, problems, if_state=CHECKING)
 
-    def _insert(
+    def _insert_folder(
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
         *, received_at: float,
     ) -> None:  # fmt: skip
         """Insert the rows of a folder: a release with its submissions, or a yank or signature of an existing release.
 
         Raises:
-            _TakenFolder: the yank or signature exists already, or its release does not exist.
+            _TakenFolderError: the yank or signature exists already, or its release does not exist.
         """
         reference = folder.reference
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder)
-            if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
+            if (rows_sha256 := verdict.row_hashes.get(folder.path)) is not None:
                 submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=received_at)
         else:
             # The lock on the row makes concurrent additions to a release wait for each other.
             query = select(releases.c.id).where(is_release(reference)).with_for_update()
             existing_id = connection.execute(query).scalar()
             if existing_id is None or is_published(connection, folder):
-                raise _TakenFolder
+                raise _TakenFolderError
             release_id = existing_id
         rows = [
             {"path": f"{folder.path}/{file.path}", "release_id": release_id, "part": folder.part, "sha256": file.sha256,

@@ -3,7 +3,7 @@
 A blob is the content of a file, named by its SHA-256. `pieces.py` appends received pieces to blobs and checks the hash
 of each complete blob. `publishing.py` checks a committed upload and publishes it. Until then, only the account that
 declared the upload can see it. The id of an upload is a hash of its account and declaration. So a client that lost its
-connection declares the same upload again, and resumes. States of an upload:
+connection resumes if it declares the same upload again. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 
@@ -39,14 +39,12 @@ from runner.server.visible_tree import visible_to
 
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
-MAX_ENDED = 200
-"""Maximum number of ended uploads that are stored for an account."""
 MAX_PROBLEMS = 50
 """Maximum number of problems that are stored for an upload."""
 MAX_PROBLEM_LENGTH = 1_000
 """Maximum number of characters of a stored problem."""
 TOUCH_SECONDS = 60.0
-"""Minimum time between two updates of the column `touched`, the time when an upload last received bytes."""
+"""Minimum seconds between two updates of the column `touched`, the time when an upload last received bytes."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,14 @@ class Uploads:
             DiskFullError: the disk has no space for the upload.
         """
         for folder in declaration.folders:
-            if not viewer.publishes_as(folder.reference.owner):
+            if not viewer.can_publish_as(folder.reference.owner):
                 owner = folder.reference.owner
                 raise PermissionError(f"this token may not publish as {owner}; use a token of {owner} or of a member")
         assert viewer.account_id is not None
         upload_id = declaration.id(viewer.account_id)
         with self._database.reading() as connection:  # slow queries, which must not block other writers
-            published = published_bytes(connection, viewer.account_id)
-            new = new_bytes(connection, viewer.account_id, declaration.blobs)
+            published_size = published_bytes(connection, viewer.account_id)
+            new_size = new_bytes(connection, viewer.account_id, declaration.blobs)
         # An IntegrityError means that a concurrent request has declared the same upload, which `find` then returns.
         with suppress(IntegrityError), self._database.writing() as connection:
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload_id)).one_or_none()
@@ -98,19 +96,27 @@ class Uploads:
             if existing and not was_published:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version (--as OWNER/NAME@VERSION)")
             if row is None or not (was_published or row.state in _ACTIVE):
-                self._open(connection, upload_id, viewer.account_id, declaration, published=published, new=new)
+                self._insert(
+                    connection,
+                    upload_id,
+                    viewer.account_id,
+                    declaration,
+                    published_size=published_size,
+                    new_size=new_size,
+                )
         return self.find(viewer, upload_id)
 
-    def _open(
-        self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
-    ) -> None:
-        """Insert an upload, or replace an ended one with the same id.
+    def _insert(
+        self, connection: Connection, upload_id: str, account_id: int, declaration: Declaration, *, published_size: int,
+        new_size: int,
+    ) -> None:  # fmt: skip
+        """Insert an upload, or replace an ended one with the same id, if the limits of the account allow it.
 
-        `check_quota` explains the sizes `published` and `new`.
+        `check_quota` explains `published_size` and `new_size`.
         """
         size = sum(declaration.blobs.values())
         own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
-            uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
+            uploads.c.account_id == account_id, uploads.c.state.in_(_ACTIVE)
         )
         count, total = connection.execute(own_uploads).one()
         if count >= self._settings.open_uploads:
@@ -124,55 +130,55 @@ class Uploads:
                 f"your open uploads would have {total + size:,} bytes, but the limit is {self._settings.open_bytes:,}; "
                 "repeat the other publish commands first, to finish their uploads"
             )
-        check_quota(self._settings, published, total, new)
+        check_quota(self._settings, published_size, total, new_size)
         check_disk_space(connection, self._settings, self.pieces, size, _ACTIVE)
-        connection.execute(delete(uploads).where(uploads.c.id == upload))
+        connection.execute(delete(uploads).where(uploads.c.id == upload_id))
         row = {
-            "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
+            "id": upload_id, "account_id": account_id, "declared": declaration.to_bytes().decode(), "size": size,
             "state": OPEN, "problems": "[]", "touched": time.time(),
         }  # fmt: skip
         connection.execute(insert(uploads), row)
 
     # Reading
 
-    def find(self, viewer: Viewer, upload: str) -> Upload:
+    def find(self, viewer: Viewer, upload_id: str) -> Upload:
         """Return an upload of the viewer's account.
 
         Raises:
             NotFoundError: the account has no upload with this id.
         """
         with self._database.reading() as connection:
-            row, declaration = self._row(connection, viewer, upload)
+            row, declaration = self._find_row(connection, viewer, upload_id)
             is_open = row.state == OPEN
-            known_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
+            visible_blobs = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            received = None if sha256 in known_blobs else self.pieces.received_bytes(upload, sha256)
+            received = None if sha256 in visible_blobs else self.pieces.received_bytes(upload_id, sha256)
             if received is not None:  # None means that the blob is complete
                 missing[sha256] = size, received
-        return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
+        return Upload(upload_id, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
-    def _row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
+    def _find_row(self, connection: Connection, viewer: Viewer, upload_id: str) -> tuple[Any, Declaration]:
         columns = [column for column in uploads.c if column is not uploads.c.declared]
-        query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
+        query = select(*columns).where(uploads.c.id == upload_id, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
             raise NotFoundError("your account has no upload with this id; run the publish command again")
-        return row, self._declaration(upload, row.state in _ACTIVE)
+        return row, self._declaration(upload_id, row.state in _ACTIVE)
 
-    def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
+    def _read_declaration(self, upload_id: str, is_active: bool) -> Declaration:
         """Return the declaration of an upload.
 
-        `is_active` is only part of the cache's key: when an upload ends, the declaration in the database is shortened.
+        `is_active` is only part of the cache's key, because the stored declaration changes when an upload ends.
         """
         del is_active
         with self._database.reading() as connection:
-            query = select(uploads.c.declared).where(uploads.c.id == upload)
+            query = select(uploads.c.declared).where(uploads.c.id == upload_id)
             return Declaration.from_bytes(connection.execute(query).scalar_one())
 
-    # Sending
+    # Receiving
 
-    def receive(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> BlobWriter:
+    def open_writer(self, viewer: Viewer, upload_id: str, sha256: str, offset: int) -> BlobWriter:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
@@ -182,12 +188,12 @@ class Uploads:
         """
         now = time.time()
         with self._database.reading() as connection:
-            row, declaration = self._row(connection, viewer, upload)
-            is_known = bool(_visible_blobs(connection, viewer, [sha256]))
+            row, declaration = self._find_row(connection, viewer, upload_id)
+            is_visible = bool(_visible_blobs(connection, viewer, [sha256]))
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
             raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
-        if is_known or self.pieces.received_bytes(upload, sha256) is None:
+        if is_visible or self.pieces.received_bytes(upload_id, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
             raise DiskFullError(
@@ -195,47 +201,43 @@ class Uploads:
             )
         if abs(now - row.touched) > TOUCH_SECONDS:
             with self._database.writing() as connection:
-                connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
-        return self.pieces.receive(upload, sha256, size, offset)
+                connection.execute(update(uploads).where(uploads.c.id == upload_id).values(touched=now))
+        return self.pieces.open_writer(upload_id, sha256, size, offset)
 
-    def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
-        """Open a blob of an upload: the received file or, if the client did not have to send it, the stored blob."""
-        path = self.pieces.complete_file(upload, sha256)
+    def open_blob(self, upload_id: str, sha256: str) -> IO[bytes]:
+        """Open a blob of an upload: the received file or, if it was not received, the blob of a published release."""
+        path = self.pieces.complete_file(upload_id, sha256)
         return self._blobs.open(sha256) if path is None else open_to_read(path)
 
     # Changing the state
 
-    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
+    def set_state(self, upload_id: str, state: str, problems: Sequence[str], *, if_state: str) -> bool:
         """Set the state of an upload if it exists and has the state `if_state`. Return whether the state was set."""
-        # Take the time before waiting for other writers, so that the wait makes no submission to a competition late.
+        # Take the time before waiting for other writers, so that this wait does not make a submission late.
         now = time.time()
         with self._database.writing() as connection:
-            return self.update_state(connection, upload, state, problems, now, if_state=if_state)
+            return self.update_state(connection, upload_id, state, problems, now, if_state=if_state)
 
     @staticmethod
     def update_state(
-        connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
+        connection: Connection, upload_id: str, state: str, problems: Sequence[str], now: float, *,
         if_state: str, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` in the caller's transaction.
 
-        If the upload ends, its stored declaration becomes `published`, the published folders, without their files.
+        If the upload ends, `published` (the published folders) replaces the stored declaration, to save space.
         """
-        query = update(uploads).where(uploads.c.id == upload, uploads.c.state == if_state)
+        query = update(uploads).where(uploads.c.id == upload_id, uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
             values["declared"] = Declaration([replace(folder, files=[]) for folder in published]).to_bytes().decode()
-        if connection.execute(query.values(**values)).rowcount == 0:
-            return False
-        if state not in _ACTIVE:
-            _delete_ended(connection, upload)
-        return True
+        return connection.execute(query.values(**values)).rowcount > 0
 
     @staticmethod
-    def last_activity(connection: Connection, upload: str) -> float | None:
+    def last_activity(connection: Connection, upload_id: str) -> float | None:
         """Return the time when an upload last received bytes or, during its check, when the check was requested."""
-        return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
+        return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload_id)).scalar_one_or_none()
 
     def list_unchecked(self) -> dict[str, int]:
         """Return the account of each upload that waits for its check or is being checked, oldest upload first."""
@@ -243,35 +245,30 @@ class Uploads:
             query = select(uploads.c.id, uploads.c.account_id).where(uploads.c.state == CHECKING)
             return {row.id: row.account_id for row in connection.execute(query.order_by(uploads.c.touched))}
 
-    def abandon(self, viewer: Viewer, upload: str) -> None:
+    def abandon(self, viewer: Viewer, upload_id: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
-            deletable = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
+            deletable = (
+                uploads.c.id == upload_id,
+                uploads.c.account_id == viewer.account_id,
+                uploads.c.state != CHECKING,
+            )
             is_deleted = connection.execute(delete(uploads).where(*deletable)).rowcount > 0
         if is_deleted:
-            self.pieces.clear(upload)
+            self.pieces.remove(upload_id)
 
     def delete_expired(self) -> None:
-        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that are not active."""
+        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended."""
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
-        stored = list(self.pieces.stored())  # first: folders of uploads that are declared after the query must stay
+        # List the folders before the query, because folders of uploads that are declared after the query must stay.
+        folder_names = list(self.pieces.folder_names())
         with self._database.reading() as connection:
             active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
-        for upload in stored:
-            if upload not in active:
-                self.pieces.clear(upload)
-
-
-def _delete_ended(connection: Connection, upload: str) -> None:
-    """Delete the oldest ended uploads of this upload's account if it has more than `MAX_ENDED`."""
-    account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
-    ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))
-    newest = ended.order_by(uploads.c.touched.desc(), uploads.c.id)
-    old = [row.id for row in connection.execute(newest.offset(MAX_ENDED).limit(500))]
-    if old:
-        connection.execute(delete(uploads).where(uploads.c.id.in_(old)))
+        for name in folder_names:
+            if name not in active:
+                self.pieces.remove(name)
 
 
 def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
@@ -285,8 +282,8 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
     """Return the blobs in releases that the viewer can see, which the client need not send again.
 
-    The client must send all other blobs, even if the server has them. A server that did not ask for a blob would reveal
-    that a private release contains it.
+    The client must send all other blobs, even if the server has them. If the server did not ask for such a blob, it
+    would reveal that a private release contains the blob.
     """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

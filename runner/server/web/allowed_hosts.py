@@ -1,6 +1,7 @@
-"""A check of the `Host` header against DNS rebinding: a hostile page's host name that resolves to this server.
+"""A check of the `Host` header, against DNS rebinding.
 
-IP addresses are always allowed, because rebinding needs a host name.
+In such an attack, a hostile website makes its own host name resolve to this server, so that its scripts can read from
+the server. IP addresses in `Host` are always allowed, because the attack needs a host name.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, address: str) -> None:
         self._app, self._address = app, address
-        self._own_names = {"localhost", (urlsplit(address).hostname or "").lower()}
+        self._allowed_names = {"localhost", (urlsplit(address).hostname or "").lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_checked = scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS
-        if is_checked and not all(self._is_own(host) for host in Headers(scope=scope).getlist("host")):
+        if is_checked and not all(self._is_allowed(host) for host in Headers(scope=scope).getlist("host")):
             message = f"unknown host in `Host`; use {self._address}, or start `nip-run serve` with --address URL"
             await error_response(421, "host", message)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _is_own(self, header: str) -> bool:
+    def _is_allowed(self, header: str) -> bool:
         match = _HOST.fullmatch(header.strip())
         if match is None:
             return False
         host = match[1].lower().rstrip(".")
-        return host in self._own_names or parse_address(host.strip("[]")) is not None
+        return host in self._allowed_names or parse_address(host.strip("[]")) is not None

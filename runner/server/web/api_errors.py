@@ -1,6 +1,6 @@
 """Errors of the API: each has a code for programs, a message, and perhaps a list of problems.
 
-`handle_errors` maps exceptions to these errors. Middleware and pages build them with `error_response`.
+`add_error_handlers` maps exceptions to these errors. Middleware and pages build them with `error_response`.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def error_response(
     return response
 
 
-def handle_errors(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Make an application answer every error with an `ApiError`."""
 
     async def known_error(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
-        have = error.have if isinstance(error, OffsetError) else None
+        have = error.stored_bytes if isinstance(error, OffsetError) else None
         return error_response(status, code, str(error), problems, have=have)
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:

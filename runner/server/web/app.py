@@ -17,12 +17,12 @@ from runner.server.web import health
 from runner.server.web.allowed_hosts import HostCheck
 from runner.server.web.api import accounts, admin, competitions, releases, uploads
 from runner.server.web.api.schemas import COMMON_ERRORS
-from runner.server.web.api_errors import handle_errors
+from runner.server.web.api_errors import add_error_handlers
 from runner.server.web.error_pages import ErrorPage
 from runner.server.web.headers import DefaultHeaders
 from runner.server.web.health import Readiness
 from runner.server.web.observability import RequestLog, RequestMetrics
-from runner.server.web.openapi import describe
+from runner.server.web.openapi import add_openapi_document
 from runner.server.web.pages.routes import add_pages
 from runner.server.web.pages.run_cache import RunPages
 from runner.server.web.pages.site import ServerSite
@@ -70,14 +70,14 @@ def create_app(server: Service) -> FastAPI:
     app.include_router(health.router)
     app.include_router(competitions.router)
     add_pages(app, site)
-    describe(app)
-    handle_errors(app)
+    add_openapi_document(app)
+    add_error_handlers(app)
     _add_middleware(app, server)
     return app
 
 
 def _add_middleware(app: FastAPI, server: Service) -> None:
-    """Add the middleware. The last one that is added handles a request first."""
+    """Add the middleware. A request passes through it in the reverse order of these calls."""
 
     def is_valid(token: str) -> bool:
         with server.database.reading() as connection:
@@ -100,6 +100,6 @@ async def _clean_up(server: Service) -> None:
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)
-        except Exception:  # the next time may succeed
+        except Exception:  # the next cleanup may succeed
             LOG.exception("old uploads could not be deleted")
         await asyncio.sleep(CLEANUP_SECONDS)

@@ -1,7 +1,7 @@
 """Authentication of API requests: finds the account and the permissions (`Viewer`) of a request's token.
 
-The last lines define types of parameters, such as `Publisher`: FastAPI passes the viewer to an operation that declares
-one of them, and refuses requests with less permission.
+The last lines define parameter types, such as `PublishingViewer`. If an operation has a parameter of such a type,
+FastAPI passes the viewer of the request to it, and refuses requests whose token lacks the permission.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def server_of(request: Request) -> Service:
 
 
 def authenticate(request: Request) -> Viewer:
-    """Return the viewer of a request, `ANYBODY` if it has no token. An invalid token is an error."""
+    """Return the viewer of a request: `ANYBODY` without a token. An invalid token is an error."""
     header = request.headers.get("authorization")
     if header is None:
         return ANYBODY
@@ -72,5 +72,5 @@ require_admin = require_token(Scope.ADMIN)
 
 AnyViewer = Annotated[Viewer, Depends(authenticate)]
 AccountViewer = Annotated[Viewer, Depends(require_account)]
-Publisher = Annotated[Viewer, Depends(require_publisher)]
-Admin = Annotated[Viewer, Depends(require_admin)]
+PublishingViewer = Annotated[Viewer, Depends(require_publisher)]
+AdminViewer = Annotated[Viewer, Depends(require_admin)]

@@ -1,13 +1,14 @@
-"""Reads the session cookies of browsers, and the forms that browsers submit, for `web/pages/`."""
+"""Reads the session cookies of browsers, and the forms that browsers submit, for the pages in `web/pages/`."""
 
 from __future__ import annotations
 
 import hmac
 import re
 import time
+from typing import Annotated
 from urllib.parse import parse_qs
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from runner.server.accounts.browser_sessions import BrowserSession, find_browser_session
 from runner.server.web.authentication import server_of
@@ -46,8 +47,11 @@ async def read_form(request: Request) -> dict[str, str]:
     return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in fields.items()}
 
 
-def is_own_form(request: Request, form: dict[str, str], csrf_token: str) -> bool:
-    """Return whether a form has the right CSRF token and was sent from a page of this server."""
+Form = Annotated[dict[str, str], Depends(read_form)]
+
+
+def is_valid_form(request: Request, form: dict[str, str], csrf_token: str) -> bool:
+    """Return whether a form has the right CSRF token (in the field `word`) and was sent from a page of this server."""
     is_correct = bool(csrf_token) and hmac.compare_digest(form.get("word", "").encode(), csrf_token.encode())
     return is_correct and is_same_origin(request)
 

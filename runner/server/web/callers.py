@@ -1,6 +1,6 @@
 """Identifies the caller of a request: an IPv4 address or an IPv6 network.
 
-The limits on rates, connections and open requests count for callers. The log names callers.
+A caller has limits on its request rate, its connections and its open requests. The log names callers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 DISCONNECTED = "nip_run.gone"
-"""Set in the ASGI scope when the client disconnects, so that handlers can stop early."""
+"""Key in the ASGI scope that is set when the client disconnects, so that handlers can stop early."""
 MAKE_ROOM = "nip_run.room"
-"""Set in the ASGI scope to `LimitedConnection.make_room`, which ends another request that waits for its client."""
+"""Key in the ASGI scope of `LimitedConnection.make_room`, which ends another request that waits for its client."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -59,8 +59,8 @@ def untrusted_peer(scope: Scope, proxies: Sequence[str]) -> str | None:
     Return None for other peers, and if the server has no trusted proxies.
     """
     peer = _peer_of(scope)
-    forwards = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
-    return peer if forwards and not is_within(peer, proxies) else None
+    is_forwarded = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
+    return peer if is_forwarded and not is_within(peer, proxies) else None
 
 
 def caller_of(scope: Scope, proxies: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Limits on connections, which keep the server reachable while other clients hold idle or slow connections open.
+"""Limits on connections, which keep the server reachable while some clients hold idle or slow connections open.
 
 The server closes a connection if the head of a request (its first line and headers) does not arrive in time. If there
 are too many connections, the server closes one that waits for its client to send or to read. The limit for one address
-does not apply to proxies. `serving.py` gives the class of connections to uvicorn.
+does not apply to proxies. uvicorn uses `connection_class` for all connections.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ HEAD_SECONDS = 20.0
 
 
 class LimitedConnection(H11Protocol):
-    """A connection with a time limit for its client, which may be closed earlier to make room for others."""
+    """A connection with a time limit for request heads. The server may close it earlier to make room for others."""
 
     max_connections = max_per_address = 0
     """Maximum connections, in total and from one address; `connection_class` sets both numbers."""
     proxies: Sequence[str] = ()
     _timeout: asyncio.TimerHandle | None = None
-    since = 0.0
+    last_active_at = 0.0
     """Time when the connection opened or its last response was complete."""
     is_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.since = self.loop.time()
+        self.last_active_at = self.loop.time()
         self._start_timeout()
         self._enforce_limits()
 
@@ -48,7 +48,7 @@ class LimitedConnection(H11Protocol):
             self._cancel_timeout()
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
+        self.last_active_at = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,7 +64,7 @@ class LimitedConnection(H11Protocol):
         return cycle is None or cycle.response_complete
 
     def is_waiting_for_client(self) -> bool:
-        """Return whether the server waits for the client, to send a head or more of a body, or to read a response."""
+        """Return whether the server waits until the client sends a head or more of a body, or reads a response."""
         return self.is_idle() or self.cycle.more_body or self.flow.write_paused
 
     def _start_timeout(self) -> None:
@@ -82,9 +82,9 @@ class LimitedConnection(H11Protocol):
             self.transport.close()
 
     def _enforce_limits(self) -> None:
-        """Close another connection if there are too many, in total or from one address; see `_close_one`.
+        """Close another connection, chosen by `_close_one`, if there are too many, in total or from one address.
 
-        A client that was sending or receiving a file can resume.
+        If its client was sending or receiving a file, the client can resume.
         """
         candidates = self._other_connections()
         counts = Counter(connection.address() for connection in candidates)
@@ -97,8 +97,8 @@ class LimitedConnection(H11Protocol):
     def make_room(self, *, same_address: bool) -> bool:
         """End another request that waits for its client, and return whether there was one.
 
-        `same_address` selects only requests from this connection's address. Requests from a proxy then end no others,
-        because they come from many clients, which have only the proxy's address in common.
+        With `same_address`, end only a request from this connection's address. Then a request from a proxy ends no
+        other one, because requests from this address come from many clients.
         """
         address = self.address()
         if same_address and is_within(address, self.proxies):
@@ -119,12 +119,12 @@ class LimitedConnection(H11Protocol):
 def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
     """Close one of the connections that wait for their client; return whether there was one.
 
-    Choose the address with the most connections; from these, an idle one if possible; and from these, the oldest.
-    `counts` has the number of connections from each address.
+    It is a connection of the address with the most connections (`counts`), if possible an idle one. Of several, it is
+    the one that was inactive for the longest time.
     """
 
     def sort_key(connection: LimitedConnection) -> tuple[int, bool, float]:
-        return -counts[connection.address()], not connection.is_idle(), connection.since
+        return -counts[connection.address()], not connection.is_idle(), connection.last_active_at
 
     waiting = (connection for connection in connections if connection.is_waiting_for_client())
     closed = min(waiting, key=sort_key, default=None)

@@ -19,6 +19,7 @@ from runner.server.web.views import View
 LOG = logging.getLogger("nip_run.server")
 
 _PROGRAM_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
+"""Beginnings of the paths for programs, which get no error pages."""
 _TITLES = {403: "Not allowed", 404: "Page not found", 405: "Not allowed", 422: "Invalid address",
            429: "Too many requests", 503: "Temporarily unavailable"}  # fmt: skip
 _MESSAGES = {
@@ -93,7 +94,7 @@ def _build_error_page(error_messages: list[Message]) -> Response:
     status = int(start["status"])
     error = ApiError.model_validate_json(b"".join(message.get("body", b"") for message in body))
     view = ErrorView(
-        message=_MESSAGES.get(status) or _sentence(error.message), problems=error.problems, status=status,
+        message=_MESSAGES.get(status) or _to_sentence(error.message), problems=error.problems, status=status,
         code=HTTPStatus(status).phrase,
     )  # fmt: skip
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
@@ -107,6 +108,6 @@ def _build_error_page(error_messages: list[Message]) -> Response:
     return Response(render_served(page), status, headers, HTML)
 
 
-def _sentence(message: str) -> str:
+def _to_sentence(message: str) -> str:
     """Return an API message as a sentence: with a capital letter and a full stop."""
     return f"{message[0].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"

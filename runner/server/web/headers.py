@@ -14,7 +14,8 @@ DEFAULTS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Strict defaults. Pages set a content security policy of their own; cacheable responses set `cache-control`."""
+"""Headers of responses that do not set them. Pages set a content security policy; cacheable responses set
+`cache-control`."""
 
 
 class DefaultHeaders:

@@ -21,14 +21,14 @@ from runner.server.web.observability import RequestMetrics
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
 """Hash of a blob that does not exist. The probe only tests whether the blob store answers."""
-FRESH_SECONDS = 1.0
-"""Maximum age of a probe's result that is used again."""
-READY_SECONDS = 5.0
+MAX_PROBE_AGE_SECONDS = 1.0
+"""Maximum age of a cached result of a probe."""
+MAX_PROBE_SECONDS = 5.0
 """Time limit for a probe."""
 
 
 class Readiness:
-    """Probes the database and the blob store, one probe at a time, and caches the result for a moment."""
+    """Tests (probes) whether the database and the blob store answer, and caches the result for a moment."""
 
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
@@ -37,14 +37,16 @@ class Readiness:
 
     async def problems(self) -> list[str]:
         """Return a message for each part of the server that does not answer in time."""
-        if self._probe is None or (self._probe.done() and self._clock() > self._probe_started + FRESH_SECONDS):
+        if self._probe is None or (self._probe.done() and self._clock() > self._probe_started + MAX_PROBE_AGE_SECONDS):
             self._probe_started = self._clock()
             self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
-        done, _ = await asyncio.wait([self._probe], timeout=READY_SECONDS)
-        return self._probe.result() if done else [f"database and blob store do not answer within {READY_SECONDS:g} s"]
+        done, _ = await asyncio.wait([self._probe], timeout=MAX_PROBE_SECONDS)
+        return (
+            self._probe.result() if done else [f"database and blob store do not answer within {MAX_PROBE_SECONDS:g} s"]
+        )
 
     def _run_probe(self) -> list[str]:
-        problems = [] if self._server.database.answers() else ["the database does not answer; check --database"]
+        problems = [] if self._server.database.is_reachable() else ["the database does not answer; check --database"]
         try:
             self._server.blobs.has(_NO_BLOB)
         except NipRunError:

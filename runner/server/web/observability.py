@@ -27,8 +27,8 @@ CLIENT_CLOSED = 499
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
-_TOKEN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
-"""A token in a log message. A client may put its token into a path by mistake."""
+_TOKEN_PATTERN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
+"""A token in a log message, for example because a client put its token into a path by mistake."""
 
 
 class JsonLines(logging.Formatter):
@@ -42,7 +42,7 @@ class JsonLines(logging.Formatter):
         entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
-        return _TOKEN.sub(r"\1[secret removed]", json.dumps(entry, ensure_ascii=True, default=str))
+        return _TOKEN_PATTERN.sub(r"\1[secret removed]", json.dumps(entry, ensure_ascii=True, default=str))
 
 
 def log_to_stderr() -> None:
@@ -61,7 +61,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.bucket_counts: Counter[float] = Counter()
-        """The number of requests that took at most so many seconds, for each of `BUCKETS`."""
+        """The number of requests that took at most as many seconds as each of `BUCKETS` says."""
         self.sum_seconds = 0.0
         self.sent_bytes = self.received_bytes = self.open_requests = 0
         self.started_at = time.time()
@@ -76,7 +76,7 @@ class RequestMetrics:
         """Yield the metrics in Prometheus's text format.
 
         Routes are path templates such as `/board/{page}`, so clients cannot create new series. `began_seconds` is the
-        Unix time at which the server started.
+        Unix time when the server started.
         """
         yield "# TYPE nip_run_requests_total counter"
         for (method, route, status), count in sorted(self.requests.items()):
@@ -97,7 +97,7 @@ class RequestMetrics:
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods with series of their own in the metrics. A client could invent others without limit."""
+"""Methods with series of their own in the metrics. All others count as `other`, because clients can invent methods."""
 
 
 class RequestLog:
@@ -151,10 +151,10 @@ class RequestLog:
             LOG.info("request", extra=fields)
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
-        """Warn once if a proxy sends requests that `--behind-proxy` does not name.
+        """Warn once if a proxy that `--behind-proxy` does not name sends requests.
 
-        The rate limits treat all clients of such a proxy as one caller. In the log, `named` has the trusted proxies,
-        and `error` says what to do.
+        The rate limits treat all clients of such a proxy as one caller. In the log entry, `named` has the trusted
+        proxies, and `error` says what to do.
         """
         peer = None if self._has_warned else untrusted_peer(scope, self._trusted_proxies)
         if peer is not None:

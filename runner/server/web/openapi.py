@@ -20,7 +20,7 @@ from runner.server.web.request_bodies import MODEL_ATTRIBUTE
 _ACCEPTS_TOKEN = ("/api/v1", "/metrics")
 
 
-def describe(app: FastAPI) -> None:
+def add_openapi_document(app: FastAPI) -> None:
     """Make an application build its OpenAPI document with `_build_document`, on the first request for it."""
 
     def document() -> dict[str, Any]:

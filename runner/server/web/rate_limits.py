@@ -1,9 +1,9 @@
-"""Rate limits: requests per second of a token or an address, guesses of tokens, and open requests of an address.
+"""Limits on the rate of requests, on guesses of tokens, and on the number of open requests.
 
 A bucket holds the number of requests that a caller may still make, and refills at a constant rate. Each valid access
 token has a bucket. Requests without a valid token use the bucket of their address. A request with an invalid token also
-takes from a second, slower bucket of the address, to prevent guessing. The number of open requests from one address is
-limited, so that one client cannot block others. `app.py` adds the two classes of middleware.
+takes from a second, slower bucket of the address, to prevent guessing. `OpenRequestLimit` limits the number of open
+requests from one address, so that one client cannot block others.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from runner.server.web.api_errors import error_response
 from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 
 BURST_SECONDS = 20.0
-"""Size of a bucket, in seconds of its rate. Bursts are allowed because publishing sends many small files at once."""
+"""Size of a bucket, as a multiple of its rate. It allows bursts, because publishing sends many small files at once."""
 GUESSES_PER_MINUTE = 60.0
 """Maximum number of requests with an invalid token from one address."""
 VALID_SECONDS = 3600.0
-"""Seconds until the rate limit checks a valid token again. Authentication checks the token in every request."""
+"""Seconds until the rate limit looks a token up again. (Authentication looks the token up in every request.)"""
 _MAX_CALLERS = 100_000
 """Maximum number of callers with a bucket, and of cached tokens."""
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
 UNLIMITED_PATHS = ("/healthz", "/readyz")
-"""Paths without limits: health checks, which cost little."""
+"""Paths without limits: health checks, which need few resources."""
 _SIGN_IN_PATH = "/login"
 
 
@@ -46,9 +46,9 @@ class Buckets:
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """The number of requests in the bucket of each caller after the last request, and the time of that request."""
+        """The level of each caller's bucket after the caller's last request, and the time of this request."""
 
-    def wait(self, caller: str) -> float:
+    def wait_seconds(self, caller: str) -> float:
         """Return the seconds until a caller may make a request; 0 if now."""
         return max(0.0, (1.0 - self._level(caller)) / self._rate)
 
@@ -60,8 +60,8 @@ class Buckets:
             self._levels.popitem(last=False)
 
     def _level(self, caller: str) -> float:
-        left, at = self._levels.get(caller, (self._size, self._clock()))
-        return min(self._size, left + (self._clock() - at) * self._rate)
+        level, since = self._levels.get(caller, (self._size, self._clock()))
+        return min(self._size, level + (self._clock() - since) * self._rate)
 
 
 class TokenCache:
@@ -69,12 +69,12 @@ class TokenCache:
 
     def __init__(self, is_valid: Callable[[str], bool]) -> None:
         self._is_valid = is_valid
-        self._until: OrderedDict[bytes, float] = OrderedDict()
-        """The time until which `has` returns True for a token, by the token's hash."""
+        self._valid_until: OrderedDict[bytes, float] = OrderedDict()
+        """The time until which each token counts as valid, by the token's hash."""
 
     def has(self, token: str) -> bool:
-        """Return whether a token is in the cache."""
-        return self._until.get(_hash(token), 0.0) > time.monotonic()
+        """Return whether a token is in the cache and counts as valid."""
+        return self._valid_until.get(_hash(token), 0.0) > time.monotonic()
 
     async def check(self, token: str) -> bool:
         """Return whether a token is valid according to the database, and cache it if so.
@@ -84,10 +84,10 @@ class TokenCache:
         """
         if not await run_in_threadpool(self._is_valid, token):
             return False
-        self._until[_hash(token)] = time.monotonic() + VALID_SECONDS
-        self._until.move_to_end(_hash(token))
-        if len(self._until) > _MAX_CALLERS:
-            self._until.popitem(last=False)
+        self._valid_until[_hash(token)] = time.monotonic() + VALID_SECONDS
+        self._valid_until.move_to_end(_hash(token))
+        if len(self._valid_until) > _MAX_CALLERS:
+            self._valid_until.popitem(last=False)
         return True
 
 
@@ -113,18 +113,18 @@ class RateLimit:
         match = _TOKEN.fullmatch(header.strip()) if header else None
         may_be_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
         is_valid = match is not None and self._tokens.has(match[1])
-        wait = self._guesses.wait(address) if may_be_guess and not is_valid else 0.0
+        wait = self._guesses.wait_seconds(address) if may_be_guess and not is_valid else 0.0
         if wait == 0.0 and match is not None and not is_valid:
             try:
                 is_valid = await self._tokens.check(match[1])
-                may_be_guess = False  # an invalid token is counted here, so the 401 response must not be counted again
+                may_be_guess = False  # because an invalid token is counted here, not again after the 401 response
                 if not is_valid:
                     self._guesses.take(address)
             except SQLAlchemyError:
                 pass  # the request itself will fail with this error
         caller = match[2] if match is not None and is_valid else address  # match[2] is the public id of the token
         if self._buckets is not None:
-            wait = max(wait, self._buckets.wait(caller))
+            wait = max(wait, self._buckets.wait_seconds(caller))
         if wait > 0:
             await _too_many_requests(wait)(scope, receive, send)
             return
@@ -148,7 +148,7 @@ def _too_many_requests(wait: float) -> Response:
 class OpenRequestLimit:
     """Middleware that answers 503 if too many requests are open, from one address or in total; never to health checks.
 
-    It first tries to end another request whose client sends or reads slowly, and answers 503 only if there is none.
+    It first tries to end another request whose client sends or reads slowly. Only if there is none, it answers 503.
     """
 
     def __init__(self, app: ASGIApp, max_requests: int, max_per_address: int, proxies: tuple[str, ...]) -> None:
@@ -163,9 +163,9 @@ class OpenRequestLimit:
         address = caller_of(scope, self._proxies)
         is_address_full = self._open[address] >= self._max_per_address
         make_room = scope.get(MAKE_ROOM)
-        is_over = is_address_full or self._open.total() >= self._max_requests
-        has_ended_other = is_over and make_room is not None and make_room(same_address=is_address_full)
-        if is_over and not has_ended_other:
+        is_full = is_address_full or self._open.total() >= self._max_requests
+        has_ended_other = is_full and make_room is not None and make_room(same_address=is_address_full)
+        if is_full and not has_ended_other:
             origin = " from your address" if is_address_full else ""
             busy = f"the server has too many open requests{origin}; try again in a second"
             await error_response(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)

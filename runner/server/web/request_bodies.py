@@ -1,7 +1,4 @@
-"""Limits on the size and the duration of request bodies, and parsing of JSON bodies.
-
-`app.py` adds `BodyLimit`. The modules in `web/api/` declare their bodies with `json_body`.
-"""
+"""Limits on the size and the duration of request bodies (`BodyLimit`), and parsing of JSON bodies (`json_body`)."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from runner.server.web.authentication import authenticate
 
 MAX_BODY_BYTES = 16 << 10
 """Maximum size of an ordinary request body."""
-MAX_NAMES_BYTES = 512 << 10
+MAX_FILE_LIST_BYTES = 512 << 10
 """Maximum size of a request body with a list of file names."""
 MAX_ERRORS = 1_000
 """Maximum number of validation errors to list. Building a longer list would block other requests."""
@@ -45,7 +42,7 @@ class BodyLimit:
         self._app, self._max_seconds = app, max_seconds
         self._limits = (
             (_DECLARATION_PATHS, max_declaration_bytes),
-            (_FILE_LIST_PATHS, min(MAX_NAMES_BYTES, max_declaration_bytes)),
+            (_FILE_LIST_PATHS, min(MAX_FILE_LIST_BYTES, max_declaration_bytes)),
             (re.compile(".*", re.DOTALL), min(MAX_BODY_BYTES, max_declaration_bytes)),
         )
 
@@ -62,7 +59,7 @@ class BodyLimit:
 
         async def receive_limited() -> Message:
             nonlocal received, is_complete
-            if is_complete:  # the only message after the body is that the client has disconnected
+            if is_complete:  # after the body, the only further message is that the client has disconnected
                 return await receive()
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
@@ -88,27 +85,25 @@ def _size_limit_message(limit: int) -> str:
     return f"the body of this request may have at most {limit:,} bytes; split the request into smaller ones"
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
+ModelT = TypeVar("ModelT", bound=BaseModel)
 MODEL_ATTRIBUTE = "body_of_request"
 """Name of the attribute that stores the model of a `json_body` dependency, for the OpenAPI document."""
 
 
-def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:
+def json_body(model: type[ModelT], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:
     """Return a FastAPI dependency that reads the JSON body of a request after authentication, and parses it.
 
     A thread parses the body, so that other requests do not wait.
     """
 
-    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - FastAPI reads dependencies from default values
+    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> ModelT:  # noqa: B008 - FastAPI reads dependencies from default values
         return await run_in_threadpool(_parse, model, await request.body())
 
     setattr(read, MODEL_ATTRIBUTE, model)
     return Depends(read)
 
 
-def _parse(model: type[M], data: bytes) -> M:
+def _parse(model: type[ModelT], data: bytes) -> ModelT:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Responses with pages and files, which the modules in `web/pages/` return.
+"""Responses with pages and files, for the modules in `web/pages/`.
 
 Responses are compressed if the client accepts gzip. Clients may cache only public pages and files.
 """
@@ -35,43 +35,36 @@ def page_response(request: Request, page: ServedPage, *, status: int = 200, cach
 
 
 def body_response(
-    request: Request,
-    body: bytes,
-    content_type: str,
-    *,
-    cache_control: str,
-    status: int = 200,
-    policy: str | None = None,
-) -> Response:
-    """Return a response with a body and an entity tag (ETag)."""
-    tag = hashlib.sha256(body).hexdigest()[:32]
-    compressed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
-    return tagged_response(
-        request, body, compressed, tag, content_type, cache_control=cache_control, status=status, policy=policy
-    )
-
-
-def tagged_response(
-    request: Request, body: bytes, compressed: bytes | None, tag: str, content_type: str, *, cache_control: str,
-    status: int = 200, policy: str | None = None,
+    request: Request, body: bytes, content_type: str, *, cache_control: str, status: int = 200,
+    policy: str | None = None, compressed: bytes | None = None, tag: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with `compressed` if the client accepts gzip, or else with `body`.
+    """Return a response with a body, which is compressed if the client accepts gzip, and with an entity tag (ETag).
 
     Return status 304 without a body if the client has cached the version with this entity tag. `policy` is the content
-    security policy of a page.
+    security policy of a page. `compressed` and `tag` are computed from `body` if they are None.
     """
-    is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
+    accepts_gzip = _accepts_gzip(request)
     headers = {"cache-control": cache_control, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
         headers["referrer-policy"] = "same-origin"  # with `no-referrer`, browsers hide the origin of forms
     if cache_control != PRIVATE and status == 200:
-        headers["etag"] = f'"{tag}-gz"' if is_compressed else f'"{tag}"'
+        tag = tag or _entity_tag(body)
+        headers["etag"] = f'"{tag}-gz"' if accepts_gzip else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-    if is_compressed:
+    if accepts_gzip:
         headers["content-encoding"] = "gzip"
-    return Response(compressed if is_compressed else body, status, headers, content_type)
+        body = _compress(body) if compressed is None else compressed
+    return Response(body, status, headers, content_type)
+
+
+def _accepts_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def _entity_tag(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
 
 
 def _compress(body: bytes) -> bytes:
@@ -84,9 +77,8 @@ def compressed_file_response(
     """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
         compressed = file.read()
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return tagged_response(request, b"", compressed, tag, content_type, cache_control=cache_control)
-    return tagged_response(request, gzip.decompress(compressed), None, tag, content_type, cache_control=cache_control)
+    body = b"" if _accepts_gzip(request) else gzip.decompress(compressed)
+    return body_response(request, body, content_type, cache_control=cache_control, compressed=compressed, tag=tag)
 
 
 def piece_response(path: Path, cache_control: str) -> Response:
@@ -103,14 +95,17 @@ class PageCache:
     def respond(self, request: Request, key: tuple[str, ...], build: Callable[[], ServedPage]) -> Response:
         """Return the page with this key; call `build` if it is not cached.
 
-        The key contains the name of the board that the page was built from, so a new board makes new pages.
+        The key contains the name of the board that the page was built from, so each board has its own pages.
         """
         page = self._pages.get(key)
         if page is None:
             body = render_served(build())
-            page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
+            page = (body, _compress(body), _entity_tag(body))
             if len(self._pages) >= MAX_CACHED_PAGES:
                 for old in list(self._pages)[: MAX_CACHED_PAGES // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
-        return tagged_response(request, *page, HTML, cache_control=PUBLIC, policy=CONTENT_SECURITY_POLICY)
+        body, compressed, tag = page
+        return body_response(
+            request, body, HTML, cache_control=PUBLIC, policy=CONTENT_SECURITY_POLICY, compressed=compressed, tag=tag
+        )

@@ -42,8 +42,8 @@ def serve(
     """Answer requests until SIGINT or SIGTERM.
 
     Once the server is ready, it calls `on_ready` with its public address and its local URL. `without_tls` lets other
-    machines connect without TLS. `imported` means that the releases in the folder have just been imported. Releases
-    that are still only in the folder are then no error, because the import refused them.
+    machines connect without TLS. `imported` means that the caller has just imported the releases in the folder. Then
+    releases that exist only in the folder are not an error, because the import refused them.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
@@ -86,7 +86,7 @@ def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None])
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that calls `on_ready` once it is ready. After a stop, it does not raise the signal again."""
+    """A uvicorn server that calls `on_ready` once it is ready. Unlike uvicorn's, it returns normally after a signal."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
-"""The contents of the server's templates as dataclasses, and the texts of numbers, releases and commands on its pages.
+"""The contents of the templates of the server's pages, and functions that format numbers, links and commands for them.
 
-The modules in `web/pages/` use this module. Functions named `from_row`, `from_task` and `from_facts` read the JSON that
+The modules in `web/pages/` use this module. Methods named `from_row`, `from_task` and `from_facts` read the JSON that
 `boards/builder.py` wrote: the row of a run on a board, the summary of a board, and the facts about a release.
 """
 
@@ -36,7 +36,7 @@ Command = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The content of a template; the template uses the names of the fields."""
+    """The content of a template, which reads the fields by their names."""
 
     template: ClassVar[str]
 
@@ -53,7 +53,7 @@ def href_of(reference: str) -> str:
 
 
 def private_href(reference: Reference) -> str:
-    """Return the path of a private run's page, or of the list of private releases for a component."""
+    """Return the path of a private run's page or, for a component, of the list of private releases."""
     return f"/mine{href_of(str(reference))}" if reference.kind == Kind.RUN else "/mine"
 
 
@@ -62,25 +62,25 @@ def label_of(reference: str) -> str:
     return reference.partition("/")[2]
 
 
-def day(timestamp: float) -> str:
+def format_day(timestamp: float) -> str:
     """Return the date, in UTC, of a time in seconds since 1970."""
     return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d")
 
 
-def decimal(value: Any) -> str:
+def format_decimal(value: Any) -> str:
     """Return a number as tables show it, or a dash for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return text.decimal(value) if is_number else "–"
 
 
-def interval(facts: Mapping[str, Any]) -> str:
+def format_interval(facts: Mapping[str, Any]) -> str:
     """Return a confidence interval as tables show it; "" if there is none."""
     ends = [facts.get(end) for end in ("ci_low", "ci_high")]
-    low, high = (end if decimal(end) != "–" else None for end in ends)
+    low, high = (end if format_decimal(end) != "–" else None for end in ends)
     return "–".join(text.interval_ends(low, high) or ())
 
 
-def rank(row: Mapping[str, Any]) -> str:
+def format_rank(row: Mapping[str, Any]) -> str:
     """Return a row's rank or range of ranks, or a dash if it is unranked."""
     first, last = row["rank"], row["rank_last"]
     return "–" if first is None else f"{first:,}" if first == last else f"{first:,}–{last:,}"
@@ -113,8 +113,8 @@ class BoardTableRow:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], domain: Sequence[float] | None) -> Self:
         return cls(
-            rank=rank(row), href=row["href"], run=row["run"], point=row["short_point"] or "",
-            accuracy=decimal(row["accuracy"]), interval=interval(row), bar=accuracy_bar(row, domain),
+            rank=format_rank(row), href=row["href"], run=row["run"], point=row["short_point"] or "",
+            accuracy=format_decimal(row["accuracy"]), interval=format_interval(row), bar=accuracy_bar(row, domain),
             n="–" if row["n"] is None else f"{row['n']:,}",
             clusters=f"{row['clusters']:,}" if row["clusters"] else "",
             repeats=row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
@@ -152,8 +152,8 @@ class TaskLine:
             selection=task["selection"] or "all rows", runs=f"{task['rows']:,}", owners=f"{task['owners']:,}",
             leader=leader and leader["run"], leader_href=leader["href"] if leader else "",
             ties=f"tied with {ties:,} more" if ties else "",
-            accuracy="–" if leader is None else decimal(leader["accuracy"]),
-            interval="" if leader is None else interval(leader), newest=task["newest"][:10],
+            accuracy="–" if leader is None else format_decimal(leader["accuracy"]),
+            interval="" if leader is None else format_interval(leader), newest=task["newest"][:10],
         )  # fmt: skip
 
 
@@ -164,7 +164,8 @@ class ReleaseLine:
     href: str
     label: str
     owner: str
-    what: str
+    kind: str
+    """The kind of the release and, for a run, its benchmark."""
     accuracy: str
     published: str
     tier: str
@@ -179,9 +180,9 @@ class ReleaseLine:
         details = [facts["kind"] if facts["kind"] != Kind.RUN else facts.get("what") or "run", facts.get("benchmark")]
         return cls(
             href=href or href_of(facts["reference"]), label=label_of(facts["reference"]), owner=facts["owner"],
-            what=", ".join(str(part) for part in details if part),
-            accuracy=decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
-            published=day(facts["created"]), tier=facts.get("tier_words") or "–", yanked=facts["yanked"],
+            kind=", ".join(str(detail) for detail in details if detail),
+            accuracy=format_decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
+            published=format_day(facts["created"]), tier=facts.get("tier_words") or "–", yanked=facts["yanked"],
             description=_shorten(facts["description"]), uses=uses,
         )  # fmt: skip
 
@@ -203,7 +204,7 @@ class VersionLine:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], used: Mapping[str, int]) -> Self:
         return cls(
-            version=facts["version"], published=day(facts["created"]), used=f"{used.get(facts['version'], 0):,}",
+            version=facts["version"], published=format_day(facts["created"]), used=f"{used.get(facts['version'], 0):,}",
             licence=facts["licence"], signed=facts["signed"], sha256=facts["sha256"], yanked=facts["yanked"],
             description=_shorten(facts["description"]),
             href=href_of(facts["reference"]) if facts["kind"] == Kind.RUN else None,
@@ -218,7 +219,7 @@ def _shorten(description: str) -> str:
 def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[Command]:
     """Return the commands that download, check and reproduce a release.
 
-    `trains` marks a training run, which cannot be played again.
+    `trains` means that the release is a training run, which cannot be played again.
     """
 
     def command_line(*args: str) -> str:
@@ -229,11 +230,11 @@ def commands_of(reference: str, kind: str, address: str, *, trains: bool = False
             ("Install this release for specs that use it", command_line("install", reference)),
             ("Check all hashes of this release", command_line("verify", reference)),
         ]
-    fresh = ("Play the run again with your API key, and compare", command_line("reproduce", reference, "--fresh"))
+    play_again = ("Play the run again with your API key, and compare", command_line("reproduce", reference, "--fresh"))
     return [
         ("Download the run as a folder and check every file", command_line("get", reference)),
         ("Recompute every number from the transcripts, without calling a model", command_line("reproduce", reference)),
-        *(() if trains else (fresh,)),
+        *(() if trains else (play_again,)),
         ("Check all hashes and records of this run", command_line("verify", reference)),
     ]
 
@@ -263,7 +264,7 @@ def board_commands(address: str) -> list[Command]:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyLine:
-    """A run or model in the table of a lineage: the training history of a run."""
+    """A row in the table of a run's lineage (training history): a run or a model."""
 
     href: str | None
     label: str
@@ -282,22 +283,22 @@ class FamilyLine:
             href=href_of(published[0]) if published else None,
             label=label_of(published[0]) if published else row["run_id"],
             kind=row["kind"], sources=", ".join(map(str, row["from"])), outputs=", ".join(map(str, row["to"])),
-            accuracy=decimal(_accuracy(row).get("value")), rollouts=f"{at_least}{effort['rollouts'] or 0:,}",
+            accuracy=format_decimal(_accuracy(row).get("value")), rollouts=f"{at_least}{effort['rollouts'] or 0:,}",
             cost=dollars(effort["cost_usd"]),
         )  # fmt: skip
 
 
 def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
     """Draw the graph of runs and the runs that they were trained from. `key` makes the ids in the SVG image unique."""
-    drawn = family[:MAX_LINEAGE_NODES]
-    nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
-    links = [GraphLink(earlier_id, row["run_id"]) for row in drawn for earlier_id in row["after"]]
+    rows = family[:MAX_LINEAGE_NODES]
+    nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in rows]
+    links = [GraphLink(earlier_id, row["run_id"]) for row in rows for earlier_id in row["after"]]
     return lineage(nodes, links, title="Runs and the runs that they were trained from", key=f"lineage-{key}")
 
 
 def _node_text(row: Mapping[str, Any]) -> str:
     value = _accuracy(row).get("value")
-    return row["kind"] if value is None else f"{row['kind']} {decimal(value)}"
+    return row["kind"] if value is None else f"{row['kind']} {format_decimal(value)}"
 
 
 def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -313,7 +314,7 @@ def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup
     points: dict[str, list[tuple[float, ChartEstimate]]] = {}
     for row in family:
         accuracy = _accuracy(row)
-        if row["kind"] == "benchmark" and decimal(accuracy.get("value")) != "–":
+        if row["kind"] == "benchmark" and format_decimal(accuracy.get("value")) != "–":
             estimate = ChartEstimate.of(row["run_id"], accuracy)
             points.setdefault(str(row["benchmark"]), []).append((float(row["cumulative"]["iterations"]), estimate))
     series = [

@@ -1,4 +1,4 @@
-"""The API for the holders of accounts: their tokens and organisations."""
+"""The API for the holders of accounts: their tokens and organizations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
 from runner.server.web.api.schemas import LINE_PATTERN, Name, RequestBody, ResponseBody, errors
-from runner.server.web.authentication import AccountViewer, Publisher, require_publisher, server_of
+from runner.server.web.authentication import AccountViewer, PublishingViewer, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -71,7 +71,7 @@ class OrganizationListResponse(ResponseBody):
 
 class SetMemberRequest(RequestBody):
     is_owner: bool = False
-    """Owners may change the members; every member may publish under the organisation's name."""
+    """Owners may change the members; every member may publish under the organization's name."""
 
 
 class MemberRoleResponse(ResponseBody):
@@ -89,7 +89,7 @@ def list_tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
 @router.post("/tokens", status_code=201, responses=errors(400, 401, 403))
 def create_token(
     request: Request,
-    viewer: Publisher,
+    viewer: PublishingViewer,
     body: Annotated[CreateTokenRequest, json_body(CreateTokenRequest, require_publisher)],
 ) -> CreateTokenResponse:
     """Create a token for your account."""
@@ -107,23 +107,23 @@ def revoke_token(request: Request, viewer: AccountViewer, token: TokenId) -> Non
 
 @router.get("/organisations", responses=errors(401))
 def list_organisations(request: Request, viewer: AccountViewer) -> OrganizationListResponse:
-    """List the organisations that you belong to or are invited to."""
+    """List the organizations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        views = organizations.list_organisations(connection, viewer)
+        views = organizations.list_organizations(connection, viewer)
     return OrganizationListResponse.model_validate({"organisations": views}, from_attributes=True)
 
 
 @router.get("/organisations/{name}", responses=errors(401, 404))
 def get_organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
-    """Get an organisation that you belong to or are invited to."""
+    """Get an organization that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        view = organizations.find_organisation(connection, viewer, name)
+        view = organizations.find_organization(connection, viewer, name)
     return OrganizationResponse.model_validate(view, from_attributes=True)
 
 
 @router.put("/organisations/{name}/members/{account}", responses=errors(400, 401, 403, 404))
 def set_member(
-    request: Request, viewer: Publisher, name: Name, account: Name,
+    request: Request, viewer: PublishingViewer, name: Name, account: Name,
     body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
 ) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or change whether a member is an owner. The last owner must remain an owner."""
@@ -133,8 +133,8 @@ def set_member(
 
 
 @router.post("/organisations/{name}/accept", responses=errors(401, 403, 404))
-def accept_invitation(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
-    """Accept an invitation to an organisation."""
+def accept_invitation(request: Request, viewer: PublishingViewer, name: Name) -> MemberRoleResponse:
+    """Accept an invitation to an organization."""
     server = server_of(request)
     with server.database.writing() as connection:
         role = organizations.accept_invitation(connection, viewer, name)
@@ -143,9 +143,9 @@ def accept_invitation(request: Request, viewer: Publisher, name: Name) -> Member
 
 
 @router.delete("/organisations/{name}/members/{account}", status_code=204, responses=errors(400, 401, 403, 404))
-def remove_member(request: Request, viewer: Publisher, name: Name, account: Name) -> None:
+def remove_member(request: Request, viewer: PublishingViewer, name: Name, account: Name) -> None:
     """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)
     with server.database.writing() as connection:
-        organizations.remove_from_organisation(connection, viewer, name, account)
+        organizations.remove_from_organization(connection, viewer, name, account)
         server.database.increment_revision(connection)

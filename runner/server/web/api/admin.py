@@ -13,12 +13,12 @@ from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act, set_hidden
 from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, errors
-from runner.server.web.authentication import Admin, require_admin, server_of
+from runner.server.web.authentication import AdminViewer, require_admin, server_of
 from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
 
-Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
+ReleasePath = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
 
 
 class HideReleaseRequest(RequestBody):
@@ -29,8 +29,8 @@ class HideReleaseRequest(RequestBody):
 @router.put("/{release:path}", status_code=204, responses=errors(403, 404))
 def hide(
     request: Request,
-    viewer: Admin,
-    release: Name,
+    viewer: AdminViewer,
+    release: ReleasePath,
     body: Annotated[HideReleaseRequest, json_body(HideReleaseRequest, require_admin)],
 ) -> None:
     """Hide a public release from everyone but its owner. Its name and version stay reserved."""
@@ -38,7 +38,7 @@ def hide(
 
 
 @router.delete("/{release:path}", status_code=204, responses=errors(403, 404))
-def show(request: Request, viewer: Admin, release: Name) -> None:
+def show(request: Request, viewer: AdminViewer, release: ReleasePath) -> None:
     """Make a hidden release public again."""
     _set_hidden(request, viewer, release, hidden=False)
 

@@ -17,7 +17,7 @@ from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act
-from runner.server.competitions import board as boards
+from runner.server.competitions import board as competition_board
 from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, create_competition
 from runner.server.web.api.schemas import (
@@ -29,13 +29,13 @@ from runner.server.web.api.schemas import (
     ResponseBody,
     errors,
 )
-from runner.server.web.authentication import AnyViewer, Publisher, require_publisher, server_of
+from runner.server.web.authentication import AnyViewer, PublishingViewer, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
 RequestT = TypeVar("RequestT", bound=RequestBody)
-PAGE = 100
+MAX_LISTED = 100
 """Maximum number of competitions in one response."""
 MAX_ROWS = 1_000_000
 RowId = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
@@ -65,7 +65,7 @@ class CreateCompetitionRequest(RequestBody):
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Alternative to `held_out`: the share of rows to hold out. The server chooses them at random, in whole groups."""
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT_PATTERN)] | None = None
-    """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
+    """Column of the dataset. For confidence intervals, rows with the same value form one cluster."""
 
     def to_request(self) -> CompetitionRequest:
         return CompetitionRequest(**{**self.model_dump(), "closes": self.closes.timestamp()})
@@ -199,7 +199,7 @@ class SubmissionResponse(ResponseBody):
     created: datetime
     state: Literal["waiting", "scored", "refused"]
     why: str | None
-    """The reason if the submission was refused. If it exceeded the daily limit, the reason has the time of the next."""
+    """The reason if the submission was refused. After the daily limit, it says when the next one will be accepted."""
     scored: datetime | None
     """Time when the submission was scored, with the labels of that time."""
     relabelled: datetime | None
@@ -225,7 +225,7 @@ class WithdrawCompetitionResponse(ResponseBody):
 @router.post("", responses=errors(400, 403, 404, 409), status_code=201)
 def create(
     request: Request,
-    viewer: Publisher,
+    viewer: PublishingViewer,
     body: Annotated[CreateCompetitionRequest, json_body(CreateCompetitionRequest, require_publisher)],
 ) -> CreatedCompetitionResponse:
     """Create a competition on a dataset that you own."""
@@ -241,13 +241,15 @@ def created_response(
 ) -> CreatedCompetitionResponse:
     """Return the response for a new competition; `competition` is OWNER/NAME."""
     owner, _, name = competition.partition("/")
-    facts = boards.describe_board(connection, viewer, owner, name, now)
-    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_url(competition, address)})
+    description = competition_board.describe_board(connection, viewer, owner, name, now)
+    return CreatedCompetitionResponse.model_validate(
+        {**description, "page": competition_board.competition_url(competition, address)}
+    )
 
 
 @router.patch("/{owner}/{name}", responses=errors(400, 403, 404))
 def update(
-    request: Request, viewer: Publisher, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, owner: Name, name: Name,
     body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
 ) -> CompetitionResponse:  # fmt: skip
     """Change the title, the daily limit, or the closing time to a later one."""
@@ -256,13 +258,13 @@ def update(
         competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_changes(), now, by=viewer.account, reason=body.why)
         server.database.increment_revision(connection)
-        changed = boards.find_competition(connection, viewer, owner, name)
-    return CompetitionResponse(**boards.describe(changed, now))
+        changed = competition_board.find_competition(connection, viewer, owner, name)
+    return CompetitionResponse(**competition_board.describe_competition(changed, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
 def replace_labels(
-    request: Request, viewer: Publisher, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, owner: Name, name: Name,
     body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
     """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
@@ -277,7 +279,7 @@ def replace_labels(
 
 @router.delete("/{owner}/{name}", responses=errors(400, 403, 404))
 def withdraw_competition(
-    request: Request, viewer: Publisher, *, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, *, owner: Name, name: Name,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
     """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
@@ -294,11 +296,11 @@ def list_competitions(
     request: Request,
     viewer: AnyViewer,
     after: Annotated[str, Query(max_length=201)] = "",
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
 ) -> CompetitionListResponse:
     """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
-        page = boards.list_competitions(connection, viewer, time.time(), after, limit)
+        page = competition_board.list_competitions(connection, viewer, time.time(), after, limit)
     next_after = page[-1]["competition"] if len(page) == limit else None
     competitions = [CompetitionResponse(**description) for description in page]
     return CompetitionListResponse(competitions=competitions, next=next_after)
@@ -308,7 +310,9 @@ def list_competitions(
 def get_competition(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
-        return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
+        return CompetitionBoardResponse(
+            **competition_board.describe_board(connection, viewer, owner, name, time.time())
+        )
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
@@ -318,5 +322,5 @@ def get_submission(
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
-        state = boards.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
+        state = competition_board.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
     return SubmissionResponse(**state)

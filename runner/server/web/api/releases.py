@@ -25,6 +25,7 @@ from runner.server.web.request_bodies import json_body
 from runner.version import __version__
 
 _OPEN_ENDED_RANGE = re.compile(r"bytes=([0-9]{1,15})-")
+"""A `Range` header that requests all bytes from a position on."""
 
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
@@ -61,7 +62,7 @@ class ListingQuery(BaseModel):
 def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
     """Get the server's version and limits, and the permissions of the request's token."""
     limits = server_of(request).settings.limits
-    owners = sorted(owner for owner in viewer.owners if viewer.publishes_as(owner))
+    owners = sorted(owner for owner in viewer.owners if viewer.can_publish_as(owner))
     return ServerResponse(
         version=__version__, account=viewer.account or None, owners=owners, file_bytes=limits.file_bytes,
         total_bytes=limits.total_bytes, files=limits.files,
@@ -95,7 +96,7 @@ class ReleaseListResponse(ResponseBody):
 def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases, oldest first, whose path `KIND/OWNER/NAME/VERSION/` starts with `prefix`."""
     after = "" if query.after == "0" else query.after  # clients of earlier versions send 0 for the first page
-    page = _visible_tree(request, viewer).page_of_releases(query.prefix, after, query.limit)
+    page = _visible_tree(request, viewer).list_release_page(query.prefix, after, query.limit)
     next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
@@ -117,7 +118,8 @@ def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
         str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None
     }
     return {
-        folders_by_reference[reference]: tier for reference, tier in board.tiers(list(folders_by_reference)).items()
+        folders_by_reference[reference]: tier
+        for reference, tier in board.find_tiers(list(folders_by_reference)).items()
     }
 
 
@@ -137,7 +139,7 @@ def read_files(
     the bytes are missing, if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of
     files; request the remaining paths again.
     """
-    files = _visible_tree(request, viewer).find_all(body.paths)
+    files = _visible_tree(request, viewer).find_files(body.paths)
     return StreamingResponse(
         _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
@@ -177,7 +179,7 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
 )
 def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release. With the header `Range: bytes=N-`, download it from byte N."""
-    entry = _visible_tree(request, viewer).find(path)
+    entry = _visible_tree(request, viewer).find_file(path)
     if entry is None:
         raise NotFoundError("no such file; check the path, or use a token that may see the release")
     sha256, size = entry

@@ -1,4 +1,4 @@
-"""Parts that all schemas of the API share: patterns of names, base classes of bodies, and descriptions of errors."""
+"""Parts that all modules of the API share: patterns of names, base classes of bodies, and descriptions of errors."""
 
 from __future__ import annotations
 

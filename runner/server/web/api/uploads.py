@@ -25,7 +25,7 @@ from runner.server.uploads.pieces import BlobWriter
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, TAKEN, Upload
 from runner.server.web.api.schemas import RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import error_response
-from runner.server.web.authentication import Publisher, require_publisher, server_of
+from runner.server.web.authentication import PublishingViewer, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 from runner.server.web.views import href_of, private_href
 
@@ -39,13 +39,13 @@ _PATH = f"^{_PART}(/{_PART}){{0,7}}$"
 _NAME = "[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?"
 _FOLDER = f"^({'|'.join(Kind)})/{_NAME}/{_NAME}/{_NAME}(/(yanked|signature))?$"
 
-Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+UploadId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 
 class UploadFile(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
-    """Path in the folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
+    """Path in the folder. (The pattern is only documentation: `Declaration` checks paths, with better messages.)"""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
@@ -93,7 +93,7 @@ _UPLOAD_LINKS = {
 @router.post("", responses={**errors(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
 def declare(
     request: Request,
-    viewer: Publisher,
+    viewer: PublishingViewer,
     body: Annotated[CreateUploadRequest, json_body(CreateUploadRequest, require_publisher)],
 ) -> UploadResponse:
     """Declare an upload. If you declare the same upload again, it resumes."""
@@ -105,7 +105,7 @@ def declare(
 
 
 @router.get("/{upload}", operation_id="upload_state", responses=errors(403, 404))
-def get_state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
+def get_state(request: Request, viewer: PublishingViewer, upload: UploadId) -> UploadResponse:
     """Get the state of an upload."""
     return _state_response(request, server_of(request).publishing.uploads.find(viewer, upload))
 
@@ -122,24 +122,24 @@ def get_state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse
 )
 async def receive_piece(
     request: Request,
-    viewer: Publisher,
-    upload: Id,
-    sha256: Hash,
+    viewer: PublishingViewer,
+    upload: UploadId,
+    sha256: Sha256,
     upload_offset: Annotated[int, Header(ge=0, lt=1 << 53)],
 ) -> ReceivedBlobResponse:
     """Send a piece of a blob that starts at byte `Upload-Offset`. Received bytes stay if the connection breaks."""
     server = server_of(request)
-    writer = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
+    writer = await asyncio.to_thread(server.publishing.uploads.open_writer, viewer, upload, sha256, upload_offset)
     try:
         try:
             await _write_stream(request, writer, server.settings)
         except (TimeoutError, ClientDisconnect) as error:
-            message = f"the request ended early; send the rest of the file with Upload-Offset: {writer.have}"
+            message = f"the request ended early; send the rest of the file with Upload-Offset: {writer.stored_bytes}"
             raise HTTPException(408, message) from error
-        await asyncio.to_thread(writer.end)
+        await asyncio.to_thread(writer.finish)
     finally:
         await asyncio.to_thread(writer.close)
-    return ReceivedBlobResponse(have=writer.have)
+    return ReceivedBlobResponse(have=writer.stored_bytes)
 
 
 async def _write_stream(request: Request, writer: BlobWriter, settings: Settings) -> None:
@@ -154,7 +154,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
     async with asyncio.timeout(settings.piece_seconds):
         try:
             while True:
-                async with asyncio.timeout(settings.piece_wait):
+                async with asyncio.timeout(settings.piece_idle_seconds):
                     data = await anext(stream, None)
                 if data is None:
                     return
@@ -176,7 +176,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
         202: {"model": UploadResponse, "description": "The server is checking the upload."},
     },
 )
-def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
+def commit(request: Request, viewer: PublishingViewer, upload: UploadId) -> Response:
     """Commit a complete upload: the server checks and then publishes it. Status 202: get the state later."""
     server = server_of(request)
     server.publishing.commit(server.publishing.uploads.find(viewer, upload))
@@ -184,7 +184,7 @@ def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
 
 
 @router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=errors(403))
-def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
+def abandon(request: Request, viewer: PublishingViewer, upload: UploadId) -> None:
     """Delete an upload and its received bytes."""
     server_of(request).publishing.uploads.abandon(viewer, upload)
 
@@ -201,12 +201,12 @@ def _commit_response(request: Request, upload: Upload) -> Response:
 
 def _state_response(request: Request, upload: Upload) -> UploadResponse:
     missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    messages = _publish_notes(request, upload) if upload.state == PUBLISHED else []
+    messages = _publication_notes(request, upload) if upload.state == PUBLISHED else []
     fields = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": messages}
     return UploadResponse.model_validate({**fields, "missing": missing})
 
 
-def _publish_notes(request: Request, upload: Upload) -> list[str]:
+def _publication_notes(request: Request, upload: Upload) -> list[str]:
     """Return messages about a published upload: the URLs of its pages, and the competitions of its runs."""
     published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in published if reference.kind == Kind.RUN]
@@ -219,7 +219,7 @@ def _page_notes(connection: Connection, published: Sequence[Reference], address:
     """Return messages with URLs: the page of the main release and, for several releases, the page of their owner."""
     if not published:  # the upload yanks or signs existing releases
         return []
-    # The main release is the run with the shortest name: the names of a training run's parts are longer.
+    # The main release is the run with the shortest name, because the names of a training run's parts are longer.
     main = min(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))
     if connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public":
         page, list_page = href_of(str(main)), f"/owner/{main.owner}"

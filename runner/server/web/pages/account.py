@@ -1,4 +1,4 @@
-"""The page of the signed-in account: its tokens, and the organisations that it belongs to or is invited to.
+"""The page of the signed-in account: its tokens, and the organizations that it belongs to or is invited to.
 
 A browser has the permissions of the token that signed it in. Each form contains the browser's CSRF token.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from sqlalchemy import Connection
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from runner.base.errors import NotFoundError, UsageError
@@ -20,15 +18,15 @@ from runner.pages.report.served import ServedPage
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession
+from runner.server.accounts.organizations import OrganizationView
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token, token_scope
 from runner.server.web.authentication import server_of
-from runner.server.web.browser_session import is_own_form, read_form
+from runner.server.web.browser_session import Form, is_valid_form
 from runner.server.web.pages.site import Session
 from runner.server.web.responses import PRIVATE, page_response
-from runner.server.web.views import View, day
+from runner.server.web.views import View, format_day
 
 pages = APIRouter(include_in_schema=False)
-Form = Annotated[dict[str, str], Depends(read_form)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +42,11 @@ class TokenLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountView(View):
-    """Tokens and organisations of an account, with forms that change them."""
+    """Tokens and organizations of an account, with forms that change them."""
 
     template = "account"
     tokens: Sequence[TokenLine]
-    organisations: Sequence[organizations.OrganizationView]
+    organizations: Sequence[OrganizationView]
     can_change: bool
     """Whether the browser may change tokens and members."""
     problem: str
@@ -61,20 +59,16 @@ class AccountView(View):
 
 @pages.get("/mine/account")
 def account(request: Request, session: Session) -> Response:
-    """Show the tokens and organisations of the account."""
+    """Show the tokens and organizations of the account."""
     return _account_page(request, session)
 
 
 @pages.post("/mine/account")
-async def change_account(request: Request, session: Session, form: Form) -> Response:
+def change_account(request: Request, session: Session, form: Form) -> Response:
     """Apply a form of the account's page."""
-    if not is_own_form(request, form, session.csrf_token):
+    if not is_valid_form(request, form, session.csrf_token):
         problem = "This form has expired, or is not from this server. Reload the page and submit it again."
-        return await run_in_threadpool(_account_page, request, session, problem=problem, status=403)
-    return await run_in_threadpool(_change, request, session, form)
-
-
-def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
+        return _account_page(request, session, problem=problem, status=403)
     server = server_of(request)
     try:
         with server.database.writing() as connection:
@@ -88,7 +82,7 @@ def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> 
 
 
 def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) -> str | None:
-    """Apply a form; return the text of a new token if the form creates one.
+    """Make the change that a form requests; return the text of the new token if the form creates one.
 
     Raises:
         UsageError, NotFoundError, PermissionError: the change is impossible, or the token does not allow it.
@@ -97,7 +91,9 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):
         raise PermissionError("Your token has scope read. To make changes, sign in with a token of scope publish")
     if action == "make":
-        return create_own_token(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
+        return create_own_token(
+            connection, viewer, _parse_scope(form), _parse_days(form), form.get("label", "").strip()[:200]
+        )[1]
     if action == "revoke":
         revoke_own_token(connection, viewer, form.get("token", ""))
     elif action == "accept":
@@ -105,19 +101,19 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
     elif action == "set":
         organizations.set_member(connection, viewer, name, account_name, is_owner=form.get("place") == "owner")
     elif action == "remove":
-        organizations.remove_from_organisation(connection, viewer, name, account_name)
+        organizations.remove_from_organization(connection, viewer, name, account_name)
     else:
         raise UsageError("The form is unknown. Reload the page and submit it again")
     return None
 
 
-def _scope(form: dict[str, str]) -> Scope:
+def _parse_scope(form: dict[str, str]) -> Scope:
     if form.get("scope") not in (Scope.READ, Scope.PUBLISH):
         raise UsageError("Choose read or publish as the scope of the token")
     return Scope(form["scope"])
 
 
-def _days(form: dict[str, str]) -> float:
+def _parse_days(form: dict[str, str]) -> float:
     days = form.get("days", "")
     if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= MAX_DAYS:
         raise UsageError(f"Choose a number of days from 1 to {MAX_DAYS} for the token")
@@ -130,12 +126,12 @@ def _account_page(
     viewer = session.viewer
     with server_of(request).database.reading() as connection:
         tokens = [
-            TokenLine(id=token.id, scope=token.scope, label=token.label, created=day(token.created),
-                      expires="never" if token.expires is None else day(token.expires))
+            TokenLine(id=token.id, scope=token.scope, label=token.label, created=format_day(token.created),
+                      expires="never" if token.expires is None else format_day(token.expires))
             for token in list_own_tokens(connection, viewer, time.time())
         ]  # fmt: skip
         view = AccountView(
-            tokens=tokens, organisations=organizations.list_organisations(connection, viewer),
+            tokens=tokens, organizations=organizations.list_organizations(connection, viewer),
             can_change=token_scope(connection, viewer).allows(Scope.PUBLISH), problem=problem, new_token=new_token,
             csrf_token=session.csrf_token, max_days=MAX_DAYS, account=viewer.account,
         )  # fmt: skip

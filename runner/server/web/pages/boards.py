@@ -1,6 +1,6 @@
 """The first page, the pages of boards, and downloads of boards as files.
 
-On pages, a board is the ranked list of the runs on one task. `BoardSnapshot` has the boards of all tasks.
+For readers of the pages, a board is the ranked list of the runs on one task. A `BoardSnapshot` has all these lists.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from runner.server.web.views import BoardTableRow, Command, ReleaseLine, TaskLin
 pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])
 
-ROWS = 100
-"""Maximum rows in a page without JavaScript; the page's script shows all rows."""
-NEWEST = 20
+ROWS_PER_PART = 100
+"""Maximum rows on a page without JavaScript. (The page's script shows all rows.)"""
+MAX_NEWEST = 20
 """Number of releases on the first page."""
 MAX_REFUSED = 50
-"""Maximum number of unreadable releases, which no board can show, in a list on the first page."""
+"""Maximum number of left-out releases on the first page."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
@@ -54,13 +54,13 @@ class BoardFileResponse(ResponseBody):
     rows: list[dict[str, Any]]
 
 
-TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
+BoardName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
 def find_board_data(request: Request) -> BoardSnapshot:
-    """Return the newest snapshot; raise EarlyResponse with a JSON body while the server builds its first one.
+    """Return the newest snapshot for a download; raise EarlyResponse with a JSON body if there is none yet.
 
-    Downloads use this dependency, and pages use `find_board`, which answers with a page.
+    For pages, `find_board` raises EarlyResponse with a page instead.
     """
     board = site_of(request).boards.newest
     if board is None:
@@ -88,7 +88,7 @@ class HomeView(View):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardView(View):
-    """One part of a board's rows, as a page without JavaScript shows them."""
+    """A board with one part of its rows. (Without JavaScript, a page shows up to `ROWS_PER_PART` rows.)"""
 
     template = "board"
     page: str
@@ -131,8 +131,8 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
     busiest = sorted(board.tasks, key=lambda task: (-task["owners"], -task["rows"], task["benchmark"]))
     view = HomeView(
         tasks=[TaskLine.from_task(task) for task in busiest],
-        newest=[ReleaseLine.from_facts(facts) for facts in board.newest(NEWEST)],
-        refused=board.info("left_out")[:MAX_REFUSED],
+        newest=[ReleaseLine.from_facts(facts) for facts in board.newest_releases(MAX_NEWEST)],
+        refused=board.read_info("left_out")[:MAX_REFUSED],
         commands=home_commands(address),
         counts=counts,
     )
@@ -147,13 +147,13 @@ def board_file(board: BoardData) -> Response:
 
 
 @data.get("/board/{page}.json", response_model=BoardFileResponse, responses=errors(404))
-def board_json(request: Request, board: BoardData, page: TaskName) -> Response:
+def board_json(request: Request, board: BoardData, page: BoardName) -> Response:
     """Download a board as JSON: its rows, its benchmark and its selection of rows."""
     return _download(request, board, page, "json", "application/json")
 
 
 @data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **errors(404)})
-def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
+def board_csv(request: Request, board: BoardData, page: BoardName) -> Response:
     """Download the rows of a board as CSV."""
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
 
@@ -176,7 +176,7 @@ def board_page(request: Request, board: Board, page: str, part: str = "1") -> Re
     """Show a part of a board."""
     task = board.task(page)
     number = int(part) if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
-    if task is None or not number or (number - 1) * ROWS >= max(task["rows"], 1):
+    if task is None or not number or (number - 1) * ROWS_PER_PART >= max(task["rows"], 1):
         return missing_page(request, "This board does not exist on this server. The first page lists all boards.")
     address = server_of(request).settings.address
     return site_of(request).page_cache.respond(
@@ -185,8 +185,8 @@ def board_page(request: Request, board: Board, page: str, part: str = "1") -> Re
 
 
 def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, address: str) -> ServedPage:
-    page, first, domain = task["page"], (number - 1) * ROWS, task["domain"]
-    rows = board.rows(page, first, ROWS)
+    page, first, domain = task["page"], (number - 1) * ROWS_PER_PART, task["domain"]
+    rows = board.rows(page, first, ROWS_PER_PART)
     view = BoardView(
         page=page, task=task["task"], selection=task["selection"], ranked=task["ranked"],
         rank_method=describe_ranks(task["ranked"]), count=task["rows"],
@@ -195,7 +195,7 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
         trained=any(row["trained_on"] for row in rows),
         first=first + 1, last=first + len(rows),
         before=f"/board/{page}?part={number - 1}" if number > 1 else None,
-        after=f"/board/{page}?part={number + 1}" if first + ROWS < task["rows"] else None,
+        after=f"/board/{page}?part={number + 1}" if first + ROWS_PER_PART < task["rows"] else None,
         chart=Markup(task["chart"]) if task["chart"] else None,  # noqa: S704 - drawn and escaped by the board's process
         tiers=list(TIERS.items()), meanings=[(kind, MEANINGS[kind]) for kind in MEANINGS if kind in task["kinds"]],
         commands=board_commands(address),
@@ -203,11 +203,12 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
     listed = {"slug": page, "name": page, "count": task["rows"]} | {
         name: task[name] for name in ("benchmark", "task", "pieces", "domain")
     }
+    # The page's script reads the keys of these dictionaries.
     script_data = {"where": address, "published": True, "served": True, "place": f" --from {address}",
                    "lists": [listed], "linked": [], "meanings": MEANINGS}  # fmt: skip
-    about = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
+    page_data = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
              "board": script_data}  # fmt: skip
-    return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], about, [("/", "Boards")], wide=True)
+    return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], page_data, [("/", "Boards")], wide=True)
 
 
 @pages.get("/boards/{name}/{piece}.json.gz")

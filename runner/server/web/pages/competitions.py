@@ -14,7 +14,7 @@ from starlette.responses import Response
 from runner.base.errors import NotFoundError
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
-from runner.server.competitions import board as boards
+from runner.server.competitions import board as competition_board
 from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow
 from runner.server.web.api.schemas import Name
 from runner.server.web.authentication import server_of
@@ -50,7 +50,7 @@ class CompetitionView(View):
 def list_competitions(request: Request) -> Response:
     """Show the list of competitions."""
     with server_of(request).database.reading() as connection:
-        listed = boards.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
+        listed = competition_board.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
     section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
     return page_response(request, ServedPage("Competitions", [("competitions", section)], nav_path="/competitions"))
 
@@ -61,7 +61,9 @@ def competition_page(request: Request, owner: Name, name: Name) -> Response:
     server = server_of(request)
     try:
         with server.database.reading() as connection:
-            board = CompetitionBoardResponse(**boards.describe_board(connection, ANYBODY, owner, name, time.time()))
+            board = CompetitionBoardResponse(
+                **competition_board.describe_board(connection, ANYBODY, owner, name, time.time())
+            )
     except NotFoundError:
         return missing_page(request, "This competition does not exist on this server. /competitions lists all of them.")
     view = CompetitionView(

@@ -16,11 +16,11 @@ from runner.pages.report.served import ServedPage
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import Board, ListingView, missing_page
 from runner.server.web.responses import page_response
-from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, day
+from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, format_day
 
 pages = APIRouter(include_in_schema=False)
 
-LISTED = 100
+RELEASES_PER_PART = 100
 """Number of releases in one part of a list."""
 MAX_TERMS = 8
 """Maximum number of words of a search."""
@@ -64,16 +64,16 @@ def component(request: Request, board: Board, owner: str, name: str, part: Part)
     releases = board.releases_of(kind, owner, name)
     if not releases:
         return missing_page(request, f"This {kind} does not exist on this server, or is private.")
-    used = board.uses_of(kind, owner, name)
-    users = board.users_of(kind, owner, name, part * LISTED, LISTED + 1)
+    use_counts = board.count_uses(kind, owner, name)
+    dependents = board.dependents_of(kind, owner, name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
     newest = next((release for release in releases if release["yanked"] is None), releases[0])
-    before, after = _neighbors(request.url.path, part, len(users) > LISTED)
+    before, after = _neighbors(request.url.path, part, len(dependents) > RELEASES_PER_PART)
     view = ComponentView(
         title=f"{owner}/{name}", kind=kind, owner=owner, description=newest["description"], is_run=kind == Kind.RUN,
-        facts=[("Newest", newest["version"]), ("Published", day(newest["created"])),
+        facts=[("Newest", newest["version"]), ("Published", format_day(newest["created"])),
                ("Licence", newest["licence"] or "not given")],
-        versions=[VersionLine.from_facts(release, used) for release in releases],
-        users=[ReleaseLine.from_facts(user, uses=version) for user, version in users[:LISTED]],
+        versions=[VersionLine.from_facts(release, use_counts) for release in releases],
+        users=[ReleaseLine.from_facts(facts, uses=version) for facts, version in dependents[:RELEASES_PER_PART]],
         commands=commands_of(newest["reference"], kind, server_of(request).settings.address),
         before=before, after=after,
     )  # fmt: skip
@@ -87,15 +87,15 @@ for _kind in (Kind.RUN, *COMPONENTS):
 @pages.get("/owner/{name}")
 def owner(request: Request, board: Board, name: str, part: Part) -> Response:
     """Show the public releases of an owner."""
-    count = board.count_of_owner(name)
-    releases = board.releases_of_owner(name, part * LISTED, LISTED + 1)
+    count = board.count_releases_of_owner(name)
+    releases = board.releases_of_owner(name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
     if not releases:
         return missing_page(request, "No account of this name has public releases on this server.")
     tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
-    for release, is_part in releases[:LISTED]:
+    for release, is_part in releases[:RELEASES_PER_PART]:
         table = "Parts of trainings" if is_part else "Runs" if release["kind"] == Kind.RUN else "Components and models"
         tables[table].append(ReleaseLine.from_facts(release))
-    before, after = _neighbors(f"/owner/{name}", part, len(releases) > LISTED)
+    before, after = _neighbors(f"/owner/{name}", part, len(releases) > RELEASES_PER_PART)
     view = ListingView(
         lead=[f"{count:,} public release{'' if count == 1 else 's'}"], tables=list(tables.items()), owner=name,
         before=before, after=after,
@@ -104,12 +104,15 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
 
 
 def _count_text(count: int, part: int) -> str:
-    """Return a sentence about the search results; `count` is their number from this part on, at most `LISTED` + 1."""
-    first = part * LISTED
+    """Return a sentence about a part of the search results.
+
+    `count` is the number of results from this part on, at most `RELEASES_PER_PART` + 1.
+    """
+    first = part * RELEASES_PER_PART
     if count == 0:
         return "No public release contains all of these words. Try fewer words."
-    if count > LISTED:
-        return f"Releases {first + 1:,} to {first + LISTED:,} with all of these words, newest first."
+    if count > RELEASES_PER_PART:
+        return f"Releases {first + 1:,} to {first + RELEASES_PER_PART:,} with all of these words, newest first."
     return f"{first + count:,} release{'' if first + count == 1 else 's'} with all of these words, newest first."
 
 
@@ -118,14 +121,14 @@ def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
     """Show the releases that contain all words of the query."""
     query = q[:200]
     terms = query.lower().split()[:MAX_TERMS]
-    matches = board.search(terms, part * LISTED, LISTED + 1) if terms else []
+    matches = board.search(terms, part * RELEASES_PER_PART, RELEASES_PER_PART + 1) if terms else []
     lead = ["The search covers names, owners, descriptions, benchmarks, protocols and models."]
     if terms:
         lead.insert(0, _count_text(len(matches), part))
     address = "/search?" + urlencode({"q": query}, errors="replace")
-    before, after = _neighbors(address, part, len(matches) > LISTED)
+    before, after = _neighbors(address, part, len(matches) > RELEASES_PER_PART)
     view = ListingView(
-        lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in matches[:LISTED]])],
+        lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in matches[:RELEASES_PER_PART]])],
         before=before, after=after,
     )  # fmt: skip
     return page_response(request, ServedPage("Search", [("listed", view.render())], searched=query))

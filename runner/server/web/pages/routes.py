@@ -6,13 +6,13 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from runner.server.web.pages import account, boards, competitions, games, releases, runs, sign_in
-from runner.server.web.pages.site import EarlyResponse, ServerSite, early_response
+from runner.server.web.pages.site import EarlyResponse, ServerSite, send_early_response
 
 
 def add_pages(app: FastAPI, site: ServerSite) -> None:
-    """Add the pages to an application. They answer once `site.boards` has started."""
+    """Add the pages to an application. Call `site.boards.start` before the first request."""
     app.state.site = site
-    app.add_exception_handler(EarlyResponse, early_response)
+    app.add_exception_handler(EarlyResponse, send_early_response)
     app.include_router(boards.data)  # before `/board/{page}`, which also matches names of files
     for module in (boards, competitions, games, sign_in, account, runs, releases):
         for route in module.pages.routes:

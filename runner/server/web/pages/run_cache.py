@@ -1,11 +1,11 @@
-"""A cache of the pages of published runs and of pairs of runs. Each page is built once, in an isolated process.
+"""A cache of the pages of single runs and of pages that compare two runs. An isolated process builds each page once.
 
 Anyone may publish a release, and building the page of a malicious one could take very long. So the time and memory of
-that process are limited. A release never changes, so a page that depends only on its bytes stays cached. If the
-server itself fails to build a page, it tries again later.
+that process are limited. A release never changes, so a page that depends only on its bytes stays cached. If the server
+itself fails to build a page, it tries again later.
 
-Pages are built in two queues, called lanes. Pairs of runs have their own lane, because anyone may request any pair, and
-these requests must not delay the pages of single runs. In each lane, one requester may have only a few pages
+There are two queues of pages, called lanes: one for single runs, and one for pairs of runs. Anyone may request any
+pair, and these requests must not delay the pages of single runs. In each lane, a requester may have only a few pages
 that wait or are being built.
 """
 
@@ -40,7 +40,7 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 
-PAGE = "page.json"
+PAGE_FILE = "page.json"
 MAX_PAGE_BYTES = 64 << 20
 OVER_LIMIT_MESSAGE = (
     "the page needs more time, memory or disk space than this server allows; download the run with `nip-run get` and "
@@ -49,7 +49,7 @@ OVER_LIMIT_MESSAGE = (
 FAILED_MESSAGE = (
     "the server failed to build the page; reload later (the administrator can find details in the server log)"
 )
-PARAMETERS = "parameters.yaml"
+PARAMETERS_FILE = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
 """Names of the lanes and of their folders: for pages of one run and of two runs."""
@@ -80,11 +80,11 @@ class PageContent:
     sections: Sequence[tuple[str, str]] = ()
     """The route and the HTML of each section."""
     about: Mapping[str, Any] = field(default_factory=lambda: EMPTY_PAGE_DATA)
-    """Data about the runs and their pieces for the page's script. (Its name is stored in `page.json`.)"""
+    """Data about the runs and their pieces for the page's script. (This name is stored in `page.json`.)"""
     parameters: str = ""
     """The text of the release's `parameters.yaml`; empty if it has none, and for pairs of runs."""
     wrong: str | None = None
-    """The reason why the page could not be built; None if it was built. (Its name is stored in `page.json`.)"""
+    """The reason why the page could not be built; None if it was built. (This name is stored in `page.json`.)"""
     pieces: Sequence[str] = ()
     """Names of the pieces. A piece is a file with a part of the page's data, which the page's script loads."""
 
@@ -107,9 +107,11 @@ class CachedPage:
 class Lane:
     """A queue of pages, which are built one at a time."""
 
-    semaphore: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """The lock that a task holds while it builds a page."""
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
-    """Pages that wait or are being built, by key, each with its first requester."""
+    """The task of each page that waits or is being built, with its first requester, by the name of the page's
+    folder."""
 
     def has_capacity(self, requester: str) -> bool:
         """Return whether the lane can accept one more page of this requester."""
@@ -127,12 +129,13 @@ class RunPages:
             remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
-        """Pages that failed, by the names of their folders: the time of the next attempt, and the page to show."""
+        """Pages that failed, by the names of their folders: the time of the next attempt, and a page with the
+        reason."""
 
     def _page_folder(self, hashes: Sequence[str]) -> Path:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
 
-    def find(self, hashes: Sequence[str]) -> CachedPage | None:
+    def find_cached(self, hashes: Sequence[str]) -> CachedPage | None:
         """Return the cached page of the releases with these hashes; None if it must be built.
 
         If building the page failed a short time ago, return a page with the reason.
@@ -145,7 +148,7 @@ class RunPages:
         retry_at, failed = self._failed.get(folder.name, (0.0, None))
         return failed if time.monotonic() < retry_at else None
 
-    async def get(
+    async def get_or_build(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
     ) -> CachedPage:
         """Return the page of one or two releases; build it if it is not cached. `requester` is an address or account.
@@ -154,7 +157,7 @@ class RunPages:
             PageNotReady: the page is not ready after `wait` seconds, or too many pages are waiting, in total or for
                 this requester.
         """
-        cached = await asyncio.to_thread(self.find, hashes)
+        cached = await asyncio.to_thread(self.find_cached, hashes)
         if cached is not None:
             return cached
         folder = self._page_folder(hashes)
@@ -173,22 +176,15 @@ class RunPages:
     async def _build_in_turn(
         self, lane: Lane, folder: Path, references: Sequence[Reference], viewer: Viewer
     ) -> CachedPage:
-        async with lane.semaphore:
+        async with lane.lock:
             return await asyncio.to_thread(self._build, folder, references, viewer)
 
     def _build(self, folder: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
         unfinished = folder.parent / f".{secrets.token_hex(8)}"
         make_folders(unfinished)
         try:
-            outcome = run_isolated(
-                PAGE_LIMITS,
-                self._settings.incoming,
-                write_page,
-                self._settings,
-                references,
-                viewer,
-                unfinished.absolute(),
-            )
+            arguments = self._settings, references, viewer, unfinished.absolute()
+            outcome = run_isolated(PAGE_LIMITS, self._settings.incoming, write_page, *arguments)
             if outcome.status is not TaskStatus.FINISHED:
                 LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
                 is_over_limit = outcome.status is not TaskStatus.DIED
@@ -199,7 +195,7 @@ class RunPages:
                 return self._fail(folder, str(error_text))
             if _folder_bytes(unfinished) > self._settings.pages_bytes:
                 return self._fail(folder, OVER_LIMIT_MESSAGE, is_over_limit=True)
-            with suppress(OSError):  # another process of this server has built the page already
+            with suppress(OSError):  # fails if another process has built the page already
                 unfinished.rename(folder)
         finally:
             remove_folder(unfinished)
@@ -217,7 +213,7 @@ class RunPages:
 
 
 def _load_page(folder: Path) -> CachedPage:
-    return CachedPage(folder, PageContent(**orjson.loads(read_bounded(folder / PAGE, MAX_PAGE_BYTES))))
+    return CachedPage(folder, PageContent(**orjson.loads(read_bounded(folder / PAGE_FILE, MAX_PAGE_BYTES))))
 
 
 def _folder_bytes(folder: Path) -> int:
@@ -256,7 +252,7 @@ def write_page(
 ) -> str | None:
     """Write a page and its pieces into `page_folder`; return an error text if the viewer no longer sees a release.
 
-    Runs in an isolated process, with the folder `download_folder` for the releases.
+    Runs in an isolated process, and downloads the releases into `download_folder`.
 
     Raises:
         RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
@@ -277,10 +273,10 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_caused_by_missing_release(error):
-            # Not cached for long, because the viewer may see the release later.
+            # The server caches this result only for a short time, because the viewer may see the release later.
             return describe_error(error, download_folder)
         data = orjson.dumps(PageContent(wrong=describe_error(error, download_folder), pieces=pieces))
-    with create(page_folder / PAGE) as file:
+    with create(page_folder / PAGE_FILE) as file:
         file.write(data)
     return None
 
@@ -324,5 +320,5 @@ def _build_content(
 def _read_parameters(folder: Path) -> str:
     """Return the text of the parameters file of a release, or "" if it has none."""
     with suppress(OSError):
-        return read_bounded(folder / PARAMETERS, MAX_PARAMETERS_BYTES).decode("utf-8", "replace")
+        return read_bounded(folder / PARAMETERS_FILE, MAX_PARAMETERS_BYTES).decode("utf-8", "replace")
     return ""

@@ -1,13 +1,12 @@
 """Pages of single runs, public or private, and pages that compare two public runs.
 
-A page shows the run's report and facts from the newest board. `run_cache.py` builds the report. Facts are the values
-that a board stores for a release (`boards/builder.py`). The page's script loads the games from pieces: files that
-contain a part of the report's data each.
+A page shows the run's report (from `run_cache.py`) and facts from the newest board. Facts are the values that a board
+stores about a release (`boards/builder.py`). The page's script loads the games from pieces: files that contain a part
+of the report's data each.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -53,13 +52,13 @@ from runner.server.web.views import (
     ReleaseLine,
     View,
     commands_of,
-    day,
     draw_learning_curve,
     draw_lineage,
+    format_day,
+    format_rank,
     href_of,
     label_of,
     private_href,
-    rank,
 )
 
 pages = APIRouter(include_in_schema=False)
@@ -78,14 +77,14 @@ class ReproductionLine:
     label: str
     owner: str
     outcome: str
-    said: str
-    """The outcome in words."""
+    details: str
+    """The reason for the outcome."""
 
     @classmethod
     def from_json(cls, reproduction: Mapping[str, Any]) -> Self:
         release = reproduction["release"]
         return cls(href=href_of(release), label=label_of(release), owner=reproduction["owner"],
-                   outcome=reproduction["outcome"], said=reproduction["said"])  # fmt: skip
+                   outcome=reproduction["outcome"], details=reproduction["said"])  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ class RunPageView(View):
     """The reason if the games of the run cannot be shown."""
     description: str
     parts: Sequence[tuple[str, str]]
-    """The address and the text of each link to a part of the page, or to a comparison."""
+    """The URL and the text of each link to a part of the page or to a comparison."""
     rank: str | None
     page: str | None
     """The name of the run's board."""
@@ -143,14 +142,14 @@ def find_run(request: Request, reference: Reference) -> VisibleRun | None:
     """
     if request.url.path.startswith("/mine/"):
         session = find_session(request)
-        facts = None if session is None else private_run(request, session.viewer, reference)
+        facts = None if session is None else find_private_run(request, session.viewer, reference)
     else:
         session, board = None, site_of(request).boards.newest
         facts = None if board is None else board.release(str(reference))
     return None if facts is None else VisibleRun(facts, session)
 
 
-def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
+def find_private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
     """Return the facts of a private run, or None if the viewer may not see it."""
     server = server_of(request)
     query = select(releases).where(is_release(reference), releases.c.visibility == "private", visible_to(viewer))
@@ -166,11 +165,11 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
         return None
     details = {"description": release.description, "licence": release.licence, "signed": False,
                "version": reference.version, "pinned": release.facts.get("pinned")}  # fmt: skip
-    return {**listed_facts(release), **release_facts(row), **details}
+    return {**listed_facts(release), **private_release_facts(row), **details}
 
 
-def release_facts(row: Row[Any]) -> dict[str, Any]:
-    """Return the facts of a private release that lists of releases show."""
+def private_release_facts(row: Row[Any]) -> dict[str, Any]:
+    """Return the facts about a private release that the list of private releases shows."""
     return {
         "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,
         "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
@@ -189,7 +188,9 @@ async def _cached_page(
     else:
         viewer, requester = session.viewer, f"account {session.viewer.account}"
     try:
-        return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, requester=requester)
+        return await site_of(request).run_pages.get_or_build(
+            references, hashes, viewer, WAIT_SECONDS, requester=requester
+        )
     except PageNotReady:
         message = "The server is building this page. The browser reloads it every few seconds until it is ready."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
@@ -204,13 +205,13 @@ async def public_run_page(
     if facts is None:
         session = await run_in_threadpool(find_session, request)
         viewer = ANYBODY if session is None else session.viewer
-        if await run_in_threadpool(private_run, request, viewer, reference) is not None:
+        if await run_in_threadpool(find_private_run, request, viewer, reference) is not None:
             return RedirectResponse(private_href(reference), 303, {"cache-control": PRIVATE})
         return missing_page(request, "This run does not exist on this server, or is private.")
     cached = await _cached_page(request, [reference], [facts["sha256"]])
 
     def build() -> ServedPage:
-        return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
+        return build_run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
     if not cached.is_permanent:
         return page_response(request, await run_in_threadpool(build), cache_control="no-store")
@@ -222,16 +223,16 @@ async def private_run_page(
     request: Request, session: Session, reference: Annotated[Reference, Depends(run_reference)]
 ) -> Response:
     """Show a private run."""
-    facts = await run_in_threadpool(private_run, request, session.viewer, reference)
+    facts = await run_in_threadpool(find_private_run, request, session.viewer, reference)
     if facts is None:
         return missing_page(request, "This run does not exist on this server, or another account owns it.")
     cached = await _cached_page(request, [reference], [facts["sha256"]], session)
     address = server_of(request).settings.address
-    page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
+    page = await run_in_threadpool(build_run_page, facts, cached, request.url.path, address, None, session=session)
     return page_response(request, page, cache_control=PRIVATE)
 
 
-def run_page(
+def build_run_page(
     facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
     *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
@@ -239,20 +240,20 @@ def run_page(
     row = None if board is None else board.row_of(facts["reference"])
     task = None if board is None or row is None else board.task(row["page"])
     view = _build_view(facts, cached, path, address, board, row=row, task=task)
-    about = {**cached.content.about, "data": f"{path}/data/"}
+    page_data = {**cached.content.about, "data": f"{path}/data/"}
     route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
     account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
     title = label_of(facts["reference"])
-    return ServedPage(title, [(route, view.render())], about, links, account=account, csrf_token=csrf_token)
+    return ServedPage(title, [(route, view.render())], page_data, links, account=account, csrf_token=csrf_token)
 
 
 def _build_view(
     facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
     *, row: Mapping[str, Any] | None, task: Mapping[str, Any] | None,
 ) -> RunPageView:  # fmt: skip
-    """Return the content of a run's page; `row` is the run's row on its board, and `task` is the board's summary."""
+    """Return the content of a run's page; `row` is the run's row on its list, and `task` is the summary of the list."""
     reference = facts["reference"]
     family = [] if board is None else board.family_of(reference)
     if len(family) < 2:  # only the run itself: there is no lineage to show
@@ -270,7 +271,7 @@ def _build_view(
     return RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
-        rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
+        rank=f"{format_rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
         owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
@@ -287,17 +288,17 @@ def _build_view(
 
 
 def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the names and values in the page's table of facts; `row` is the run's row on its board."""
+    """Return the names and values in the page's table of facts; `row` is the run's row on its list."""
     lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
-    lines += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "not given"),
+    lines += [("Published", format_day(facts["created"])), ("Licence", facts["licence"] or "not given"),
               ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of the manifest", facts["sha256"])]  # fmt: skip
     if facts.get("pinned") is False:
         lines.append(("Pinned", "no: the files of the run are not in a public commit"))
     return lines
 
 
-_ROLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces", "child_of": "Derived from"}
+_ROLE_TITLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces", "child_of": "Derived from"}
 """Titles for the roles of links. The title of another role is the role itself."""
 
 
@@ -306,7 +307,7 @@ def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tup
     by_role: dict[str, list[tuple[str, str | None]]] = {}
     for role, target, is_public in links:
         by_role.setdefault(role, []).append((label_of(target), href_of(target) if is_public else None))
-    return [(_ROLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
+    return [(_ROLE_TITLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
 
 
 def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
@@ -330,31 +331,22 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache_control: str = PUBLIC) -> Response:
     """Return a piece of the cached page of the runs with these hashes; status 404 if it is not cached."""
-    cached = site_of(request).runs.find(hashes) if hashes else None
+    cached = site_of(request).run_pages.find_cached(hashes) if hashes else None
     path = cached and cached.piece(piece)
     if not path:
         return error_response(404, "missing", "this part of the run's data is not cached; reload the page")
     return piece_response(path, cache_control)
 
 
-@pages.get("/compare")
-def compare_form(request: Request, base: str = "", other: str = "") -> Response:
-    """Redirect to the page that compares two runs, OWNER/NAME@VERSION each."""
-    first, second = _RUN.fullmatch(base), _RUN.fullmatch(other)
-    if first is None or second is None:
-        message = "To compare two runs, open /compare?base=OWNER/NAME@VERSION&other=OWNER/NAME@VERSION."
-        return missing_page(request, message)
-    return RedirectResponse("/".join(("/compare", *first.groups(), *second.groups())), 303)
-
-
-_RUN = re.compile(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})")
 _COMPARISON_ROUTE = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
-def _compared_runs(request: Request) -> list[Reference]:
-    """Return the two runs in the path of a request."""
-    values = list(request.path_params.values())  # as in `_COMPARISON_ROUTE`, the first run's values come first
-    return [run_reference(*values[:3]), run_reference(*values[3:6])]
+def compared_runs(*, owner: str, name: str, version: str, owner2: str, name2: str, version2: str) -> list[Reference]:
+    """Return the two runs in a path of the form `_COMPARISON_ROUTE`."""
+    return [run_reference(owner, name, version), run_reference(owner2, name2, version2)]
+
+
+Pair = Annotated[list[Reference], Depends(compared_runs)]
 
 
 def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
@@ -364,9 +356,8 @@ def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
 
 
 @pages.get(_COMPARISON_ROUTE)
-async def compare(request: Request, board: Board) -> Response:
+async def compare(request: Request, board: Board, pair: Pair) -> Response:
     """Show two public runs side by side."""
-    pair = _compared_runs(request)
     hashes = await run_in_threadpool(_pair_hashes, board, pair)
     if not hashes or pair[0] == pair[1]:
         return missing_page(request, "Only two different public runs can be compared; check both runs in the address.")
@@ -375,13 +366,13 @@ async def compare(request: Request, board: Board) -> Response:
     if not sections:
         message = f"The runs cannot be compared: {cached.content.wrong}"
         sections = [("compare", ListingView(lead=[message]).render())]
-    about = {**cached.content.about, "data": f"{request.url.path}/data/"}
+    page_data = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
-    page = ServedPage("Two runs compared", sections, about, links)
+    page = ServedPage("Two runs compared", sections, page_data, links)
     return page_response(request, page, cache_control=PUBLIC if cached.is_permanent else "no-store")
 
 
 @pages.get(_COMPARISON_ROUTE + "/data/{piece}.json.gz")
-def compare_piece(request: Request, board: Board, piece: str) -> Response:
+def compare_piece(request: Request, board: Board, pair: Pair, piece: str) -> Response:
     """Return a piece of the paired games for the page's script."""
-    return _piece_response(request, _pair_hashes(board, _compared_runs(request)), piece)
+    return _piece_response(request, _pair_hashes(board, pair), piece)

@@ -17,8 +17,8 @@ from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSess
 from runner.server.store.schema import reference_of, releases
 from runner.server.visible_tree import visible_to
 from runner.server.web.authentication import server_of
-from runner.server.web.browser_session import SESSION_COOKIE, cookie_name, find_session, is_own_form, read_form
-from runner.server.web.pages.runs import release_facts
+from runner.server.web.browser_session import SESSION_COOKIE, Form, cookie_name, find_session, is_valid_form
+from runner.server.web.pages.runs import private_release_facts
 from runner.server.web.pages.site import ListingView, Session
 from runner.server.web.responses import PRIVATE, page_response
 from runner.server.web.views import ReleaseLine, View, private_href
@@ -30,7 +30,6 @@ FORM_SECONDS = 3600
 _FORM_COOKIE = "nip-run-form"
 """Name of the cookie with the CSRF token of the form for signing in. Other forms use the token of the session."""
 _MAX_LISTED = 1_000
-Form = Annotated[dict[str, str], Depends(read_form)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +51,10 @@ def _set_cookie(request: Request, response: Response, name: str, value: str, max
 @pages.get("/login")
 def sign_in_page(request: Request) -> Response:
     """Show the form for signing in."""
-    return _sign_in_page(request, "", 200)
+    return _show_form(request, "", 200)
 
 
-def _sign_in_page(request: Request, problem: str, status: int) -> Response:
+def _show_form(request: Request, problem: str, status: int) -> Response:
     csrf_token = secrets.token_urlsafe(24)
     page = ServedPage(
         "Sign in", [("login", SignInView(problem=problem, csrf_token=csrf_token).render())], nav_path="/mine"
@@ -68,19 +67,19 @@ def _sign_in_page(request: Request, problem: str, status: int) -> Response:
 @pages.post("/login")
 def log_in(request: Request, form: Form) -> Response:
     """Sign a browser in."""
-    if not is_own_form(request, form, request.cookies.get(cookie_name(request, _FORM_COOKIE), "")):
-        return _sign_in_page(request, "This form has expired, or is not from this server. Submit it again.", 403)
-    cookie = _sign_in(request, form.get("token", "").strip())
+    if not is_valid_form(request, form, request.cookies.get(cookie_name(request, _FORM_COOKIE), "")):
+        return _show_form(request, "This form has expired, or is not from this server. Submit it again.", 403)
+    cookie = _start_session(request, form.get("token", "").strip())
     if cookie is None:
-        return _sign_in_page(request, "This token is unknown, expired or revoked. Ask the administrator for one.", 401)
+        return _show_form(request, "This token is unknown, expired or revoked. Ask the administrator for one.", 401)
     response = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
     _set_cookie(request, response, SESSION_COOKIE, cookie, SESSION_SECONDS)
     response.delete_cookie(cookie_name(request, _FORM_COOKIE), path="/")
     return response
 
 
-def _sign_in(request: Request, token: str) -> str | None:
-    """Return a session cookie for a token, or None if the token is invalid."""
+def _start_session(request: Request, token: str) -> str | None:
+    """Start a session with a token; return the session's cookie, or None if the token is invalid."""
     database = server_of(request).database
     # An invalid token must not open a write transaction, because other writers would wait for it.
     with database.reading() as connection:
@@ -94,9 +93,9 @@ def _sign_in(request: Request, token: str) -> str | None:
 def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(find_session)], form: Form) -> Response:
     """Sign a browser out: end its session and delete its cookie."""
     if session is not None:
-        if not is_own_form(request, form, session.csrf_token):
+        if not is_valid_form(request, form, session.csrf_token):
             message = "You are still signed in: this form has expired, or is not from this server. Sign out again."
-            return _sign_in_page(request, message, 403)
+            return _show_form(request, message, 403)
         with server_of(request).database.writing() as connection:
             sign_out(connection, session)
     response = RedirectResponse("/", 303, {"cache-control": PRIVATE})
@@ -111,11 +110,11 @@ def mine(request: Request, session: Session) -> Response:
     query = select(releases).where(releases.c.visibility == "private", visible_to(viewer))
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
-    lines = [ReleaseLine.from_facts(release_facts(row), private_href(reference_of(row))) for row in rows]
-    audience = "Only you and the members of the owning organisations see these releases."
+    lines = [ReleaseLine.from_facts(private_release_facts(row), private_href(reference_of(row))) for row in rows]
+    audience = "Only you and the members of the owning organizations see these releases."
     lead = [audience if lines else "You have no private releases. Publish one with nip-run publish --private."]
     lead.append(f"You see private releases of: {', '.join(sorted(viewer.owners))}.")
-    view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
+    view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organizations")])
     section = [("mine", view.render())]
     page = ServedPage(
         "Private releases", section, nav_path="/mine", account=viewer.account, csrf_token=session.csrf_token

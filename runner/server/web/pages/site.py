@@ -1,7 +1,7 @@
 """Parts that all pages share: the boards, the caches, FastAPI dependencies, and pages for missing content.
 
-`Board` and `Session` are types of parameters: FastAPI passes the newest board and the browser's session to a page that
-declares them.
+`Board` and `Session` are parameter types: FastAPI passes the newest board and the browser's session to the function of
+a page that has such parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.server.boards.updates import Boards
 from runner.server.web.browser_session import find_session
 from runner.server.web.pages.run_cache import RunPages
 from runner.server.web.responses import PRIVATE, PageCache, page_response
-from runner.server.web.views import Command, ReleaseLine, View
+from runner.server.web.views import ReleaseLine, View
 
 RETRY_SECONDS = 3
 """Delay before a client should retry while the first board of a server is built."""
@@ -32,7 +32,7 @@ class ServerSite:
     """The boards and caches that the pages share."""
 
     boards: Boards
-    runs: RunPages
+    run_pages: RunPages
     page_cache: PageCache = field(default_factory=PageCache)
 
 
@@ -44,7 +44,7 @@ class EarlyResponse(Exception):
         self.response = response
 
 
-async def early_response(_: Request, error: Exception) -> Response:
+async def send_early_response(_: Request, error: Exception) -> Response:
     """Answer with the response of an `EarlyResponse`."""
     assert isinstance(error, EarlyResponse)
     return error.response
@@ -58,10 +58,10 @@ class ListingView(View):
     lead: Sequence[str]
     """Lines of text above the tables."""
     tables: Sequence[tuple[str, Sequence[ReleaseLine]]] = ()
+    """The tables, each with its caption."""
     before: str | None = None
     after: str | None = None
     """The URLs of the previous and the next part of the list."""
-    commands: Sequence[Command] = ()
     owner: str | None = None
     """The owner, if all releases have the same one."""
     links: Sequence[tuple[str, str]] = ()
@@ -74,7 +74,7 @@ def site_of(request: Request) -> ServerSite:
 
 
 def missing_page(request: Request, message: str) -> Response:
-    """Return the 404 page, which does not reveal whether a release is hidden or does not exist."""
+    """Return a page with status 404. It is the same for a release that is hidden and for one that does not exist."""
     hint = "Check the address. New releases appear after a few seconds. To see your private releases, open /mine."
     page = ServedPage("Page not found", [("missing", ListingView(lead=(message, hint)).render())])
     return page_response(request, page, status=404, cache_control="no-store")
