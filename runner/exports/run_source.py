@@ -52,10 +52,10 @@ def dataset_path(manifest: Manifest, plan: Plan) -> str:
 
 
 class ExportedTurn(NamedTuple):
-    """An answer in a game, with its chat and its times in milliseconds since 1970."""
+    """An answer in a game, with its request and its times in milliseconds since 1970."""
 
     call: Call
-    messages: Sequence[ChatMessage]
+    request: AnsweredRequest
     start_ms: float
     end_ms: float
 
@@ -85,7 +85,7 @@ class ExportedGame:
                 continue
             previous = turns[-1].end_ms if turns else self.started_ms
             start = self.created_ms.get(request.sample, previous)
-            turns.append(ExportedTurn(call, request.messages, start, start + (call.latency_ms or 0.0)))
+            turns.append(ExportedTurn(call, request, start, start + (call.latency_ms or 0.0)))
         return turns
 
     def chat(self, agent: str) -> list[ChatLine]:

@@ -70,14 +70,12 @@ class Texts:
 
     def _split_at_quotes(self, text: str, quoted: Sequence[str]) -> Iterator[str]:
         """Yield the parts of a text between the starts and ends of quoted texts. A part that is stored is not split."""
-        for place, quoted_text in enumerate(quoted):
-            if text in self._places:
-                break
-            before, quote, after = text.partition(quoted_text)
-            if quote:
+        for place, quoted_text in enumerate(() if text in self._places else quoted):
+            if quoted_text in text:
+                before, _, after = text.partition(quoted_text)
                 if before:
                     yield from self._split_at_quotes(before, quoted[place + 1 :])
-                yield quote
+                yield quoted_text
                 if after:
                     yield from self._split_at_quotes(after, quoted[place:])
                 return

@@ -7,7 +7,7 @@ is rebuilt from its journal follows the same rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.base.errors import (
     BudgetExhausted,
@@ -19,14 +19,15 @@ from runner.base.errors import (
     RefusedError,
     TransientError,
 )
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, play
-from runner.models.interface import Completion, SampleKey
+from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.confidence import confidence_of
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
+from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.rollouts.stop_switch import Stopped
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
@@ -58,7 +59,7 @@ def outcome_of(failure: BaseException) -> Outcome:
     return next(outcome for kind, outcome in _OUTCOMES if isinstance(failure, kind))
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class GameParts:
     """The parts of one game that do not change while it is played, and the calls made for it."""
 
@@ -111,28 +112,21 @@ def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
 def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:
     """Yield one call for each answer in a completion. The first call has the token counts of the whole completion."""
     usage, with_logprobs = completion.usage, has_logprobs(completion)
-    is_estimated = usage.estimated and agent.model_settings.traits.metered
+    is_metered = agent.model_settings.traits.metered
     reads_logprobs = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
     for index, choice in enumerate(completion.choices):
-        is_first = index == 0
+        if index:
+            usage = Usage()
         needs_span = (with_logprobs or reads_logprobs) and choice.text is not None
         verdict = agent.verdict_span(choice.text or "", sample.round) if needs_span else None
         fork = agent.verdict_fork(choice.text or "") if verdict is not None and reads_logprobs else None
         yield Call(
-            sample.round,
-            sample.agent,
-            sample.attempt,
-            completion.model,
-            choice.finish_reason,
-            choice.text,
-            latency_ms=completion.latency_ms,
-            error=choice.refusal,
-            reasoning=choice.reasoning,
+            sample.round, sample.agent, sample.attempt, completion.model, choice.finish_reason, choice.text,
+            usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, completion.latency_ms,
+            error=choice.refusal, reasoning=choice.reasoning, paid=not completion.from_cache, vote=sample.vote,
             verdict_logprobs=logprobs_of_span(completion, index, verdict) if verdict and with_logprobs else None,
             p_accept=p_accept(completion, index, fork) if verdict is not None and reads_logprobs else None,
-            paid=not completion.from_cache,
-            vote=sample.vote,
-            usage_estimated=is_estimated and is_first,
-            origin=completion.origin,
-            **(usage_fields(usage) if is_first else {}),
-        )
+            cache_write_tokens=usage.cache_write_tokens, reasoning_tokens=usage.reasoning_tokens,
+            audio_input_tokens=usage.audio_input_tokens, audio_output_tokens=usage.audio_output_tokens,
+            service_tier=usage.service_tier, usage_estimated=usage.estimated and is_metered, origin=completion.origin,
+        )  # fmt: skip

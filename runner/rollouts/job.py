@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from runner.base.value_class import value_class
 from runner.game.protocols.rounds import Round
 from runner.rollouts.agents.agent import Observation
 from runner.spec.datasets.loader import Datapoint
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Job:
     """The description of one game to play. `index` is the game's position in the plan and in the run's tables."""
 

@@ -234,7 +234,8 @@ class Plan:
         content = [self.game_hash, job.datapoint.content_hash, job.number, self.spec.experiment.seed]
         if self.debates is not None and (debate := self.debates.hashes.get(job_key(job))) is not None:
             content.append(debate)
-        return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
+        rollout_id, design = tagged_hash("rollout", content)[:16], (job.stance, job.swapped, job.stances_exchanged)
+        return Job(job.index, rollout_id, job.datapoint, job.repeat, job.seed, *design)
 
     def sibling_numbers(self, job: Job, agent: str) -> list[int]:
         """Return the numbers of the other jobs where this agent gets the same first prompt.

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from runner.base.errors import NipRunError
+from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.models.interface import Request, SampleKey
@@ -30,7 +31,7 @@ class NotRecordedError(NipRunError):
     """Raised if an answer that a game needs is not recorded, because the game was not finished."""
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class AnsweredRequest:
     """A request whose answer is recorded. The messages of the request are rendered on first access."""
 
@@ -109,6 +110,9 @@ class RecordedGames:
     def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
         rounds = tuple(turn.rounds)  # a copy, because the game extends its list before the requests are rendered
         observation = parts.job.observation(turn.round, rounds)
+        if len(turn.speakers) == 1:
+            (name,) = turn.speakers
+            return {name: self._reply(parts, parts.agents[name], observation)}
         speakers = [name for name in parts.protocol.agent_names if name in turn.speakers]
         return _all_or_first_failure(
             {name: partial(self._reply, parts, parts.agents[name], observation) for name in speakers}

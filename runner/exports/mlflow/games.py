@@ -90,7 +90,7 @@ class MlflowGames:
                     f"round {turn.call.round}: {turn.call.agent}",
                     round(turn.start_ms * 1e6),
                     round(turn.end_ms * 1e6),
-                    texts.json({"model": turn.call.model, "messages": turn.messages}),
+                    texts.json({"model": turn.call.model, "messages": turn.request.messages}),
                     texts.json({"content": turn.call.raw_message, "error": turn.call.error}),
                 )
                 for turn in game.turns()

@@ -41,7 +41,6 @@ def chat_messages(
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1
     last_round_added = last_round is None or round_ != last or not protocol.agent_spec(agent).last_round_message
-    order = {name: i for i, name in enumerate(protocol.channel_order(agent, seed))}
     visible = protocol.visible_channels(agent)
     for index, past_round in enumerate(rounds):
         if index == last and not last_round_added:
@@ -51,7 +50,8 @@ def chat_messages(
             chat.append({"role": "assistant", "content": past_round.raw[agent]})
         messages_heard = [m for m in past_round.messages if m.agent != agent and m.channel in visible]
         if len(messages_heard) > 1:
-            messages_heard.sort(key=lambda message: order[message.channel])
+            order = protocol.channel_order(agent, seed)
+            messages_heard.sort(key=lambda message: order.index(message.channel))
         for message in messages_heard:
             sender = protocol.agent_spec(message.agent)
             if sender.anonymous:

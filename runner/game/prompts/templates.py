@@ -78,16 +78,17 @@ class RenderedTexts:
         """Called with the key and the text of each new entry, to share the entry with other processes."""
         self._texts: dict[tuple[Any, ...], str] = {}
         self._size = 0
+        self.max_size = MAX_CACHED
 
     def get(self, key: tuple[Any, ...]) -> str | None:
         return self._texts.get(key)
 
     def put(self, key: tuple[Any, ...], text: str) -> None:
-        if key in self._texts or len(text) > MAX_CACHED:
+        if key in self._texts or len(text) > self.max_size:
             return
         self._texts[key] = text  # the key's strings are columns of the dataset, which is in memory anyway
         self._size += len(text)
-        while self._size > MAX_CACHED:
+        while self._size > self.max_size:
             self._size -= len(self._texts.pop(next(iter(self._texts))))  # the oldest
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
 
 TIE: Final = 1e-9
@@ -17,7 +18,7 @@ def reaches(reward: float, threshold: float) -> bool:
     return reward >= threshold - TIE
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Payoff:
     """The state of a game after a round, or before the first round."""
 

@@ -21,16 +21,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from runner.base.text import in_one_line, shortened
+from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Round
 from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quotable_texts
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
@@ -50,7 +51,7 @@ PIECE_ROWS = 5_000
 """Maximum number of games in a piece of the list."""
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class GamePage:
     """A complete game, with the chats that were sent."""
 
@@ -62,8 +63,8 @@ class GamePage:
         return self.details.rollout
 
 
-def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterator[GamePage]:
-    """Yield every finished game of a run, in the order of its plan.
+def games_of(folder: RunFolder, known_dataset: Dataset | None = None, plan: Plan | None = None) -> Iterator[GamePage]:
+    """Yield every finished game of a run, in the order of its plan. `plan` is the result of `played_plan`, if known.
 
     If the rows of the dataset are missing, `known_dataset` has the known facts about the datapoints. The chats are then
     unknown.
@@ -71,7 +72,7 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterato
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
-    plan = played_plan(folder, known_dataset)
+    plan = plan or played_plan(folder, known_dataset)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.rollouts_and_requests():
             yield from job_games(reconstructor, rollouts, answered, has_rows=known_dataset is None)

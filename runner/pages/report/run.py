@@ -35,7 +35,7 @@ from runner.pages.site import Section, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
-from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.finished.reconstruction import played_plan, saved_plan
 from runner.runs.finished.stored_problems import FILE
 from runner.runs.finished.stored_problems import load_problems as problems_of_run
 
@@ -147,11 +147,11 @@ def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece) -> Coll
     """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
     missing = missing_rows(folder)
     known_data = None if missing is None else missing.dataset
-    run_games = RunGames(
-        saved_plan(folder, known_data), folder.run_id, slug, store_piece, measures=not folder.metrics.is_file()
-    )
-    if folder.journal.is_file():
-        for game in games_of(folder, known_data):
+    has_games = folder.journal.is_file()
+    plan = played_plan(folder, known_data) if has_games else saved_plan(folder, known_data)
+    run_games = RunGames(plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
+    if has_games:
+        for game in games_of(folder, known_data, plan):
             run_games.add(game)
     notes = Notes(folder).all()
     if notes:

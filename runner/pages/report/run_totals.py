@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runner.game.protocols.protocol import Decision
-from runner.models.prices import Pricing
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Call, Rollout
-from runner.runs.execution.spending import run_costs
+from runner.rollouts.rollout import Rollout
 from runner.runs.finished.problems import GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
 from runner.runs.finished.stored_problems import GameProblem
@@ -80,7 +78,6 @@ class RunTally:
 
             self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._problems = GameProblems(self.plan)
-        self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
     def add(self, details: RolloutDetails) -> None:
@@ -109,7 +106,6 @@ class RunTally:
             kind_examples.append((rollout.job.rollout_id, rollout.job.datapoint.id))
 
     def _add_calls(self, details: RolloutDetails) -> None:
-        groups = self.plan.groups(swapped=details.rollout.job.swapped)
         for call in details.rollout.calls:
             if not call.is_answer:
                 continue
@@ -121,8 +117,8 @@ class RunTally:
             tally.cached_tokens += call.cached_tokens
             tally.seconds += (call.latency_ms or 0.0) / 1000
             if call.paid:
-                price = self._prices.get(groups[call.agent])
-                tally.usd = _add_cost(tally.usd, price, call)
+                price = details.prices[call.agent]
+                tally.usd = None if tally.usd is None or price is None else tally.usd + price.cost_of(call.usage)
         for failure in details.failures:
             self._agents[failure.sample.agent].failed += 1
 
@@ -138,7 +134,3 @@ class RunTally:
     def problems(self) -> list[GameProblem]:
         """Return the problems in the games so far."""
         return self._problems.all_problems()
-
-
-def _add_cost(so_far: float | None, price: Pricing | None, call: Call) -> float | None:
-    return None if so_far is None or price is None else so_far + price.cost_of(call.usage)

@@ -32,6 +32,9 @@ from runner.runs.finished.rollout_details import RolloutDetails
 from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
 
+MAX_RENDERED = 16 << 20
+"""Maximum number of characters of rendered prompts in memory: enough for 1,000 datapoints with repeated games."""
+
 
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
@@ -138,6 +141,7 @@ class Reconstructor:
                 "a backup"
             )
         self.plan, self._folder = plan, folder
+        plan.spec.prompts.rendered.max_size = MAX_RENDERED
         self._reader: JournalReader | FollowedIndex
         if followed is None:
             self._reader, self._index = open_index(folder.journal, folder.manifest().identity)

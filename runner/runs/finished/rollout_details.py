@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.rollouts.rollout import Call, Rollout
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class RecordedAnswer:
     """One answer of a model. `unusable_reason` is None if the answer was usable."""
 
@@ -43,7 +43,7 @@ class RecordedAnswer:
         }
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class RolloutDetails:
     """A rollout and the records of its failed calls."""
 
