@@ -7,7 +7,7 @@ its epoch is the rollout's number among all repeats and variants of the datapoin
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,8 +95,8 @@ class _Log:
 
     def __init__(self, source: RunSource, subject: AgentRow | None) -> None:
         self._source, self._subject = source, subject
-        self._model_usage: dict[str, Counter[str]] = {}
-        self._role_usage: dict[str, Counter[str]] = {}
+        self._model_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._role_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def spec(self) -> dict[str, Any]:
         """Return Inspect's description of the evaluation: task, dataset, models and settings."""
@@ -252,7 +252,7 @@ def _score(game: ExportedGame) -> dict[str, Any]:
 
 
 def _count_usage(
-    calls: Iterable[Call], name_of: Callable[[Call], str], totals: dict[str, Counter[str]]
+    calls: Iterable[Call], name_of: Callable[[Call], str], totals: defaultdict[str, Counter[str]]
 ) -> dict[str, dict[str, int]]:
     """Return the tokens of calls by the names of `name_of`, and add them to the totals of the log."""
     calls_by_name: dict[str, list[Call]] = {}
@@ -260,7 +260,8 @@ def _count_usage(
         calls_by_name.setdefault(name_of(call), []).append(call)
     usage = {name: _usage(answers) for name, answers in calls_by_name.items()}
     for name, tokens in usage.items():
-        totals.setdefault(name, Counter()).update(tokens)
+        for kind, number in tokens.items():
+            totals[name][kind] += number
     return usage
 
 

@@ -115,21 +115,17 @@ def play(
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:
-    return Round(
-        raw={agent: reply.raw for agent, reply in replies.items()},
-        messages=[
-            Message(channel, agent, text)
-            for agent, reply in replies.items()
-            for channel, text in (reply.messages or {}).items()
-        ],
-        decision=decision,
-        rewards=rewards,
-        retry_counts={agent: reply.retry_count for agent, reply in replies.items()},
-        token_limits={agent: reply.token_limit for agent, reply in replies.items()},
-        calls={agent: reply.calls for agent, reply in replies.items()},
-        cut={agent: reply.cut for agent, reply in replies.items()},
-        votes=votes,
-    )
+    raw: dict[str, str] = {}
+    messages: list[Message] = []
+    retry_counts: dict[str, int] = {}
+    token_limits: dict[str, bool] = {}
+    calls: dict[str, int] = {}
+    cut: dict[str, bool] = {}
+    for agent, reply in replies.items():
+        raw[agent], calls[agent], cut[agent] = reply.raw, reply.calls, reply.cut
+        retry_counts[agent], token_limits[agent] = reply.retry_count, reply.token_limit
+        messages += [Message(channel, agent, text) for channel, text in (reply.messages or {}).items()]
+    return Round(raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes)
 
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:

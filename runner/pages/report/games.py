@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 from runner.base.text import in_one_line, shortened
@@ -139,7 +140,7 @@ def _values_by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Convert rows to columns, whose JSON has a third of the size."""
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     return {name: [row.get(name) for row in rows] for name in names}
 
 

@@ -16,7 +16,6 @@ from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import BOARD_TABLES
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.stopping_rule import stopping_columns
 from runner.results.sweep_points import format_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 from runner.rollouts.rollout import Outcome
@@ -101,6 +100,8 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
 
     `saved` is the run's saved spec, if the caller has already read it.
     """
+    from runner.results.stopping_rule import stopping_columns  # not at the top, since it imports NumPy
+
     manifest, spec = folder.manifest(), _load_spec(folder) if saved is None else saved
     metrics = folder.read_metrics() if folder.metrics.is_file() and manifest.status in PLAYED else {}
     group_by = _lookup(spec, "dataset", "group_by")
