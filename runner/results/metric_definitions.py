@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, Flag, auto
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import UsageError
@@ -48,7 +49,7 @@ class Source(Enum):
     AGENTS = "each agent"
     """`AgentFacts` of one agent in one rollout. `compute` returns its values; the metric is the mean of all values."""
     DATAPOINTS = "datapoints"
-    """`Verdicts` of all games. Like the means above, every run has these metrics."""
+    """`Verdicts` of all games. Every run has these metrics and the means above, but later ones only if they apply."""
     VERDICTS = "verdicts"
     """`Verdicts` of all games."""
     BLOCKS = "blocks"
@@ -68,7 +69,7 @@ class Source(Enum):
 
 
 class Show(Flag):
-    """Places with room for only a few metrics that show this one."""
+    """The places that show a metric, among those with room for only a few metrics."""
 
     NOWHERE = 0
     SUMMARY = auto()
@@ -100,17 +101,17 @@ class Metric:
     is_proportion: bool = False
     """Whether each value is 0 or 1, so that the mean has Wilson's interval."""
     needs_labels: bool = True
+    """Whether a mean or a metric of datapoints needs labels. Other metrics are left out if they do not apply."""
     needs_calls: bool = False
     """Whether the metric is counted from rounds and calls, which the table `rollouts` does not have."""
     depends_on_plays: bool = False
     """Whether the expected value changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
-    """Two values. If all scores are one of them, the mean has the interval of a share."""
+    """Returns two values for an agent. If each score is one of these values, the mean has the interval of a share."""
     rule: IntervalRule = IntervalRule()
+    """The conditions for an interval."""
     method: str = ""
-    """The computation of the interval, in the words of the documentation and (for verdicts) of `metrics.json`."""
-    coverage_of: str = ""
-    """A similar metric whose interval coverage was measured, if the coverage of this one was not."""
+    """The computation of the interval, in the words of `metrics.json`; empty for means, which share one method."""
     sql: str = ""
     """SQL for the score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
     label: int | None = None
@@ -118,7 +119,7 @@ class Metric:
     is_balanced: bool = False
     """Whether both labels have the same weight, however many datapoints have each."""
     not_compared: str = ""
-    """The reason why runs are not compared by this metric. A metric needs this or `sql`."""
+    """The reason why runs are not compared by this metric, if `why_not_compared` does not know it."""
     has_worst: bool = False
     """Whether `--worst` can find the worst of several systems by this metric."""
     is_minor: bool = False
@@ -149,12 +150,23 @@ class Metric:
 
     @property
     def is_mean_of_rollouts(self) -> bool:
-        """Whether the metric is the mean of `sql` over rollouts, so that sums of several seeds can be added."""
+        """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
         return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
 
     @property
     def is_compared(self) -> bool:
-        return bool(self.sql) and not self.not_compared
+        return not self.why_not_compared
+
+    @property
+    def why_not_compared(self) -> str:
+        """The reason why runs are not compared by this metric; empty if they are."""
+        if self.not_compared or self.sql:
+            return self.not_compared
+        if self.source in (Source.BLOCKS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS):
+            return "the metric needs the games of whole blocks"
+        if self.needs_calls:
+            return "rounds and calls are not in the table of rollouts"
+        return "the metric is not a mean over rollouts"
 
     @property
     def bound(self) -> float | None:
@@ -173,8 +185,6 @@ class Metric:
 
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
-_STUDENT_T = "Student's t"
-_TWO_VALUES = "that of a share if it is one of two values, else Student's t"
 _SIGNAL = (
     f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
 )
@@ -187,10 +197,6 @@ _NEEDS_BOTH_LABELS = IntervalRule(needs_each_label=True)
 _FORECAST_RULE = IntervalRule(fewest_clusters=100, is_measured=True)
 _CORRECT = "correct::INT::DOUBLE"
 _ACCEPTED = "(decision = 1)::INT::DOUBLE"
-_UNDECIDED = "(decision = 2)::INT::DOUBLE"
-_NOT_STORED = "rounds and calls are not in the table of rollouts"
-_NEEDS_BLOCKS = "the metric needs the games of whole blocks"
-_NO_MEAN = "the metric is not a mean over rollouts"
 
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
@@ -209,7 +215,6 @@ _TABLE = (
         compute=lambda game: game.correct,
         is_proportion=True,
         rule=IntervalRule(fewest_clusters=0),  # a board ranks by it
-        method=_WILSON,
         sql=_CORRECT,
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
@@ -222,32 +227,21 @@ _TABLE = (
         source=Source.GAMES,
         compute=lambda game: game.correct if game.is_decided else (),
         is_proportion=True,
-        method=_WILSON,
         sql=f"CASE WHEN decision <> 2 THEN {_CORRECT} END",
     ),
-    Metric(
-        name="accuracy_0",
-        description="share of right verdicts on wrong solutions",
-        over="games with label 0",
-        source=Source.GAMES,
-        compute=lambda game: game.correct if game.label == 0 else (),
-        is_proportion=True,
-        method=_WILSON,
-        sql=_CORRECT,
-        label=0,
-        show=Show.CURVE | Show.COMPETITION,
-    ),
-    Metric(
-        name="accuracy_1",
-        description="share of right verdicts on right solutions",
-        over="games with label 1",
-        source=Source.GAMES,
-        compute=lambda game: game.correct if game.label == 1 else (),
-        is_proportion=True,
-        method=_WILSON,
-        sql=_CORRECT,
-        label=1,
-        show=Show.CURVE | Show.COMPETITION,
+    *(
+        Metric(
+            name=f"accuracy_{label}",
+            description=f"share of right verdicts on {solutions}",
+            over=f"games with label {label}",
+            source=Source.GAMES,
+            compute=lambda game, label=label: game.correct if game.label == label else (),
+            is_proportion=True,
+            sql=_CORRECT,
+            label=label,
+            show=Show.CURVE | Show.COMPETITION,
+        )
+        for label, solutions in ((0, "wrong solutions"), (1, "right solutions"))
     ),
     Metric(
         name="precision",
@@ -256,7 +250,6 @@ _TABLE = (
         source=Source.GAMES,
         compute=lambda game: game.truth(game.label == 1) if game.is_accepted and game.label is not None else (),
         is_proportion=True,
-        method=_WILSON,
         sql="CASE WHEN decision = 1 THEN (y = 1)::INT::DOUBLE END",
         not_compared="two runs accept different solutions",
         show=Show.COMPETITION,
@@ -268,7 +261,6 @@ _TABLE = (
         source=Source.GAMES,
         compute=lambda game: game.truth(game.is_accepted) if game.label == 1 and game.is_decided else (),
         is_proportion=True,
-        method=_WILSON,
         sql="CASE WHEN decision <> 2 THEN (decision = 1)::INT::DOUBLE END",
         label=1,
         not_compared="two runs decide different games; compare by completeness",
@@ -282,7 +274,6 @@ _TABLE = (
         compute=lambda game: game.truth(game.is_decided),
         is_proportion=True,
         needs_labels=False,
-        method=_WILSON,
         sql="(decision <> 2)::INT::DOUBLE",
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
     ),
@@ -297,7 +288,6 @@ _TABLE = (
         better=0,
         needs_labels=False,
         two_values=lambda *_: (0.0, 1.0),
-        method=_TWO_VALUES,
         sql="decision::DOUBLE",
         not_compared="2 stands for no decision, so a difference of means says nothing",
     ),
@@ -308,7 +298,6 @@ _TABLE = (
         source=Source.DATAPOINTS,
         compute=lambda verdicts: verdicts.worst_datapoint,
         rule=IntervalRule(never="the lowest of several has no interval"),
-        not_compared=_NO_MEAN,
     ),
     Metric(
         name="episode_length",
@@ -321,9 +310,6 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT_T,
-        coverage_of="calls_per_message",
-        not_compared=_NOT_STORED,
     ),
     Metric(
         name="rounds_played",
@@ -336,8 +322,6 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT_T,
-        coverage_of="calls_per_message",
         sql="rounds::DOUBLE",
         show=Show.COMPARISON,
     ),
@@ -352,7 +336,6 @@ _TABLE = (
         high=math.inf,
         needs_labels=False,
         two_values=_reward_values,
-        method=_TWO_VALUES,
         sql="(rewards->>'{agent}')::DOUBLE",
         show=Show.CURVE,
     ),
@@ -367,9 +350,6 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT_T,
-        coverage_of="calls_per_message",
-        not_compared=_NOT_STORED,
     ),
     Metric(
         name="token_limit_proportion",
@@ -381,9 +361,6 @@ _TABLE = (
         is_proportion=True,
         needs_labels=False,
         needs_calls=True,
-        method=_WILSON,
-        coverage_of="decided",
-        not_compared=_NOT_STORED,
     ),
     Metric(
         name="calls_per_message",
@@ -396,8 +373,6 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT_T,
-        not_compared=_NOT_STORED,
     ),
     Metric(
         name=BALANCED_ACCURACY,
@@ -424,7 +399,6 @@ _TABLE = (
         high=math.inf,
         rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
-        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="d'",
         exported_name="d_prime",  # elsewhere, sensitivity is the true positive rate
@@ -441,7 +415,6 @@ _TABLE = (
         better=0,
         rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
-        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="c",
     ),
@@ -472,31 +445,21 @@ _TABLE = (
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON,
     ),
-    Metric(
-        name="undecided_0",
-        description="share of games without a verdict",
-        over="games with label 0",
-        source=Source.VERDICTS,
-        compute=lambda verdicts: verdicts.undecided(0),
-        better=-1,
-        is_proportion=True,
-        method=f"interval: {_WILSON}",
-        sql=_UNDECIDED,
-        label=0,
-        is_minor=True,
-    ),
-    Metric(
-        name="undecided_1",
-        description="share of games without a verdict",
-        over="games with label 1",
-        source=Source.VERDICTS,
-        compute=lambda verdicts: verdicts.undecided(1),
-        better=-1,
-        is_proportion=True,
-        method=f"interval: {_WILSON}",
-        sql=_UNDECIDED,
-        label=1,
-        is_minor=True,
+    *(
+        Metric(
+            name=f"undecided_{label}",
+            description="share of games without a verdict",
+            over=f"games with label {label}",
+            source=Source.VERDICTS,
+            compute=lambda verdicts, label=label: verdicts.undecided(label),
+            better=-1,
+            is_proportion=True,
+            method=f"interval: {_WILSON}",
+            sql="(decision = 2)::INT::DOUBLE",
+            label=label,
+            is_minor=True,
+        )
+        for label in (0, 1)
     ),
     Metric(
         name="pair_score",
@@ -505,7 +468,6 @@ _TABLE = (
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
         method=f"interval: {_WILSON}",
-        not_compared=_NO_MEAN,
     ),
     Metric(
         name="always_failed",
@@ -516,7 +478,6 @@ _TABLE = (
         better=-1,
         depends_on_plays=True,
         method=f"interval: {_WILSON}",
-        not_compared=_NO_MEAN,
         has_worst=True,
         show=Show.SUMMARY,
     ),
@@ -532,7 +493,6 @@ _TABLE = (
             "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: "
             f"the mean over all choices of k plays, a tie of decided verdicts half right; interval: {_WILSON}"
         ),
-        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -543,9 +503,7 @@ _TABLE = (
             source=Source.BLOCKS,
             compute=lambda verdicts, _, stance=stance: verdicts.persuaded(stance),
             better=0,
-            needs_labels=False,
             method=f"interval: {_WILSON}",
-            not_compared=_NEEDS_BLOCKS,
         )
         for stance in (0, 1)
     ),
@@ -559,13 +517,11 @@ _TABLE = (
         unit="difference of shares",
         low=-1.0,
         better=0,
-        needs_labels=False,
         rule=_NEEDS_BOTH_LABELS,
         method=(
             "P(verdict = stance of the first seat) - P(verdict = stance of the other), mean over both ways to give the "
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
         ),
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="swap_effect",
@@ -576,9 +532,7 @@ _TABLE = (
         unit="difference of shares",
         low=-1.0,
         better=0,
-        needs_labels=False,
         method=f"interval: {_MOVER}",
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="expected_score",
@@ -586,9 +540,7 @@ _TABLE = (
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement(stances),
-        needs_labels=False,
         method=f"P(verdict = what the agent argues), of the entry of `agents` in either seat; interval: {_WILSON}",
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="score_difference",
@@ -601,7 +553,6 @@ _TABLE = (
         low=-1.0,
         rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="score_difference_logprob",
@@ -615,8 +566,6 @@ _TABLE = (
         high=-math.log(0.001),
         rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
-        coverage_of="score_difference",
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="seat_score",
@@ -625,9 +574,7 @@ _TABLE = (
         source=Source.SEATS,
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         better=0,
-        needs_labels=False,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
-        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="brier",
@@ -653,7 +600,6 @@ _TABLE = (
             better=better,
             rule=rule,
             method=method,
-            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, better, rule, method in (
@@ -690,7 +636,6 @@ _TABLE = (
         unit="",
         better=-1,
         method=_BINS,
-        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -703,7 +648,6 @@ _TABLE = (
             unit="",
             better=-1,
             method=f"{bias}; {_BINS}",
-            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for name, description, compute, bias in (
@@ -734,7 +678,6 @@ _TABLE = (
             better=0,
             method="logistic regression of labels on log odds (Cox 1958); interval: jackknife of clusters, Student's t "
             "for their effective number",
-            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, unit, description in (
@@ -751,7 +694,6 @@ _TABLE = (
         unit="",
         rule=IntervalRule(needs_each_label=True, is_open_with_any_bound=True),
         method=f"Mann-Whitney, error clustered (Obuchowski 1997); interval: {_WILSON}",
-        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     Metric(
@@ -761,13 +703,10 @@ _TABLE = (
         source=Source.LOGPROBS,
         compute=lambda verdicts, p, bound: verdicts.bounds(p, bound),
         better=-1,
-        needs_labels=False,
         method=(
             "the share of probabilities that the top log-probabilities only bound; the bound is taken as the "
             f"probability; interval: {_WILSON}"
         ),
-        coverage_of="undecided_0",
-        not_compared=_NO_MEAN,
     ),
     Metric(
         name="confidence_disagreement",
@@ -776,10 +715,7 @@ _TABLE = (
         source=Source.LOGPROBS,
         compute=lambda verdicts, p, _: verdicts.disagreement(p),
         better=-1,
-        needs_labels=False,
         method=f"interval: {_WILSON}",
-        coverage_of="undecided_0",
-        not_compared=_NO_MEAN,
     ),
     *(
         Metric(
@@ -790,7 +726,6 @@ _TABLE = (
             unit=unit,
             high=math.inf,
             better=-1,
-            needs_labels=False,
             needs_calls=True,
             sql=name,
             show=Show.COMPARISON,
@@ -804,20 +739,18 @@ _TABLE = (
 )
 
 
-def _with_kind(metric: Metric, kind: str) -> Metric:
-    return replace(metric, name=f"{metric.name}_{kind}", kind=kind, sql=metric.sql.replace("{kind}", kind))
+def _for_each_kind(metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """Yield each metric, and each metric of forecasts once for each kind of confidence, with the kind in its name."""
+    for is_forecast, group in groupby(metrics, key=lambda metric: metric.source is Source.FORECASTS):
+        if not is_forecast:
+            yield from group
+            continue
+        for kind, metric in product(CONFIDENCE_KINDS, group):
+            yield replace(metric, name=f"{metric.name}_{kind}", kind=kind, sql=metric.sql.replace("{kind}", kind))
 
 
-def _index_by_name() -> dict[str, Metric]:
-    first = next(index for index, metric in enumerate(_TABLE) if metric.source is Source.FORECASTS)
-    forecasts = [metric for metric in _TABLE if metric.source is Source.FORECASTS]
-    rest = [metric for metric in _TABLE[first:] if metric.source is not Source.FORECASTS]
-    by_kind = [_with_kind(metric, kind) for kind in CONFIDENCE_KINDS for metric in forecasts]
-    return {metric.name: metric for metric in (*_TABLE[:first], *by_kind, *rest)}
-
-
-METRICS: dict[str, Metric] = _index_by_name()
-"""The metrics by name, in display order. An option names the metric of an agent `AGENT.NAME`."""
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _for_each_kind(_TABLE)}
+"""The metrics by name, in display order. Options name the metric of an agent `AGENT.NAME`."""
 
 
 def metrics_of(*sources: Source, kind: str | None = None) -> Iterator[Metric]:
@@ -836,7 +769,7 @@ def game_shares() -> list[str]:
     return [metric.name for metric in metrics_of(*sources) if metric.unit == "share" and not metric.is_minor]
 
 
-def metric_named(name: str) -> Metric | None:
+def find_metric(name: str) -> Metric | None:
     """Return the metric with this name, which is `AGENT.NAME` for a metric of an agent; None if there is none."""
     agent, _, base_name = name.rpartition(".")
     metric = METRICS.get(base_name)
@@ -848,7 +781,7 @@ def metric_named(name: str) -> Metric | None:
 
 
 def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
-    """Return the names that an option accepts; with `compared`, only metrics that runs are compared by."""
+    """Return the names that an option accepts for runs of these agents; with `compared`, for `nip-run compare`."""
     metrics = [m for m in METRICS.values() if (m.is_compared if compared else m.source is not Source.CALLS)]
     return [
         *(metric.name for metric in metrics if not metric.is_per_agent),
@@ -857,14 +790,16 @@ def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
 
 
 def check_metrics(names: Iterable[str], measured: Collection[str], agents: Collection[str]) -> None:
-    """Check that metrics of these names exist for runs of these agents; without agents, for any runs.
+    """Check that runs of these agents can have metrics of these names. Without agents, an `AGENT.` may be any agent.
+
+    `measured` has further names that are valid, since runs have metrics of these names.
 
     Raises:
-        UsageError: no run has a metric of such a name.
+        UsageError: no run can have a metric of such a name.
     """
     available = list(dict.fromkeys((*option_names(sorted(agents)), *sorted(measured))))
     for name in names:
-        if name not in available and not ("." in name and not agents and metric_named(name) is not None):
+        if name not in available and not ("." in name and not agents and find_metric(name) is not None):
             hint = did_you_mean(name, available) or f"; choose one of: {comma_join(available)}"
             raise UsageError(f"no metric {name!r}{hint}")
 
@@ -876,11 +811,13 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
         UsageError: no metric has this name, or runs are not compared by it.
     """
     names = option_names(agents, compared=True)
-    metric = metric_named(name)
+    metric = find_metric(name)
     if name in names and metric is not None:
         return metric
-    if metric is not None and metric.not_compared and metric.agent in (None, *agents):
-        raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(names)}")
+    if metric is not None and metric.why_not_compared and metric.agent in (None, *agents):
+        raise UsageError(
+            f"runs are not compared by {name!r}: {metric.why_not_compared}. Compare by: {comma_join(names)}"
+        )
     hint = did_you_mean(name, names) or f"; choose one of: {comma_join(names)}"
     raise UsageError(f"no metric {name!r} to compare by{hint}")
 

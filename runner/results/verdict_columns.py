@@ -5,37 +5,90 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from runner.game.protocols.protocol import Protocol
-from runner.results.estimates import Estimate, estimates_of, forecast_estimates, vote_curve
+from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
 from runner.results.game_measurements import GameVerdict
-from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, MAJORITY_ACCURACY, METRICS, Source
 from runner.spec.paired_design import exchange_players
-from runner.statistics.calibration import LOG_FLOOR, Forecasts
+from runner.statistics.calibration import LOG_FLOOR, Bin, Forecasts
 from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import UNSET, Verdicts
 
-LOOSE = LOG_FLOOR
-"""A bound this close to 0 or 1 can replace the probability in all metrics except those of the order, such as AUROC."""
+_STATED, _LOGPROB = CONFIDENCE_KINDS
+
+
+@dataclass(frozen=True)
+class GameColumns:
+    """Games of one or more runs, as arrays with one value for each game."""
+
+    verdicts: Verdicts
+    confidences: Mapping[str, Floats | None]
+    """P(accept) by kind of confidence, NaN for games without it; None if no game has it."""
+    bound: Codes | None
+    """Whether the probability by log-probabilities is only a bound; None if none is."""
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the labels are known. They are known for all games or for none."""
+        return bool(self.verdicts.labels[0] != UNSET)
+
+    def confidence_estimates(self) -> Iterator[Estimate]:
+        """Yield the metrics of each kind of confidence that the games have."""
+        for kind, forecasts in self._forecasts().items():
+            p = self.confidences[kind]
+            bounds = (0.0, 0.0) if kind == _STATED or p is None else bound_shares(p, self.bound)
+            yield from forecast_estimates(forecasts, kind, bounds)
+        logprob = self.confidences[_LOGPROB]
+        if logprob is not None:
+            yield from estimates_of(Source.LOGPROBS, self.verdicts, logprob, self.bound)
+
+    def reliability_curves(self) -> dict[str, Sequence[Bin]]:
+        """Return the reliability curve of each kind of confidence that the games have."""
+        return {kind: forecasts.curve for kind, forecasts in self._forecasts().items()}
+
+    def _forecasts(self) -> dict[str, Forecasts]:
+        """Return the known probabilities of each kind; empty without labels."""
+        verdicts, forecasts = self.verdicts, {}
+        for kind, p in self.confidences.items():
+            if p is not None and self.is_labelled:
+                is_known = ~np.isnan(p)
+                known_games = p[is_known], verdicts.labels[is_known], verdicts.clusters[is_known]
+                forecasts[kind] = Forecasts(*known_games, verdicts.total)
+        return forecasts
+
+
+def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
+    """Return two shares of the known probabilities: all that are only bounds, and the bounds far from 0 and 1.
+
+    Most metrics clip probabilities at `LOG_FLOOR`, so a bound closer to 0 or 1 counts like the probability. Metrics of
+    the order of games, such as AUROC, do not clip them.
+    """
+    if bound is None:
+        return 0.0, 0.0
+    is_known = ~np.isnan(p)
+    is_only_bound = bound[is_known] == 1
+    is_far = np.minimum(p[is_known], 1 - p[is_known]) > LOG_FLOOR
+    return float(is_only_bound.mean()), float((is_only_bound & is_far).mean())
 
 
 class _Column:
-    """The values of rollouts, some or all of which have none. A column without values needs no memory."""
+    """The values of games, some or all of which have none. A column without values needs no memory."""
 
     def __init__(self, kind: str, default: float) -> None:
         self._values, self._default = array(kind), default
 
     def put(self, index: int, value: float) -> None:
-        """Set the value of a rollout. Its index must be larger than those of earlier calls."""
+        """Set the value of a game. Its index must be larger than those of earlier calls."""
         self._pad(index)
         self._values.append(value)  # type: ignore[arg-type]  # an int for an array of ints
 
     def values(self, size: int) -> np.ndarray[Any, Any] | None:
-        """Return the values of all `size` rollouts; None if no rollout has one."""
+        """Return the values of all `size` games; None if no game has one."""
         if not self._values:
             return None
         self._pad(size)
@@ -47,31 +100,29 @@ class _Column:
             self._values.extend([self._default] * missing)  # type: ignore[list-item]
 
 
-_Columns = tuple[Verdicts, dict[str, Codes], dict[str, Floats | None], Codes | None]
-"""The verdicts; the stances that each agent argued; the probabilities of each kind; and which of these are bounds."""
-
-
 class JudgedGames:
     """The games of a run that were not lost in transport. `seats` are the two seats that the run swaps, if any."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         self._protocol, self._seats = protocol, seats
-        self._codes: dict[str, int] = {}
+        self._point_codes: dict[str, int] = {}
         self._groups: list[str] = []
+        """The group of each datapoint, by the datapoint's code."""
         self._group_names: set[str] = set()
         self._points, self._labels, self._decisions = array("i"), array("b"), array("b")
         self._stance, self._swapped, self._exchanged = (_Column("b", UNSET) for _ in range(3))
         self._argued = {agent: _Column("b", UNSET) for agent in protocol.prover_names}
         self._confidence = {kind: _Column("d", math.nan) for kind in CONFIDENCE_KINDS}
         self._bound = _Column("b", 0)
-        self._sorted: tuple[int, Any] = (-1, None)
+        self._sorted: tuple[int, GameColumns, dict[str, Codes]] | None = None
+        """The number of games when they were last sorted, and the result."""
 
     def count(self, game: GameVerdict) -> None:
         """Count one game; games may come in any order."""
         index = len(self._points)
-        code = self._codes.get(game.datapoint)
+        code = self._point_codes.get(game.datapoint)
         if code is None:
-            code = self._codes[game.datapoint] = len(self._codes)
+            code = self._point_codes[game.datapoint] = len(self._point_codes)
             self._groups.append(game.group)
             self._group_names.add(game.group)
         self._points.append(code)
@@ -80,9 +131,9 @@ class JudgedGames:
         if game.argued is not None:
             self._count_in_block(game, game.argued, index)
         if game.stated is not None:
-            self._confidence["stated"].put(index, game.stated)
+            self._confidence[_STATED].put(index, game.stated)
         if game.logprob is not None:
-            self._confidence["logprob"].put(index, game.logprob)
+            self._confidence[_LOGPROB].put(index, game.logprob)
             if game.is_bound:
                 self._bound.put(index, 1)
 
@@ -101,10 +152,6 @@ class JudgedGames:
         return len(self._points)
 
     @property
-    def datapoints(self) -> int:
-        return len(self._codes)
-
-    @property
     def is_labelled(self) -> bool:
         """Whether the labels are known. They are known for all games or for none; True before the first game."""
         return not self._labels or self._labels[0] != UNSET
@@ -112,30 +159,27 @@ class JudgedGames:
     @property
     def is_grouped(self) -> bool:
         """Whether a group has several datapoints."""
-        return len(self._group_names) < len(self._codes)
+        return len(self._group_names) < len(self._point_codes)
 
     @property
     def verdicts(self) -> Verdicts:
         """The verdicts of all games."""
-        return self._sorted_columns()[0]
+        return self._sorted_columns()[0].verdicts
 
     def estimates(self) -> Iterator[Estimate]:
         """Yield all metrics that apply to the games."""
         if not self.n:
             return
-        verdicts, argued, confidences, bound = self._sorted_columns()
-        if self.is_labelled:
-            yield from estimates_of(Source.VERDICTS, verdicts)
-        yield from self._block_estimates(verdicts, argued, confidences[CONFIDENCE_KINDS[1]])
-        yield from confidence_estimates(verdicts, confidences, bound, is_labelled=self.is_labelled)
+        games, argued = self._sorted_columns()
+        if games.is_labelled:
+            yield from estimates_of(Source.VERDICTS, games.verdicts)
+        if games.verdicts.is_played_in_blocks:
+            yield from self._block_estimates(games, argued)
+        yield from games.confidence_estimates()
 
-    def _block_estimates(
-        self, verdicts: Verdicts, argued: dict[str, Codes], logprob: Floats | None
-    ) -> Iterator[Estimate]:
-        if not verdicts.is_played_in_blocks:
-            return
-        mask = verdicts.whole_blocks
-        blocks = verdicts.select(mask)
+    def _block_estimates(self, games: GameColumns, argued: Mapping[str, Codes]) -> Iterator[Estimate]:
+        mask, logprob = games.verdicts.whole_blocks, games.confidences[_LOGPROB]
+        blocks = games.verdicts.select(mask)
         stances = {agent: column[mask] for agent, column in argued.items()}
         has_seats = self._protocol.are_opposed and not self._protocol.samples_stance
         yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)
@@ -156,37 +200,38 @@ class JudgedGames:
         }
 
     def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the bins of the reliability curve of each kind of confidence that the run has."""
-        if not self.n or not self.is_labelled:
-            return {}
-        verdicts, _, confidences, _ = self._sorted_columns()
-        return {
-            kind: [asdict(bin_) for bin_ in forecasts_of(verdicts, p).curve]
-            for kind, p in confidences.items()
-            if p is not None
-        }
+        """Return the bins of the reliability curve of each kind of confidence that the run has, as JSON data."""
+        curves = self._sorted_columns()[0].reliability_curves() if self.n else {}
+        return {kind: [asdict(bin_) for bin_ in curve] for kind, curve in curves.items()}
 
     def vote_curve(self) -> list[Estimate]:
-        """Return vote@k for each odd k, if games were repeated."""
-        return vote_curve(self._sorted_columns()[0]) if self.n and self.is_labelled else []
+        """Return vote@k for each odd k, with k as `plays`; empty if datapoints have fewer than three plays.
 
-    def _sorted_columns(self) -> _Columns:
-        """Return the columns, sorted by content, since the order of games must not change floating-point results."""
-        if self._sorted[0] != self.n:
-            self._sorted = (self.n, self._sort_columns())
-        columns: _Columns = self._sorted[1]
-        return columns
+        The estimate for k = 1 is the accuracy of a single play, with equal weights for datapoints.
+        """
+        if not self.n or not self.is_labelled:
+            return []
+        return [estimate(METRICS[MAJORITY_ACCURACY], vote.as_quantity(k)) for k, vote in self.verdicts.votes]
 
-    def _sort_columns(self) -> _Columns:
+    def _sorted_columns(self) -> tuple[GameColumns, dict[str, Codes]]:
+        """Return the games, and the stances that each agent argued, as columns.
+
+        They are sorted by content, since the order of games must not change floating-point results.
+        """
+        if self._sorted is None or self._sorted[0] != self.n:
+            self._sorted = (self.n, *self._sort_columns())
+        return self._sorted[1:]
+
+    def _sort_columns(self) -> tuple[GameColumns, dict[str, Codes]]:
         n = self.n
-        ids = np.empty(len(self._codes), dtype=np.int64)
-        for rank, name in enumerate(sorted(self._codes)):
-            ids[self._codes[name]] = rank
-        names = {group: rank for rank, group in enumerate(sorted(self._group_names))}
-        groups = np.array([names[group] for group in self._groups])
+        point_ranks = np.empty(len(self._point_codes), dtype=np.int64)
+        for rank, name in enumerate(sorted(self._point_codes)):
+            point_ranks[self._point_codes[name]] = rank
+        group_ranks = {group: rank for rank, group in enumerate(sorted(self._group_names))}
+        groups = np.array([group_ranks[group] for group in self._groups])
         codes = np.array(self._points)
         columns: dict[str, Any] = {
-            "points": ids[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
+            "points": point_ranks[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
             "bound": self._bound.values(n), "stances": self._stance.values(n), "swapped": self._swapped.values(n),
             "exchanged": self._exchanged.values(n),
             **{kind: self._confidence[kind].values(n) for kind in CONFIDENCE_KINDS},
@@ -197,43 +242,8 @@ class JudgedGames:
         columns = {name: None if column is None else column[order] for name, column in columns.items()}
         verdicts = Verdicts(
             columns["labels"], columns["decisions"], columns["points"], groups[codes][order],
-            len(names), self.is_grouped, columns["stances"], columns["swapped"],
-            columns["exchanged"],
+            len(group_ranks), self.is_grouped, columns["stances"], columns["swapped"], columns["exchanged"],
         )  # fmt: skip
+        games = GameColumns(verdicts, {kind: columns[kind] for kind in CONFIDENCE_KINDS}, columns["bound"])
         argued = {agent: columns[f"argued {agent}"] for agent in self._argued}
-        return (
-            verdicts,
-            {agent: column for agent, column in argued.items() if column is not None},
-            {kind: columns[kind] for kind in CONFIDENCE_KINDS},
-            columns["bound"],
-        )
-
-
-def confidence_estimates(
-    verdicts: Verdicts, confidences: Mapping[str, Floats | None], bound: Codes | None, *, is_labelled: bool
-) -> Iterator[Estimate]:
-    """Yield the metrics of each kind of probability. `bound` marks log-probabilities that are only bounds."""
-    for kind, p in confidences.items():
-        if p is not None and is_labelled:
-            bounds = (0.0, 0.0) if kind == CONFIDENCE_KINDS[0] else bound_shares(p, bound)
-            yield from forecast_estimates(forecasts_of(verdicts, p), kind, bounds)
-    logprob = confidences[CONFIDENCE_KINDS[1]]
-    if logprob is not None:
-        yield from estimates_of(Source.LOGPROBS, verdicts, logprob, bound)
-
-
-def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
-    """Return two shares of the known probabilities: those that are only bounds, and those of them far from 0 and 1."""
-    if bound is None:
-        return 0.0, 0.0
-    is_known = ~np.isnan(p)
-    is_only_bound = bound[is_known] == 1
-    return float(is_only_bound.mean()), float(
-        (is_only_bound & (np.minimum(p[is_known], 1 - p[is_known]) > LOOSE)).mean()
-    )
-
-
-def forecasts_of(verdicts: Verdicts, p: Floats) -> Forecasts:
-    """Return the known probabilities with the labels and clusters of their games."""
-    is_known = ~np.isnan(p)
-    return Forecasts(p[is_known], verdicts.labels[is_known], verdicts.clusters[is_known], verdicts.total)
+        return games, {agent: column for agent, column in argued.items() if column is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ import numpy as np
 from runner.results.estimates import Estimate, estimates_of
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
-from runner.results.verdict_columns import confidence_estimates, forecasts_of
+from runner.results.verdict_columns import GameColumns
 from runner.rollouts.confidence import is_bound
 from runner.statistics.calibration import Bin
-from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import NONE, UNSET, Verdicts
 
 _GAMES_SQL = f"""
-SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), r.y,
+SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), coalesce(r.y, {UNSET}),
     CASE WHEN r.outcome = 'decided' THEN r.decision ELSE {NONE} END,
     CASE WHEN u.spec ->> '$.stances' = 'both' THEN coalesce(r.stance, {UNSET}) ELSE {UNSET} END,
     coalesce(r.swapped::INTEGER, {UNSET}), coalesce(r.confidence_stated, 'nan'::DOUBLE),
@@ -38,43 +36,29 @@ def pooled_estimates(results: Results, run_ids: Sequence[str]) -> dict[str, Esti
         LeaderboardError: the board is damaged.
     """
     games = _read_games(results, run_ids)
-    return {} if games is None else {estimate.metric: estimate for estimate in games.estimates()}
+    return {} if games is None else {estimate.metric: estimate for estimate in _estimates(games)}
 
 
-def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, list[Bin]]:
+def _estimates(games: GameColumns) -> Iterator[Estimate]:
+    if games.is_labelled:
+        yield from estimates_of(Source.DATAPOINTS, games.verdicts)
+        yield from estimates_of(Source.VERDICTS, games.verdicts)
+    if games.verdicts.is_played_in_blocks:
+        yield from estimates_of(Source.BLOCKS, games.verdicts.select(games.verdicts.whole_blocks), None)
+    yield from games.confidence_estimates()
+
+
+def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, Sequence[Bin]]:
     """Return the reliability curve of each kind of confidence over all games of several runs.
 
     Raises:
         LeaderboardError: the board is damaged.
     """
     games = _read_games(results, run_ids)
-    confidences = {} if games is None else games.confidences
-    return {
-        kind: list(forecasts_of(games.verdicts, p).curve)
-        for kind, p in confidences.items()
-        if games is not None and p is not None
-    }
+    return {} if games is None else games.reliability_curves()
 
 
-@dataclass(frozen=True)
-class _PooledGames:
-    """The games of several runs."""
-
-    verdicts: Verdicts
-    confidences: dict[str, Floats | None]
-    bound: Codes | None
-
-    def estimates(self) -> Iterator[Estimate]:
-        is_labelled = self.verdicts.labels[0] is not None
-        if is_labelled:
-            yield from estimates_of(Source.DATAPOINTS, self.verdicts)
-            yield from estimates_of(Source.VERDICTS, self.verdicts)
-        if self.verdicts.is_played_in_blocks:
-            yield from estimates_of(Source.BLOCKS, self.verdicts.select(self.verdicts.whole_blocks), None)
-        yield from confidence_estimates(self.verdicts, self.confidences, self.bound, is_labelled=is_labelled)
-
-
-def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None:
+def _read_games(results: Results, run_ids: Sequence[str]) -> GameColumns | None:
     rows = results.board.query(_GAMES_SQL, [list(run_ids)])[1]
     if not rows:
         return None
@@ -85,13 +69,10 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None
         np.array(labels), np.array(decisions), points, clusters, len(names), len(names) < len(set(ids)),
         _column_or_none(stances), _column_or_none(swapped),
     )  # fmt: skip
-    bound = [is_bound(note) for note in notes]
+    bound = np.array([is_bound(note) for note in notes])
     columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}
-    return _PooledGames(
-        verdicts,
-        {kind: None if np.isnan(p).all() else p for kind, p in columns.items()},
-        np.array(bound) if any(bound) else None,
-    )
+    known = {kind: None if np.isnan(p).all() else p for kind, p in columns.items()}
+    return GameColumns(verdicts, known, bound if bound.any() else None)
 
 
 def _column_or_none(column: Sequence[int]) -> Any:

@@ -20,7 +20,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import PLAYED, Status
-from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, metric_named
+from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, find_metric
 from runner.results.tasks import describe_task_difference
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
@@ -193,7 +193,7 @@ class _System:
 
     def pooled(self, metric: str) -> PooledMean:
         seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
-        entry, is_grouped = metric_named(metric), not self._data.grouped.isdisjoint(self.played)
+        entry, is_grouped = find_metric(metric), not self._data.grouped.isdisjoint(self.played)
         return pool_seeds(seeds, proportion=entry is not None and entry.is_proportion, grouped=is_grouped)
 
     @property
@@ -261,7 +261,7 @@ class _System:
 
 def _pooled_by_sums(name: str) -> Metric | None:
     """Return the metric if it is a mean over rollouts, whose seeds are pooled by sums."""
-    metric = metric_named(name)
+    metric = find_metric(name)
     return metric if metric is not None and metric.is_mean_of_rollouts else None
 
 
