@@ -1,4 +1,4 @@
-"""Find the reason why a text or a chat cannot be used for training."""
+"""Functions that return the reason why a text or a chat cannot be used for training."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TEMPLATE_TOKENS = (
 
 
 _CACHED_LENGTH = 4096
-"""Maximum number of characters of texts whose result is cached. Instructions occur in every example of a game."""
+"""Maximum number of characters of texts whose result is cached, since instructions occur in many examples."""
 
 
 def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
-    """Return why a text cannot be in a dataset, or None. Rejected are `<|...|>` tokens and those in `tokens`."""
+    """Return why a text cannot be in a dataset, or None. Besides `<|...|>`, it must not contain any of `tokens`."""
     return _short_text_problem(text, tokens) if len(text) <= _CACHED_LENGTH else _text_problem(text, tokens)
 
 
@@ -52,7 +52,7 @@ def is_utf8(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8."""
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, from an answer's JSON
+    except UnicodeEncodeError:  # half of a surrogate pair, which the JSON of an answer can contain
         return False
     return True
 
@@ -69,7 +69,7 @@ def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) 
 
 
 def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
-    """Return why an answer cannot follow a prompt in chat templates that need alternating turns, or None."""
+    """Return why an answer cannot follow a prompt if a chat template needs alternating turns; None if it can."""
     if not prompt:
         return "no prompt"
     if prompt[-1]["role"] == "assistant":

@@ -1,10 +1,9 @@
-"""Deduplicate dataset lines by digests. Many digests move to a temporary database, so that memory is limited."""
+"""Find duplicate lines of datasets by digests, which move to a temporary database if memory would grow too much."""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import RunError
@@ -39,11 +38,14 @@ class DedupIndex:
         except (OSError, sqlite3.Error) as error:
             raise self._write_error(error) from error
 
-    def holder(self, scope: str, digest: bytes, file: str) -> str | None:
-        """Return the file in this scope that already has the line. If there is none, record `file` and return None."""
+    def add(self, scope: str, digest: bytes, file: str) -> str | None:
+        """Record that a file has a line, and return None. If a file of the scope has the line, only return this file.
+
+        A scope is a set of files that must not have a line in common, such as the splits of one dataset.
+        """
         key = self._scopes.setdefault(scope, len(self._scopes).to_bytes(4, "big")) + digest
         if self._in_memory is None:
-            return self._holder_on_disk(key, file)
+            return self._add_on_disk(key, file)
         first_file = self._in_memory.get(key)
         if first_file is None:
             self._in_memory[key] = file
@@ -52,7 +54,7 @@ class DedupIndex:
             self._in_memory = None
         return first_file
 
-    def _holder_on_disk(self, key: bytes, file: str) -> str | None:
+    def _add_on_disk(self, key: bytes, file: str) -> str | None:
         try:
             insert = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
             if self._db.execute(insert, [key, self._file_number(file)]).rowcount == 1:
@@ -78,14 +80,3 @@ class DedupIndex:
     def close(self) -> None:
         self._db.close()
         self._path.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class ScopedDedup:
-    """An index for files that must not have a line in common, such as the splits of one dataset."""
-
-    digests: DedupIndex
-    scope: str
-
-    def holder(self, key: bytes, file: str) -> str | None:
-        return self.digests.holder(self.scope, key, file)

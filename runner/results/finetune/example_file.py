@@ -20,7 +20,7 @@ from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.parquet import check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folders
-from runner.results.finetune.deduplication import DedupIndex, ScopedDedup, digest
+from runner.results.finetune.deduplication import DedupIndex, digest
 from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import Format
 
@@ -37,14 +37,14 @@ def remove_dataset(target: Path) -> None:
 
 
 class ExampleLine(NamedTuple):
-    """An example as one format writes it."""
+    """An example, encoded as a line of one format."""
 
     text: bytes
     key: bytes
-    """A digest that must be unique among the lines of a dataset."""
+    """The digest of what must not occur twice in a dataset: the prompt if the format `repeats`, else the line."""
 
     def at(self, index: int) -> ExampleLine:
-        """Return the line with this index in place of the placeholder, if its format has one."""
+        """Replace the placeholder for the index, if the format of the line has an index."""
         return ExampleLine(self.text.replace(_INDEX_PLACEHOLDER, b"%d" % index, 1), self.key)
 
 
@@ -52,7 +52,7 @@ _INDEX_PLACEHOLDER = b"\0"
 """Placeholder for a line's index in its file. JSON never contains this byte, since strings escape it."""
 
 UNKNOWN_INDEX: Any = orjson.Fragment(_INDEX_PLACEHOLDER)
-"""The index of an example that has not been added to a file yet."""
+"""The index of an example before it is added to a file; written as the placeholder."""
 
 
 def encode_example(format_: Format, example: Example) -> ExampleLine | str:
@@ -83,7 +83,7 @@ class _LineWriter:
 
     @property
     def sha256(self) -> str:
-        """The hash of all lines, after `flush`."""
+        """The hash of all lines, after `finish`."""
         return self._hash.hexdigest()
 
     def write(self, line: bytes) -> None:
@@ -99,13 +99,15 @@ class _LineWriter:
         self._file.write(data)
         self._hash.update(data)
 
-    def flush(self) -> None:
+    def finish(self) -> None:
+        """Write all lines to the disk and close the file."""
         self._write_buffer()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def put(self) -> None:
+    def rename(self) -> None:
+        """Give the file its final name."""
         self.temporary.replace(self.target)
 
     def discard(self) -> None:
@@ -117,8 +119,8 @@ class _LineWriter:
 class ExampleFile:
     """A dataset file that is being written.
 
-    Files that share a `dedup` index never have the same line; by default the file has an index of its own. With
-    `repeats`, a line may occur several times in this file, for examples that were sampled with replacement.
+    Files with the same `dedup` index and `scope` never have a line in common; by default, the file has an index of its
+    own. With `repeats`, a line may occur several times in this file, for examples that were sampled with replacement.
 
     Raises:
         RunError: from all methods, if the file cannot be written.
@@ -130,7 +132,8 @@ class ExampleFile:
         format: Format,  # noqa: A002 - the term in this field
         *,
         min_examples: int = 1,
-        dedup: ScopedDedup | None = None,
+        dedup: DedupIndex | None = None,
+        scope: str = "",
         repeats: bool = False,
     ) -> None:
         self.target, self.format = target, format
@@ -140,7 +143,7 @@ class ExampleFile:
         self._min_examples = min_examples
         self._repeats = repeats or format.repeats
         self._omitted: Counter[str] = Counter()
-        self._full = False
+        self._is_full = False
         try:
             make_folders(target.parent)
             self._lines = _LineWriter(target if format.columns is None else target.with_name(target.name + ".rows"))
@@ -153,7 +156,7 @@ class ExampleFile:
             raise self._write_error(error) from error
         if format.columns is not None:
             check_writable(target.parent, format.columns)
-        self._dedup = dedup or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
+        self._dedup, self._scope = dedup or DedupIndex(target.with_name(target.name + ".seen")), scope
         self._owns_index = dedup is None
 
     def _write_error(self, error: OSError) -> RunError:
@@ -172,12 +175,12 @@ class ExampleFile:
 
     def _write(self, line: ExampleLine, trace: bytes) -> str | None:
         limit = self.format.max_bytes
-        if self._full or (limit is not None and self._lines.size + len(line.text) > limit):
-            self._full = True
+        if self._is_full or (limit is not None and self._lines.size + len(line.text) > limit):
+            self._is_full = True
             return f"the file is full: {self.format.name} accepts at most {limit or 0:,} bytes"
-        reason = self._repetition(line)
-        if reason:
-            return reason
+        file = self._dedup.add(self._scope, line.key, self._name)
+        if file is not None and not (file == self._name and self._repeats):
+            return "duplicate line" if file == self._name else f"already in {file}"
         try:
             self._lines.write(line.text)
             self._trace.write(b'{"line":%d,%b' % (self.examples + 1, trace))
@@ -186,20 +189,14 @@ class ExampleFile:
         self.examples += 1
         return None
 
-    def _repetition(self, line: ExampleLine) -> str | None:
-        holder = self._dedup.holder(line.key, self._name)
-        if holder == self._name:
-            return None if self._repeats else "duplicate line"
-        return None if holder is None else f"already in {holder}"
-
     def close(self) -> dict[str, Any]:
         """Rename the file to its final name if it has enough examples, and return its row of the report."""
         self._close_index()
         has_enough = self.examples >= self._min_examples
         try:
             for lines in (self._lines, self._trace):
-                lines.flush()
-            sha256 = self._put() if has_enough else None
+                lines.finish()
+            sha256 = self._rename() if has_enough else None
             if not has_enough:
                 self._discard_lines()
                 remove_dataset(self.target)
@@ -218,12 +215,12 @@ class ExampleFile:
             "trace": self._trace.target.name if has_enough else None,
         }
 
-    def _put(self) -> str:
-        """Rename the trace and then the file, so that every dataset has a trace. Return the file's hash."""
-        self._trace.put()
+    def _rename(self) -> str:
+        """Give both files their final names, the trace first, so that every dataset has one. Return the file's hash."""
+        self._trace.rename()
         sha256 = self._lines.sha256
         if self.format.columns is None:
-            self._lines.put()
+            self._lines.rename()
         else:
             write_parquet([self._lines.temporary], self.format.columns, self.target, longest=self._lines.longest)
             self._lines.discard()
@@ -242,11 +239,11 @@ class ExampleFile:
 
     def _close_index(self) -> None:
         if self._owns_index:
-            self._dedup.digests.close()
+            self._dedup.close()
 
 
 def trace_line(source: ExampleSource) -> bytes:
-    """Return the sidecar's line for the source of an example, without its first field, the line number."""
+    """Return the end of a line of the sidecar: everything after its first field, the line number."""
     fields = {
         "run_id": source.run_id,
         "rollout_id": source.rollout_id,

@@ -12,14 +12,13 @@ from runner.game.prompts.chat import ChatMessage
 
 @dataclass(frozen=True)
 class SupervisedExample:
-    """A chat whose assistant messages are learned, except those with indices in `unlearnable`.
-
-    `rounds` maps the index of each learned message to its round in the game.
-    """
+    """A chat whose assistant messages are learned, except those in `unlearnable`."""
 
     messages: Sequence[ChatMessage]
     unlearnable: frozenset[int] = frozenset()
+    """The indices of assistant messages that are not learned."""
     rounds: Mapping[int, int] = field(default_factory=dict)
+    """The round in the game of each learned message, by its index."""
 
     @cached_property
     def learned(self) -> list[int]:
@@ -33,7 +32,7 @@ class SupervisedExample:
         return max(self.rounds.values(), default=0)
 
     def single_turns(self) -> Iterator[SupervisedExample]:
-        """Yield an example for each learned message, in which this message is the last and the only learned one."""
+        """Yield an example for each learned message. It ends with this message and learns no other."""
         assistant_turns = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
         for end in self.learned:
             rounds = {end: self.rounds[end]} if end in self.rounds else {}
@@ -51,46 +50,45 @@ class Preference:
 
 @dataclass(frozen=True)
 class RlTurn:
-    """One turn of one agent: its prompt, its answer and the reward.
-
-    `reward` is the agent's reward for the whole game, `ground_truth` the datapoint's label and `index` the row's
-    position in its file. `data_source` and `ability` are fields of verl that tell a trainer how to score new answers.
-    """
+    """One turn of one agent: its prompt, its answer and the reward."""
 
     prompt: Sequence[ChatMessage]
     response: str
     reward: float
+    """The agent's reward for the whole game."""
     ground_truth: int
+    """The datapoint's label."""
     datapoint_id: str
     run_id: str = ""
     rollout_id: str = ""
     agent: str = ""
     round: int = 0
     data_source: str = "nip-run"
+    """This field of verl and `ability` tell a trainer how to score new answers."""
     ability: str = ""
     split: str = "train"
     index: int = 0
+    """The row's position in its file."""
 
 
 RolloutExample = SupervisedExample | RlTurn
-"""An example from one agent's part of a game."""
+"""An example from one agent's part of a game, unlike a preference pair."""
 
 Example = RolloutExample | Preference
 
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """The rollout, agent and round that an example comes from.
-
-    If an example has several turns, `round` is the round of the last. `other` has additional fields: for a preference,
-    `rejected_rollout_id` and `rejected_reward` of the rejected answer. `group` is the datapoint's group, or its id.
-    """
+    """The rollout, agent and round that an example comes from. For a preference, those of the preferred answer."""
 
     run_id: str
     rollout_id: str
     agent: str
     round: int
+    """The round of the last turn, if the example has several turns."""
     reward: float
     datapoint_id: str = ""
     other: Mapping[str, Any] = field(default_factory=dict)
+    """For a preference, `rejected_rollout_id` and `rejected_reward` of the rejected answer."""
     group: str = ""
+    """The datapoint's group, or its id."""

@@ -17,7 +17,9 @@ class Format:
     """A tool's file format for the examples of one method."""
 
     name: str
+    """The name of the training tool."""
     method: str
+    """`sft` (supervised), `dpo` (preferences) or `rl` (reinforcement learning)."""
     suffix: str
     """The suffix of file names, after the name of the model group or agent."""
     line: Callable[[Any], dict[str, Any]]
@@ -28,11 +30,11 @@ class Format:
     columns: Mapping[str, str] | None = None
     """The columns of a Parquet file; None for JSON lines."""
     repeats: bool = False
-    """Whether a prompt may occur several times in one file, as for RL. The splits of a dataset never share prompts."""
+    """Whether a prompt may occur several times in one file, as for RL. Even then, no two splits share a prompt."""
     single_turns: bool = False
-    """Whether a line may have only one turn to learn, its last message."""
+    """Whether a line has only one turn to learn, its last message."""
     unnamed_columns: Mapping[str, str] | None = None
-    """The columns if messages have no `name` of their sender, which avoids a null in each message."""
+    """The columns if messages do not name their sender: without `name`, which would be null in each message."""
 
     @property
     def validation_suffix(self) -> str:
@@ -40,12 +42,12 @@ class Format:
         return f"{stem}.validation.{kind}"
 
     def for_settings(self, settings: ModelSettings) -> Format:
-        """Return this format for the chats of a model group."""
+        """Return this format for the chats of a model group with these settings."""
         has_names = settings.send_name and settings.resolved_chat_format != "alternating"
         return self if has_names or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
     def examples(self, examples: Iterable[RolloutExample]) -> Iterator[RolloutExample]:
-        """Yield the example of each line of the file. An example without a turn to learn is rejected by `problem`."""
+        """Yield the examples as the format needs them: each becomes a line, or is rejected by `problem`."""
         for example in examples:
             if self.single_turns and isinstance(example, SupervisedExample) and example.learned:
                 yield from example.single_turns()
@@ -53,7 +55,7 @@ class Format:
                 yield example
 
 
-def _assistant(content: str) -> list[dict[str, str]]:
+def _assistant_messages(content: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": content}]
 
 
@@ -94,8 +96,8 @@ def _openai_sft(example: SupervisedExample) -> dict[str, Any]:
 def _openai_dpo(example: Preference) -> dict[str, Any]:
     return {
         "input": {"messages": [dict(message) for message in example.prompt], "tools": [], "parallel_tool_calls": True},
-        "preferred_output": _assistant(example.preferred),
-        "non_preferred_output": _assistant(example.non_preferred),
+        "preferred_output": _assistant_messages(example.preferred),
+        "non_preferred_output": _assistant_messages(example.non_preferred),
     }
 
 
@@ -107,7 +109,7 @@ def _trl_sft_problem(example: SupervisedExample) -> str | None:
 
 
 def _trl_sft(example: SupervisedExample) -> dict[str, Any]:
-    """Return a prompt and its completion. If it got a complete chat, TRL would also learn messages of other agents."""
+    """Return a prompt and its completion. From a complete chat, TRL would also learn messages of other agents."""
     *prompt, answer = example.messages
     return {"prompt": [dict(message) for message in prompt], "completion": [dict(answer)]}
 
@@ -119,8 +121,8 @@ def _trl_dpo_problem(example: Preference) -> str | None:
 def _trl_dpo(example: Preference) -> dict[str, Any]:
     return {
         "prompt": [dict(message) for message in example.prompt],
-        "chosen": _assistant(example.preferred),
-        "rejected": _assistant(example.non_preferred),
+        "chosen": _assistant_messages(example.preferred),
+        "rejected": _assistant_messages(example.non_preferred),
     }
 
 
@@ -140,7 +142,7 @@ VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content 
 
 
 def _verl_rl_problem(example: RlTurn) -> str | None:
-    """Return the reason why verl cannot train on a turn, or None. verl ignores the response, so it may be any text."""
+    """Return the reason why verl cannot train on a turn, or None. verl ignores the response, so any text is valid."""
     if not math.isfinite(example.reward):
         return "the reward is not a number"
     if example.ground_truth not in (0, 1):
@@ -171,7 +173,7 @@ def _verl_rl(example: RlTurn) -> dict[str, Any]:
     }
 
 
-_ALL = (
+_FORMATS = (
     Format("openai", "sft", ".sft.jsonl", _openai_sft, _supervised_problem, OPENAI_MAX_BYTES),
     Format("openai", "dpo", ".dpo.jsonl", _openai_dpo, _preference_problem, OPENAI_MAX_BYTES),
     Format("trl", "sft", ".sft.trl.jsonl", _trl_sft, _trl_sft_problem, single_turns=True),
@@ -182,5 +184,5 @@ _ALL = (
     ),
 )  # fmt: skip
 
-FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _ALL}
+FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _FORMATS}
 """The formats by the name of the training tool and the method."""

@@ -25,7 +25,7 @@ ROLLOUT_FORMATS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if 
 
 
 def find_format(name: str, *, trees: bool) -> Format:
-    """Return the format of a training tool for examples from games or, if it has one, from trees of responses."""
+    """Return the format of a training tool; with `trees`, the one for preference pairs if the tool has one."""
     return FORMATS.get((name, "dpo"), ROLLOUT_FORMATS[name]) if trees else ROLLOUT_FORMATS[name]
 
 
@@ -59,7 +59,7 @@ class AgentExample(NamedTuple):
 
 
 def build_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> AgentExample:
-    """Encode an example; `share` is the share of datapoints in the validation file."""
+    """Encode an example. `share` is the share of the groups of datapoints whose examples are for validation."""
     is_validation = is_in_validation(source.group or source.datapoint_id, share)
     if isinstance(example, RlTurn):
         example = replace(example, index=UNKNOWN_INDEX, split="validation" if is_validation else "train")
@@ -67,25 +67,35 @@ def build_example(agent: str, format_: Format, example: Example, source: Example
 
 
 class ExampleBuilder:
-    """Builds examples from a run's games. `agents` has the players of games as written (False) and swapped (True)."""
+    """Builds the examples of a run's games, except preference pairs.
+
+    `agents` are the players of the games, and `swapped` those of games with swapped seats. With `trees`, a format for
+    preference pairs is used if the training tool has one.
+
+    Raises:
+        UsageError: the settings name an agent that does not exist.
+    """
 
     def __init__(
         self,
         settings: FineTune,
-        formats: Sequence[Format],
-        agents: Mapping[bool, Mapping[str, Agent]],
+        agents: Mapping[str, Agent],
         run_id: str,
+        *,
+        trees: bool = False,
+        swapped: Mapping[str, Agent] | None = None,
     ) -> None:
         self._settings, self._run_id = settings, run_id
-        self._formats = [format_ for format_ in formats if format_.method != "dpo"]
-        self._methods = {format_.method for format_ in formats}
-        chosen = select_agents(agents[False], settings.agents)
+        self.formats = [find_format(name, trees=trees) for name in settings.formats]
+        self._methods = {format_.method for format_ in self.formats}
+        chosen = select_agents(agents, settings.agents)
         self.agents: dict[bool, dict[str, Agent]] = {
             is_swapped: {
                 name: agent.with_chat_format(settings.chat_format) for name, agent in players.items() if name in chosen
             }
-            for is_swapped, players in agents.items()
+            for is_swapped, players in ((False, agents), (True, swapped or {}))
         }
+        """The agents with files, by name: the players of games without (False) and with swapped seats (True)."""
 
     def of(self, rollout: Rollout) -> list[AgentExample]:
         """Return the examples of all agents in one game, in the order of the files."""
@@ -94,11 +104,12 @@ class ExampleBuilder:
         lines: list[AgentExample] = []
         for name, agent in self.agents[bool(rollout.job.swapped)].items():
             examples_by_method = {} if reason else self._examples_by_method(agent, rollout)
-            for format_ in self._formats:
-                if not examples_by_method.get(format_.method):
+            for format_ in self.formats:
+                examples = examples_by_method.get(format_.method, ())
+                if not examples and format_.method != "dpo":
                     problem = reason or "the agent said nothing"
                     lines.append(AgentExample(name, format_.suffix, problem, b"", is_in_validation(group, share)))
-                for example in format_.examples(examples_by_method.get(format_.method, ())):
+                for example in format_.examples(examples):
                     source = example_source(agent, rollout, self._run_id, example.round)
                     lines.append(build_example(name, format_, example, source, share))
         return lines
@@ -124,20 +135,3 @@ class ExampleBuilder:
         if self._settings.only_correct and not rollout.correct:
             return "wrong verdict"
         return None
-
-
-def example_builder(
-    settings: FineTune,
-    agents: Mapping[str, Agent],
-    run_id: str,
-    *,
-    trees: bool = False,
-    swapped: Mapping[str, Agent] | None = None,
-) -> ExampleBuilder:
-    """Return the builder of a run's examples. `swapped` has the players of swapped games.
-
-    Raises:
-        UsageError: the settings name an agent that does not exist.
-    """
-    formats = [find_format(name, trees=trees) for name in settings.formats]
-    return ExampleBuilder(settings, formats, {False: agents, True: swapped or {}}, run_id)

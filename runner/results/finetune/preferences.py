@@ -15,7 +15,7 @@ from runner.rollouts.trees import Contrast, TreeNode, contrasts
 def preferences(
     root: TreeNode, agents: Mapping[str, Agent], seed: int, run_id: str
 ) -> Iterator[tuple[str, Preference, ExampleSource]]:
-    """Yield the agent, the preference pair and its source for each step with good and bad answers of an agent.
+    """Yield the agent, the preference pair and its source for each node where an agent gave good and bad answers.
 
     If there are several good or bad answers, a pair is chosen at random, with a seed from the run's seed, the node and
     the agent. An answer that could not be parsed, or that was cut at the token limit, is never preferred.

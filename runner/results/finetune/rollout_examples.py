@@ -36,10 +36,10 @@ def supervised_examples(
 ) -> list[SupervisedExample]:
     """Return the agent's chats, the earliest first; empty if the agent never answered.
 
-    In an example, each turn to learn follows exactly the chat that the model was sent, and no turn is in two examples.
-    Chats that continue each other become one example. If earlier messages change, as instructions with a countdown do,
-    there are several examples. An answer that is truncated or cannot be parsed is not learned, unless the true label
-    replaces it, which is possible only for the verifier's last answer.
+    In an example, each turn to learn follows exactly the chat that the model was sent, and no turn is learned in two
+    examples. Chats that continue each other become one example. If earlier messages change during a game, such as
+    instructions with a countdown, there are several examples. An answer that is truncated or cannot be parsed is not
+    learned, unless it is the verifier's last answer and the true label replaces it.
 
     Raises:
         ValueError: the true label cannot replace the last answer, since a later message may follow.
@@ -72,8 +72,8 @@ def _messages_after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessag
     end = min(len(rollout.rounds), agent.max_message_rounds - 1)
     settings = agent.model_settings
     chat = agent.with_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
-    last = _last_assistant_index(chat)
-    visible = [message for index, message in enumerate(chat) if index <= last or message["role"] != "system"]
+    last_turn = _last_assistant_index(chat)
+    visible = [message for index, message in enumerate(chat) if index <= last_turn or message["role"] != "system"]
     # Format the complete chat, since otherwise the first message after the turn would be formatted as a chat's start.
     formatted_chat = format_chat(visible, settings.resolved_chat_format, instructions=settings.system_role)
     return list(settings.sent_messages(formatted_chat[_last_assistant_index(formatted_chat) + 1 :]))
@@ -84,11 +84,14 @@ def _last_assistant_index(chat: Sequence[ChatMessage]) -> int:
 
 
 def _group_turns(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence[int]) -> list[SupervisedExample]:
-    """Return one example for each group of turns whose chats continue each other, starting from the last turn."""
+    """Return an example for each group of turns whose chats continue each other, the earliest first.
+
+    `chats` has for each round the chat that ends with the agent's answer.
+    """
     examples: list[SupervisedExample] = []
     remaining = list(learnable)
     while remaining or not examples:
-        last = remaining[-1] if remaining else max(chats)  # The format reports an example without a turn to learn.
+        last = remaining[-1] if remaining else max(chats)  # formats report the example even without a turn to learn
         chat = chats[last]
         learned = [round_ for round_ in remaining if round_ == last or _is_continuation(chat, chats[round_])]
         remaining = [round_ for round_ in remaining if round_ not in learned]
@@ -136,7 +139,7 @@ def example_source(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> 
 
 
 def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
-    """Return whether an answer is complete and can be parsed, so that it was used in the game."""
+    """Return whether an answer may be learned: it is not truncated, and can be parsed."""
     played_round = rollout.rounds[round_]
     if played_round.token_limits.get(agent.agent_name):
         return False

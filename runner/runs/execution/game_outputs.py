@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import CallCosts
-from runner.results.finetune.game_lines import AgentExample, ExampleBuilder, example_builder
+from runner.results.finetune.game_lines import AgentExample, ExampleBuilder
 from runner.results.game_measurements import GameMeasurement, measure_game
 from runner.results.tables import Rows, encode_rows
 from runner.rollouts.plan import Plan
@@ -124,7 +124,7 @@ class WorkerOutputBuilder:
         examples = None
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}
-            examples = example_builder(settings, plan.players(), run_id, swapped=swapped)
+            examples = ExampleBuilder(settings, plan.players(), run_id, swapped=swapped)
         self._builder, self._accounting = OutputBuilder(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}
 

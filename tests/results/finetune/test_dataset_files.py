@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from runner.game.protocols.tree_shape import TreeShape
 from runner.results.finetune.examples import ExampleSource, Preference
-from runner.results.finetune.files import DatasetFiles
+from runner.results.finetune.files import FineTuneFiles, Trees
 from runner.results.finetune.formats import FORMATS
-from runner.results.finetune.game_lines import is_in_validation
+from runner.results.finetune.game_lines import build_example, is_in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+from runner.spec.experiment import FineTune
 from runner.spec.loader import load_spec
 from tests.support.files import json_lines, parquet_rows
 from tests.support.processes import nip_run, nip_run_here
@@ -283,12 +285,14 @@ def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str,
 def test_preferences_go_to_the_files_of_their_agent_and_group(tmp_path: Path, consumer: str) -> None:
     format_ = FORMATS[consumer, "dpo"]
     seats = Plan(load_spec(spec_file(tmp_path, size=2))).agents()
-    files = DatasetFiles(tmp_path / "out", [format_], seats)
+    settings = FineTune(formats=(consumer,), min_examples=1)
+    files = FineTuneFiles(tmp_path / "out", settings, seats, "run", Trees(TreeShape(2, 1), 0))
     for index in range(3):
         for agent in ("prover", "verifier"):
             pair = Preference([{"role": "user", "content": f"{agent} {index}"}], "good", "bad")
             other = {"rejected_rollout_id": f"r{index}x", "rejected_reward": 0.0}
-            files.add(agent, format_, pair, ExampleSource("run", f"r{index}", agent, 0, 1.0, f"p{index}", other))
+            source = ExampleSource("run", f"r{index}", agent, 0, 1.0, f"p{index}", other)
+            files.put([build_example(agent, format_, pair, source, 0.0)])
     assert {row["file"]: row["examples"] for row in files.close()} == {
         f"{owner}{format_.suffix}": size for owner, size in (("m", 6), ("agents/prover", 3), ("agents/verifier", 3))
     }

@@ -13,7 +13,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.game.prompts.chat_format import with_alternating_roles
 from runner.models.settings import ModelSettings
-from runner.results.finetune.deduplication import MAX_IN_MEMORY, DedupIndex, ScopedDedup, digest
+from runner.results.finetune.deduplication import MAX_IN_MEMORY, DedupIndex, digest
 from runner.results.finetune.example_file import ExampleFile, trace_path
 from runner.results.finetune.examples import Example, ExampleSource, Preference, RlTurn, SupervisedExample
 from runner.results.finetune.formats import FORMATS, Format
@@ -324,7 +324,7 @@ def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> 
 def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     train, validation = (
-        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], dedup=ScopedDedup(digests, "m"), repeats=True)
+        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], dedup=digests, scope="m", repeats=True)
         for name in ("m.train", "m.validation")
     )
     assert [train.add(SupervisedExample(CHAT), SOURCE) for _ in range(3)] == [None] * 3
@@ -336,9 +336,9 @@ def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
 def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
     digests = DedupIndex(tmp_path / ".seen")
-    train = ExampleFile(tmp_path / "m.train", format_, dedup=ScopedDedup(digests, "m"))
-    validation = ExampleFile(tmp_path / "m.validation", format_, dedup=ScopedDedup(digests, "m"))
-    other = ExampleFile(tmp_path / "n.train", format_, dedup=ScopedDedup(digests, "n"))
+    train = ExampleFile(tmp_path / "m.train", format_, dedup=digests, scope="m")
+    validation = ExampleFile(tmp_path / "m.validation", format_, dedup=digests, scope="m")
+    other = ExampleFile(tmp_path / "n.train", format_, dedup=digests, scope="n")
     example = example_with(format_, "hello")
     assert train.add(example, SOURCE) is None
     assert validation.add(example, SOURCE) == "already in m.train"
@@ -395,10 +395,10 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> N
 def test_a_duplicate_is_known_from_memory_and_from_the_file(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     keys = [digest(b"%d" % number) for number in range(MAX_IN_MEMORY + 2)]
-    assert {digests.holder("sft", key, "a.jsonl") for key in keys} == {None}
-    assert [digests.holder("sft", key, "b.jsonl") for key in (keys[0], keys[MAX_IN_MEMORY - 1], keys[-1])] == [
+    assert {digests.add("sft", key, "a.jsonl") for key in keys} == {None}
+    assert [digests.add("sft", key, "b.jsonl") for key in (keys[0], keys[MAX_IN_MEMORY - 1], keys[-1])] == [
         "a.jsonl"
     ] * 3
-    assert digests.holder("rl", keys[0], "b.jsonl") is None
+    assert digests.add("rl", keys[0], "b.jsonl") is None
     digests.close()
     assert not (tmp_path / ".seen").exists()
