@@ -1,1 +1,4 @@
-"""Is one system better than another: runs into scores by datapoint, matched, tested, and said in words."""
+"""Comparison of systems: load scores, match datapoints, test the difference and describe it.
+
+In this package, a *measure* is a `Metric` by which systems are compared, and a *metric* is its name.
+"""

@@ -1,4 +1,4 @@
-"""Assertions about a system, such as `accuracy >= base - 0.02`: parsed without executing anything, and judged.
+"""Assertions about a system, such as `accuracy >= base - 0.02`: parse and judge them without executing code.
 
     assertion:  METRIC  >= | > | <= | <  bound
     bound:      NUMBER  |  base  |  base + NUMBER  |  base - NUMBER
@@ -40,34 +40,31 @@ class Assertion:
     text: str
     metric: str
     sign: str
+    """A key of `_COMPARE`."""
     against_base: bool
+    """Whether `number` limits the difference from the base."""
     number: float
 
-    def judged(self, low: float | None, high: float | None) -> AssertionResult:
+    def judge(self, low: float | None, high: float | None) -> AssertionResult:
         """Judge by the 95 % interval of the metric, or of its difference from the base's."""
         if low is None or high is None:
             return AssertionResult.UNDECIDED
-        compare = _COMPARE[self.sign]
-        ends = {compare(low, self.number), compare(high, self.number)}
-        return (
-            AssertionResult.UNDECIDED
-            if len(ends) == 2
-            else AssertionResult.HOLDS
-            if ends == {True}
-            else AssertionResult.FAILS
-        )
+        low_holds, high_holds = (_COMPARE[self.sign](end, self.number) for end in (low, high))
+        if low_holds != high_holds:
+            return AssertionResult.UNDECIDED
+        return AssertionResult.HOLDS if low_holds else AssertionResult.FAILS
 
 
-def check_bound(parse: Assertion, measure: Metric) -> None:
+def check_bound(assertion: Assertion, measure: Metric) -> None:
     """Check that the number of an assertion about a share is possible.
 
     Raises:
         UsageError: the assertion would always hold or never.
     """
-    lowest = -1.0 if parse.against_base else 0.0
-    if measure.is_share and not lowest <= parse.number <= 1.0:
-        quantity = f"{measure.name} minus the base's" if parse.against_base else measure.name
-        raise UsageError(f"--assert: {parse.text}: {quantity} is between {lowest:g} and 1 (100%)")
+    lowest = -1.0 if assertion.against_base else 0.0
+    if measure.is_share and not lowest <= assertion.number <= 1.0:
+        quantity = f"{measure.name} minus the base's" if assertion.against_base else measure.name
+        raise UsageError(f"--assert: {assertion.text}: {quantity} is between {lowest:g} and 1 (100%)")
 
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -82,7 +79,7 @@ def parse_assertion(text: str) -> Assertion:
     """Parse an assertion.
 
     Raises:
-        UsageError: it has another form; the message marks the place.
+        UsageError: the syntax is wrong; the message marks the place.
     """
     return _AssertionParser(text).parse()
 

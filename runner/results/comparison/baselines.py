@@ -17,7 +17,9 @@ from runner.results.tasks import Task, describe_task_difference
 
 
 def find_baseline(name: str, system: System, results: Results) -> System:
-    """Return the system that another one is compared with; runs of the same game are pooled.
+    """Return the system that `system` is compared with: runs of the protocol `name`, or the runs that `name` names.
+
+    All comparable runs of the protocol are pooled. They must have the same game.
 
     Raises:
         UsageError: no run has this name and no run of this protocol is comparable, or comparable runs differ.
@@ -59,11 +61,10 @@ def find_baseline(name: str, system: System, results: Results) -> System:
 
 
 def _find_named_runs(name: str, system: System, results: Results) -> System:
-    """Return the baseline whose runs have these names.
+    """Return the baseline whose runs have these names, separated by commas.
 
     Raises:
-        UsageError: a run does not exist; the message says if the name is a protocol without runs, or gives similar
-        names.
+        UsageError: a run does not exist. The message says whether the name is a protocol, or suggests a similar name.
     """
     try:
         return load_system(name.split(","), results)
@@ -71,14 +72,14 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
         manifests = [manifest for _, manifest in results.runs_with_manifests()]
         if any(manifest.run_id.startswith(prefix) for manifest in manifests for prefix in name.split(",")):
             raise
-        shipped = [path.stem for path in package_data.PROTOCOLS.glob("*.yaml")]
-        if name in shipped:
+        builtin_protocols = [path.stem for path in package_data.PROTOCOLS.glob("*.yaml")]
+        if name in builtin_protocols:
             raise UsageError(
                 f"{name} is a protocol without runs on the task of {system.name}: {results.path} has no run "
                 "of it. Play it on the same datapoints, or choose a run:  --baseline RUN"
             ) from error
-        names = sorted({*shipped, *(name for manifest in manifests for name in (manifest.protocol, manifest.run_id))})
-        hint = did_you_mean(name, names) or "; `nip-run runs` lists the runs"
+        names = {name for manifest in manifests for name in (manifest.protocol, manifest.run_id)}
+        hint = did_you_mean(name, sorted(names.union(builtin_protocols))) or "; `nip-run runs` lists the runs"
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
 
 

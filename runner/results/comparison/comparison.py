@@ -1,4 +1,4 @@
-"""Comparison of systems: each with a base or with the leader, by one test, corrected for multiple comparisons."""
+"""Comparison of systems with a base or with the leader, by one test that is corrected for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ from runner.statistics.significance import ALPHA, holm
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """One system against another by one metric, over all datapoints that both have or over one slice."""
+    """Two systems compared by one metric, over all datapoints that both have or over one slice.
+
+    One of the systems is the base, and the other is called *other*.
+    """
 
     base: str
     other: str
@@ -92,11 +95,11 @@ class SystemComparison:
     only_other: tuple[str, ...] = ()
     """Ids of datapoints that only the other has. Both are empty for unpaired systems, which use all datapoints."""
     remark: str | None = None
-    """The reason why they are not two samples, if so."""
+    """The reason why the two systems are not independent samples, if so."""
     notes: tuple[str, ...] = ()
     ci_low_corrected: float | None = None
+    """The interval at the level of Holm's step for this comparison: it contains 0 if `p_corrected` is above 5 %."""
     ci_high_corrected: float | None = None
-    """The interval of Holm's step for this comparison: it contains 0 exactly if `p_corrected` is above 5 %."""
     equivalence: Equivalence | None = None
     """Whether the systems are equivalent within a margin; None if no margin was given or they cannot be tested."""
     agreement: JudgeAgreement | None = None
@@ -128,12 +131,13 @@ class SystemComparison:
 
 @dataclass(frozen=True)
 class AssertedComparison:
-    """The result of an assertion about a system."""
+    """The result of an assertion about a system, or about its difference from a base."""
 
     assertion: str
     system: str
     base: str | None
     value: float
+    """The value of the metric or of the difference."""
     ci_low: float | None
     ci_high: float | None
     held: AssertionResult
@@ -141,7 +145,7 @@ class AssertedComparison:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The comparison of systems by one metric. Its `repr` is text for a person."""
+    """The comparison of systems by one metric. `repr` describes it in words."""
 
     metric: str
     by: str | None
@@ -152,7 +156,7 @@ class Comparison:
     asserted: tuple[AssertedComparison, ...]
     notes: tuple[str, ...]
     power_assumption: str | None = None
-    """The assumption behind the values of `detectable`, with the test that they are for; None without such values."""
+    """The test and the assumption behind the values of `detectable`; None without such values."""
 
     @property
     def verdict(self) -> str:
@@ -190,11 +194,12 @@ def compare_systems(
     """Compare systems, each given by the names of the runs that are pooled.
 
     Two systems are compared with each other, more than two with the leader. With a `baseline`, each is compared with
-    that: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names `base`, the
-    first system is the base. A single system can only be judged by assertions without `base`. Two samples of one system
-    are compared without a test, unless `tests_one_system`, which asks whether its models drifted. With a `margin`, each
-    comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong run, the base is the
-    weak system, and each comparison has the share of the gap between the two that the other system closes.
+    the baseline: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names
+    `base`, the first system is the base. A single system can only be judged by assertions without `base`. Two samples
+    of one system are compared without a test, except with `tests_one_system`, to see whether its models have changed.
+    With a `margin`, each comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong
+    run, the base is the weak system, and each comparison has the share of the gap between the two that the other system
+    closes.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
@@ -219,13 +224,12 @@ def compare_systems(
     if margin is not None and margin >= 1 and metric in METRICS and METRICS[metric].is_share:
         raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
     strong = None if ceiling is None else load_system(ceiling.split(","), results)
-    return _ComparisonRun(
-        systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system
-    ).comparison(baseline, assertions)
+    comparer = _Comparer(systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system)
+    return comparer.compare_all(baseline, assertions)
 
 
 def compare_by_metric(
-    couples: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reading: SystemReader
+    couples: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reader: SystemReader
 ) -> list[list[SystemComparison] | UsageError]:
     """Compare each couple of runs by each metric that both have scores for, adjusted for the number of couples.
 
@@ -242,35 +246,36 @@ def compare_by_metric(
             if isinstance(rows, UsageError):
                 continue
             try:
-                tested.append((rows, _compare_couple(couple, metric, reading)))
+                tested.append((rows, _compare_runs(couple, metric, reader)))
             except UsageError as error:
-                if not rows:  # otherwise a run has no scores for it, such as a confidence that was not requested
+                if not rows:  # a run may lack scores for a later metric, such as a confidence that was not requested
                     results[number] = error
         for (rows, _), row in zip(tested, _adjusted([row for _, row in tested]), strict=True):
             rows.append(row)
     return results
 
 
-def _compare_couple(couple: tuple[RunFolder, RunFolder], metric: str, reading: SystemReader) -> _TestedRow:
+def _compare_runs(couple: tuple[RunFolder, RunFolder], metric: str, reader: SystemReader) -> _TestedRow:
     """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
-    base, other = (reading.system(folder) for folder in couple)
+    base, other = (reader.system(folder) for folder in couple)
     refuse_overlap([base, other])
-    return _ComparisonRun([base, other], Results.of(couple[0]), metric, None, 0, reading).compare(base, other)
+    return _Comparer([base, other], Results.of(couple[0]), metric, None, 0, reader).compare(base, other, metric)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
+"""A comparison that is not yet adjusted for several comparisons, with its test."""
 
 
 @dataclass(frozen=True)
-class _ComparisonRun:
-    """A comparison in progress, which reads each file once."""
+class _Comparer:
+    """Compares systems. The arguments are those of `compare_systems`."""
 
     systems: Sequence[System]
     results: Results
     metric: str
     by: str | None
     seed: int
-    reading: SystemReader
+    reader: SystemReader
     margin: float | None = None
     ceiling: System | None = None
     tests_one_system: bool = False
@@ -279,20 +284,20 @@ class _ComparisonRun:
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
         return compared_metric(name, sorted(common))
 
-    def comparison(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
+    def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
         couples = list(self._couples(baseline, has_base=has_base))
-        rows = [self._compare(base, other, self.metric) for base, other in couples]
+        rows = [self.compare(base, other, self.metric) for base, other in couples]
         slices = [row for (base, other) in couples for row in self._compare_slices(base, other)] if self.by else []
-        everyone = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
+        all_systems = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
         judged = [result for assertion in assertions for result in self._judge(assertion, couples)]
-        notes = [*system_notes(list(everyone)), *_assertion_notes(judged, len(self.systems), baseline)]
+        notes = [*system_notes(list(all_systems)), *_assertion_notes(judged, len(self.systems), baseline)]
         if self.by:
             notes += untested_slices_note(self.by, [row.p is not None for row, _ in slices])
         return Comparison(
             self.metric,
             self.by,
-            {system.name: tuple(folder.run_id for folder in system.runs) for system in everyone},
+            {system.name: tuple(folder.run_id for folder in system.runs) for system in all_systems},
             tuple(_adjusted(rows)),
             tuple(_adjusted(slices)),
             tuple(judged),
@@ -300,12 +305,8 @@ class _ComparisonRun:
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def compare(self, base: System, other: System) -> _TestedRow:
-        """Compare two systems by the metric, without an adjustment for several comparisons."""
-        return self._compare(base, other, self.metric)
-
-    def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
-        """Yield pairs of a base and a system that is compared with it."""
+    def _couples(self, baseline: str | None, *, has_base: bool) -> Iterator[tuple[System, System]]:
+        """Yield each base with a system that is compared with it. With `has_base`, the first system is the base."""
         if baseline is not None:
             for system in self.systems:
                 base = find_baseline(baseline, system, self.results)
@@ -316,7 +317,7 @@ class _ComparisonRun:
         first, *others = self.systems
         if len(self.systems) > 2 and not has_base:
             measure = self._common_metric(self.metric, *self.systems)
-            points = {system: self.reading.points(system, measure) for system in self.systems}
+            points = {system: self.reader.points(system, measure) for system in self.systems}
             first = find_leader(points, measure, lambda a, b: self._match(a, b, measure)[0])
             others = [system for system in self.systems if system is not first]
         for other in others:
@@ -324,33 +325,30 @@ class _ComparisonRun:
 
     def _match(self, base: System, other: System, measure: Metric) -> tuple[MatchedPoints, tuple[str, ...]]:
         """Return the datapoints that two systems share, and notes on how they were matched."""
-        matched_points, shared = match_systems(base, other, measure, self.reading), base.columns & other.columns
+        matched_points, shared = match_systems(base, other, measure, self.reader), base.columns & other.columns
         if base.columns == other.columns:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]
         return matched_points, (f"{OTHER_TASK}their templates use other columns ({'; '.join(columns)}): {basis}",)
 
-    def _compare(self, base: System, other: System, metric: str) -> _TestedRow:
+    def compare(self, base: System, other: System, metric: str) -> _TestedRow:
+        """Compare two systems, without an adjustment for several comparisons."""
         measure = self._common_metric(metric, base, other)
-        matched_points, notes = self._match(base, other, measure)
+        matched, notes = self._match(base, other, measure)
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
-        result = run_paired_test(measure, matched_points, self.seed, stopped=bool(stopping_notes), margin=self.margin)
-        unmatched = matched_points.only_base, matched_points.only_other
+        is_stopped, are_two_systems = bool(stopping_notes), self.tests_one_system or not _is_one_system(base, other)
+        result = run_paired_test(measure, matched, self.seed, stopped=is_stopped, margin=self.margin)
+        unmatched = matched.only_base, matched.only_other
         notes = (*(notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes)
         if result is None:
-            result = run_unpaired_test(measure, self.reading.points(base, measure), self.reading.points(other, measure))
+            result = run_unpaired_test(measure, self.reader.points(base, measure), self.reader.points(other, measure))
             notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
             unmatched = (), ()
-            if result is not None and stopping_notes:
+            if is_stopped:
                 result = replace(result, p=None, difference=drop_error(result.difference))
-        elif (
-            has_uneven_repeats(matched_points)
-            and result.p is not None
-            and (self.tests_one_system or not _is_one_system(base, other))
-        ):
+        elif has_uneven_repeats(matched) and result.p is not None and are_two_systems:
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system with more repeats")
-        assert result is not None  # a system without a score was refused
         shared = shared_verdicts(base, other)
         remark = shared_answers_remark(base, other) or fixed_verdicts_remark(base, other)
         if shared is not None and remark is None:
@@ -361,33 +359,26 @@ class _ComparisonRun:
             estimate = format_difference(row.difference, measure, drop_error(result.difference))
             verdict_text = f"no test: {remark}; {other.name} minus {base.name} is {estimate}"
             row = _without_test(replace(row, stderr=None, ci_low=None, ci_high=None), verdict_text)
-        elif _is_one_system(base, other) and not self.tests_one_system:
-            pooled = self._describe_pooled(measure, matched_points, stopped=bool(stopping_notes))
+        elif not are_two_systems:
+            pooled = self._describe_pooled(measure, matched, stopped=is_stopped)
             row = _without_test(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")
             notes = (*notes, *_address_notes(base, other))
-        elif stopping_notes and result.p is None:
+        elif is_stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         row = replace(
             row,
-            flips=tuple(find_flips(matched_points, base.name, other.name)),
+            flips=tuple(find_flips(matched, base.name, other.name)),
             only_base=tuple(point.id for point in unmatched[0]),
             only_other=tuple(point.id for point in unmatched[1]),
             remark=remark,
             notes=notes,
         )
-        if remark is None and (self.tests_one_system or not _is_one_system(base, other)):
+        if remark is None and are_two_systems:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
-            if not stopping_notes:
-                row = self._with_other_measures(row, measure, base, matched_points)
+            if not is_stopped:
+                sensitivity = compare_sensitivity(matched, self.seed) if measure.name == RANKING_METRIC else None
+                row = replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
         return row, result
-
-    def _with_other_measures(
-        self, row: SystemComparison, measure: Metric, base: System, matched: MatchedPoints
-    ) -> SystemComparison:
-        """Return the row with the difference of d', and with the recovered gap if there is a ceiling."""
-        is_accuracy = measure.name == RANKING_METRIC
-        sensitivity = compare_sensitivity(matched, self.seed) if is_accuracy else None
-        return replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
 
     def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
         if self.ceiling is None or _stopping_notes(self.ceiling):
@@ -398,7 +389,6 @@ class _ComparisonRun:
         """Describe the pooled value of two samples of one system, over all datapoints that either has."""
         pooled_points = [replace(point, rollouts=[*point.rollouts, *other.rollouts]) for point, other in matched.pairs]
         sample = sample_by_group(measure, [*pooled_points, *matched.only_base, *matched.only_other])
-        assert sample is not None  # a system without a score was refused
         if stopped:
             return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
         return with_interval(sample.mean, *sample.interval)
@@ -409,14 +399,12 @@ class _ComparisonRun:
         if measure.is_balanced:
             raise UsageError(f"{measure.name} needs both labels; compare slices by accuracy")
         stopped = bool(_stopping_notes(base) or _stopping_notes(other))
-        overall, _ = self._compare(base, other, self.metric)
-        for value, part in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
-            result = run_paired_test(measure, part, self.seed, stopped=stopped, margin=self.margin)
+        overall, _ = self.compare(base, other, self.metric)
+        is_tested = overall.p is not None or (stopped and overall.remark is None and not _is_one_system(base, other))
+        for value, matched in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
+            result = run_paired_test(measure, matched, self.seed, stopped=stopped, margin=self.margin)
             if result is not None:
                 row = _comparison_row(measure, base.name, other.name, result)
-                is_tested = overall.p is not None or (
-                    stopped and overall.remark is None and not _is_one_system(base, other)
-                )
                 row = replace(row, slice=value, equivalence=result.equivalence if is_tested else None)
                 yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
 
@@ -424,18 +412,17 @@ class _ComparisonRun:
         """Yield the result of an assertion for each system, or for its difference from its base."""
         if assertion.against_base:
             for base, other in couples:
-                row, _ = self._compare(base, other, assertion.metric)
+                row, _ = self.compare(base, other, assertion.metric)
                 ends = (row.ci_low, row.ci_high)
                 yield AssertedComparison(
-                    assertion.text, other.name, base.name, row.difference, *ends, assertion.judged(*ends)
+                    assertion.text, other.name, base.name, row.difference, *ends, assertion.judge(*ends)
                 )
             return
         for system in self.systems:
             measure = self._common_metric(assertion.metric, system)
-            sample = sample_by_group(measure, self.reading.points(system, measure))
-            assert sample is not None  # a system without a score was refused
+            sample = sample_by_group(measure, self.reader.points(system, measure))
             ends = _own_interval(system, measure, sample.interval)
-            yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judged(*ends))
+            yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judge(*ends))
 
 
 OTHER_TASK = "not the same task, so boards do not rank them together: "
@@ -443,7 +430,7 @@ ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of mo
 
 
 def _is_one_system(base: System, other: System) -> bool:
-    """Tell whether the runs of both differ only in their seeds."""
+    """Return whether the runs of both systems differ at most in seeds and datapoints."""
     return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
 
 
@@ -491,7 +478,7 @@ def _assertion_notes(results: Sequence[AssertedComparison], systems: int, baseli
 
 def _power_assumption(rows: Sequence[SystemComparison]) -> str | None:
     """Return the assumption behind the minimum detectable differences; None if there are none."""
-    tests = {("Welch's", "the sign-flip")[row.paired] for row in rows if row.detectable is not None}
+    tests = {"the sign-flip" if row.paired else "Welch's" for row in rows if row.detectable is not None}
     level = " without an adjustment for several comparisons" if len(rows) > 1 else ""
     return None if not tests else (
         f"detectable: the difference that {' or '.join(sorted(tests))} test at 5 %{level} detects with 80 % power, if "
@@ -549,15 +536,15 @@ def _stopping_notes(system: System) -> tuple[str, ...]:
 
 
 def system_notes(systems: Sequence[System]) -> Iterator[str]:
-    """Yield notes that a reader of the numbers needs."""
+    """Yield notes on what limits the conclusions from the numbers of systems."""
     for system in systems:
         if (reason := system.fixed_verdicts) is not None:
             yield f"{system.name}: {reason}"
-        if lost := system.lost():
+        if lost := system.lost_rollouts:
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted"
-        if system.is_tree():
+        if system.is_tree:
             yield f"{system.name} plays trees: its samples share their first rounds"
-    games: dict[str, dict[str, set[tuple[int, str]]]] = {}
+    games: dict[str, dict[str, set[tuple[int, str]]]] = {}  # the seeds and datasets of each system, by game
     for system in systems:
         if all(manifest.replay_of is None and manifest.rejudge_of is None for manifest in system.manifests):
             name = ",".join(folder.run_id for folder in system.runs)

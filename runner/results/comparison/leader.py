@@ -11,8 +11,8 @@ from runner.results.comparison.paired_test import sample_by_group
 from runner.results.comparison.systems import DatapointScores, System
 from runner.results.metric_definitions import Metric
 
-FEWEST = 2
-"""The fewest groups that all systems must share: the error of a single group is unknown."""
+MIN_GROUPS = 2
+"""The minimum number of groups that all systems must share, since the error of a single group is unknown."""
 
 
 def find_leader(
@@ -23,24 +23,20 @@ def find_leader(
     """Return the best system on the datapoints that all share; the first one in a tie.
 
     Raises:
-        UsageError: they share too few groups of datapoints to choose a leader.
+        UsageError: the systems share too few groups of datapoints to choose a leader.
     """
     first, *rest = points
-    shared = {id(point): [point] for point in points[first] if point.scores}
+    shared = {id(point): [point] for point in points[first] if point.scores}  # a list of one point for each system
     for system in rest:
         matched_points = {id(point): matched for point, matched in match(first, system).pairs if matched.scores}
         shared = {key: [*row, matched_points[key]] for key, row in shared.items() if key in matched_points}
     groups = {row[0].group for row in shared.values()}
-    if len(groups) < FEWEST:
+    if len(groups) < MIN_GROUPS:
         counts = comma_join(f"{system.name} {len(scores)}" for system, scores in points.items())
         raise UsageError(
             f"no leader: all these share {counted(len(groups), 'group')} of datapoints (each has: {counts}). Leave one "
             "out, compare two at a time, or choose a baseline: --baseline RUN"
         )
-    means = []
-    for index in range(len(points)):
-        sample = sample_by_group(measure, [row[index] for row in shared.values()])
-        assert sample is not None  # points without a score are left out
-        means.append(sample.mean)
+    means = [sample_by_group(measure, points_of_system).mean for points_of_system in zip(*shared.values(), strict=True)]
     best = max(range(len(means)), key=lambda i: (means[i] * (measure.better or 1), -i))
     return list(points)[best]

@@ -37,22 +37,26 @@ class Flip:
     """A rollout of the base with the majority verdict."""
     other_run: str
     other_rollout: str
+    """A rollout of the other system with the majority verdict."""
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two systems, the other minus the base, before any correction."""
+    """A test of the difference between two systems, before a correction for several tests."""
 
     paired: bool
+    """Whether it is the sign-flip test of shared datapoints; otherwise it is Welch's test."""
     base_value: float
     other_value: float
     difference: Difference
+    """The other system's value minus the base's."""
     p: float | None
     exact: bool
-    """Whether p enumerates every flip of signs; an unpaired p is Welch's."""
+    """Whether all sign flips were enumerated."""
     differing: int | None
     """The number of groups that differ; None if nothing is paired."""
     mid_p_mcnemar: float | None
+    """McNemar's mid-p, if each datapoint was played once and is a group of its own."""
     datapoints: int
     difference_at: Callable[[float], Difference]
     """Returns the difference with an interval of another confidence level."""
@@ -64,10 +68,9 @@ def run_paired_test(
 ) -> PairedTest | None:
     """Test the difference on the datapoints that both systems have scores for; None if there are none.
 
-    With a `margin`, test also whether the systems are equivalent within it.
-
-    All datapoints have the same weight, however often they were played; see `Metric.is_balanced`. If a run may have
-    `stopped` once it was decided, shares are tested by a confidence sequence, and other metrics are not tested.
+    All datapoints have the same weight, however often they were played, except if `Metric.is_balanced`. With a
+    `margin`, also test whether the systems are equivalent within it. With `stopped`, a stopping rule may have ended a
+    run: then shares are tested by a confidence sequence, and other metrics are not tested.
     """
     rows = [
         _Row(group, base.label, base.scores, other.scores)
@@ -141,14 +144,14 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
 
 def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDifference | None:
     """Test the difference of d' on the shared datapoints; None if a label has no decided game, or for one group."""
-    groups: dict[str, list[list[int]]] = {}
+    groups: dict[str, list[list[int]]] = {}  # the counts that `sensitivity_difference` takes, of both systems
     for group, pair in zip(matched.groups, matched.pairs, strict=True):
         counts = groups.setdefault(group, [[0, 0, 0, 0], [0, 0, 0, 0]])
-        for of_system, point in zip(counts, pair, strict=True):
+        for counts_of_system, point in zip(counts, pair, strict=True):
             decisions = [rollout.decision for rollout in point.rollouts if rollout.decision != Decision.NONE]
             column = 0 if point.label else 2
-            of_system[column] += sum(decisions)
-            of_system[column + 1] += len(decisions)
+            counts_of_system[column] += sum(decisions)
+            counts_of_system[column + 1] += len(decisions)
     systems = [[counts[index] for counts in groups.values()] for index in (0, 1)]
     if not all(sum(counts[column] for counts in system) for system in systems for column in (1, 3)):
         return None
@@ -179,32 +182,24 @@ def recovered_gap(measure: Metric, matched: MatchedPoints, ceiling: MatchedPoint
 
 
 def has_uneven_repeats(matched: MatchedPoints) -> bool:
-    """Tell whether a datapoint has more scores in one system than in the other."""
+    """Return whether a datapoint has more scores in one system than in the other."""
     return any(len(base.scores) != len(other.scores) for base, other in matched.pairs if base.scores and other.scores)
 
 
-def run_unpaired_test(
-    measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
-) -> PairedTest | None:
-    """Return Welch's test of systems that share no datapoint; None if one of them has no score."""
-    scored = [[point for point in points if point.scores] for points in (base, other)]
-    if not all(scored):
-        return None
-    first, second = (_sample_by_group(measure, points) for points in scored)
+def run_unpaired_test(measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]) -> PairedTest:
+    """Return Welch's test of two systems that share no datapoint. Each system must have a score."""
+    first, second = sample_by_group(measure, base), sample_by_group(measure, other)
     difference, p = unpaired_difference(first, second)
     return PairedTest(
-        False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]),
+        False, first.mean, second.mean, difference, p, False, None, None,
+        sum(bool(point.scores) for point in (*base, *other)),
         lambda level: unpaired_difference(first, second, level)[0],
     )  # fmt: skip
 
 
-def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:
-    """Return the group means of a system; None if it has no score."""
-    scored = [point for point in points if point.scores]
-    return _sample_by_group(measure, scored) if scored else None
-
-
-def _sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
+def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
+    """Return the group means of a system. At least one datapoint must have a score."""
+    points = [point for point in points if point.scores]
     groups: dict[str, list[tuple[float, float]]] = {}
     for weight, point in zip(_datapoint_weights(measure, [point.label for point in points]), points, strict=True):
         groups.setdefault(point.group, []).append((weight, _mean(point.scores)))
@@ -217,7 +212,11 @@ def _sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Samp
 
 
 def _datapoint_weights(measure: Metric, labels: Sequence[int]) -> list[float]:
-    """Return the weight of each datapoint, by its label."""
+    """Return the weight of each datapoint, given its label: equal, or so that both labels have the same total weight.
+
+    Raises:
+        UsageError: the weights depend on the label, and all datapoints have the same label.
+    """
     if not measure.is_balanced:
         return [1.0] * len(labels)
     counts = [sum(value == label for value in labels) for label in (0, 1)]

@@ -1,4 +1,4 @@
-"""Scores of a run's rollouts by several measures, read from its tables once for all of them."""
+"""Read the scores of a run's rollouts by several measures from its tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from runner.spec.loader import load_saved
 _SUMS_SQL = "rollout_id, count(*) AS calls, coalesce(sum(prompt_tokens + completion_tokens), 0) AS tokens"
 _USAGE_SQL = ", ".join(["rollout_id", "agent", *(f"coalesce({name}, 0)" for name in TOKEN_CLASSES), "service_tier"])
 _ORDER_SQL = "rollout_id, agent, round, attempt, vote"
-_OPTIONAL_COLUMNS = ("confidence_stated", "confidence_logprob")
-"""Columns of `rollouts` that a run has only if its spec asks for them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class ScoredRun:
     rollouts: Sequence[tuple[str, str, bool, int]]
     """The datapoint, the rollout, whether its verdict is right, and the verdict: 0 reject, 1 accept, 2 none."""
     scores: Mapping[str, Sequence[float | None] | UsageError]
-    """The scores of the rollouts by the name of the measure, or the reason why there are none."""
+    """For each measure by name, the scores of the rollouts or the reason why there are none."""
 
 
 def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
@@ -42,28 +40,19 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
         RunError: a file of the run is missing or damaged.
     """
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
-    available = set(table.columns)
-    missing = {
-        m.name: UsageError(f"no rollout of {folder.run_id} has a score for {m.name}")
-        for m in measures
-        if not _optional_columns(m) <= available
-    }
-    plain = [measure for measure in measures if measure.source is not Source.CALLS and measure.name not in missing]
+    table_measures = [measure for measure in measures if measure.source is not Source.CALLS]
     columns = [
         "datapoint_id, rollout_id, coalesce(correct, false), coalesce(decision, 2)",
-        *(measure.score_sql() for measure in plain),
+        *(measure.score_sql() for measure in table_measures),
     ]
     answered = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
     rows = answered.order("repeat, rollout_id").project(", ".join(columns)).fetchall()
-    scores: dict[str, Sequence[float | None] | UsageError] = dict(missing)
-    scores |= {measure.name: [row[index] for row in rows] for index, measure in enumerate(plain, 4)}
+    scores: dict[str, Sequence[float | None] | UsageError] = {
+        measure.name: [row[index] for row in rows] for index, measure in enumerate(table_measures, 4)
+    }
     if call_measures := [measure for measure in measures if measure.source is Source.CALLS]:
         scores |= _call_scores(folder, call_measures, [row[1] for row in rows])
     return ScoredRun([row[:4] for row in rows], scores)
-
-
-def _optional_columns(measure: Metric) -> set[str]:
-    return {name for name in _OPTIONAL_COLUMNS if name in measure.sql}
 
 
 def _call_scores(

@@ -1,9 +1,8 @@
-"""Checks for systems that are not two samples: one run in both, a replay and its source, two judges of one debate."""
+"""Checks for systems that are not independent samples, such as a replay and its source, or two judges of one debate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -24,7 +23,7 @@ def refuse_overlap(systems: Sequence[System]) -> None:
     """Check that no run belongs to two of these systems.
 
     Raises:
-        UsageError: a run does.
+        UsageError: a run belongs to two systems.
     """
     first_systems: dict[object, System] = {}
     for system in systems:
@@ -57,13 +56,13 @@ def shared_answers_remark(base: System, other: System) -> str | None:
 
 
 def fixed_verdicts_remark(base: System, other: System) -> str | None:
-    """Return why a difference is meaningless because the verdicts of a system are not its answers; None otherwise."""
+    """Return why a difference says nothing about the verifiers, such as `force_guess` in a system; None otherwise."""
     reasons = ((system.name, system.fixed_verdicts) for system in (base, other))
     return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
 
 def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:
-    """Return whether more than half of the verdicts come from shared answers, and a note with their number.
+    """Return whether more than half of the smaller system's verdicts come from shared answers, and a note.
 
     None if no answers are shared, or if an earlier version did not record where answers come from.
     """
@@ -85,7 +84,7 @@ def shared_games_notes(base: System, other: System) -> Iterator[str]:
             if (judged := manifest.rejudge_of) is not None and judged.run_id in ids:
                 yield f"{manifest.run_id} judges the debates of {judged.run_id}: the same debates, another judge"
     sources = [
-        {manifest.rejudge_of.run_id for manifest in system.manifests if manifest.rejudge_of is not None}
+        {judged.run_id for manifest in system.manifests if (judged := manifest.rejudge_of) is not None}
         for system in (base, other)
     ]
     if shared := sources[0] & sources[1]:
@@ -96,7 +95,7 @@ def refuse_repeated_answers(folders: Sequence[RunFolder], manifests: Sequence[Ma
     """Check that no answers are pooled twice, such as those of a run and of a replay of it.
 
     Raises:
-        UsageError: some are.
+        UsageError: answers are pooled twice.
     """
     first_runs: dict[str, str] = {}
     for folder, manifest in zip(folders, manifests, strict=True):
@@ -119,10 +118,10 @@ def _answer_source(folder: RunFolder, manifest: Manifest) -> str:
     while manifest.replay_of is not None and manifest.is_whole_replay and manifest.replay_of.run_id not in visited:
         source = folder.sibling(manifest.replay_of.run_id)
         visited.add(source.run_id)
-        with suppress(RunError):
+        try:
             manifest = source.manifest()
-            continue
-        return source.run_id
+        except RunError:
+            return source.run_id
     return manifest.run_id
 
 
@@ -141,7 +140,7 @@ class JudgeAgreement:
     kappa_ci_low: float | None
     kappa_ci_high: float | None
     kappa_reason: str | None
-    """Why kappa or its interval is unknown."""
+    """The reason why kappa or its interval is unknown."""
 
 
 def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
@@ -155,7 +154,7 @@ def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
     if not debates or not any(manifest.rejudge_of for system in (base, other) for manifest in system.manifests):
         return None
     groups = {group: number for number, group in enumerate(dict.fromkeys(verdicts[0][debate][0] for debate in debates))}
-    first, second = ([of_system[debate][1] for debate in debates] for of_system in verdicts)
+    first, second = ([verdicts_of_judge[debate][1] for debate in debates] for verdicts_of_judge in verdicts)
     result = agreement(first, second, [groups[verdicts[0][debate][0]] for debate in debates], len(groups))
     assert result is not None  # there are debates
     low, high = result.raw.interval
@@ -167,10 +166,11 @@ def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
 
 
 _Debate = tuple[str, str, int, bool, int, bool]
+"""The run, the datapoint, the repeat, whether seats are swapped, the stance, and whether stances are exchanged."""
 
 
 def _verdicts_by_debate(system: System) -> dict[_Debate, tuple[str, int]]:
-    """Return the group and the verdict of each judged debate, by its run, datapoint, repeat and sides."""
+    """Return the group and the verdict of each debate that a system judged."""
     verdicts: dict[_Debate, tuple[str, int]] = {}
     for folder, manifest in zip(system.runs, system.manifests, strict=True):
         points = played_datapoints(folder, saved_value(folder, "dataset", "group_by"))

@@ -10,20 +10,23 @@ from runner.base.errors import UsageError
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import System
 
-SLICES = 100
-"""The maximum number of slices; a test could not separate more."""
+MAX_SLICES = 100
+"""The maximum number of slices. With more, tests that are adjusted for their number would detect nothing."""
 MISSING = "(null)"
+"""The name of the slice with missing values."""
 
 
 def split_by_column(matched: MatchedPoints, column: str, base: System, other: System) -> Mapping[str, MatchedPoints]:
-    """Split the pairs by value: numbers by size, then text, then missing values. 1, 1.0 and "1" are one value.
+    """Split the pairs by the value of a column, and sort the slices: numbers, then text, then missing values.
+
+    1, 1.0 and "1" are the same value.
 
     Raises:
         UsageError: there are too many values, the systems differ in one, or they share no datapoint.
     """
     if not matched.pairs:
         raise UsageError(f"{base.name} and {other.name} share no datapoint, and slices need datapoints that both have")
-    slices: dict[str, list[int]] = {}
+    slices: dict[str, list[int]] = {}  # the indices of the pairs in each slice
     mismatches = []
     for index, (base_point, other_point) in enumerate(matched.pairs):
         name = _slice_name(base_point.value)
@@ -33,8 +36,8 @@ def split_by_column(matched: MatchedPoints, column: str, base: System, other: Sy
     if mismatches:
         more = f", and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
         raise UsageError(f"column {column!r} differs between the runs: {mismatches[0]}{more}; slice by another column")
-    if len(slices) > SLICES:
-        raise UsageError(f"column {column!r} has {len(slices):,} values; slice by one with at most {SLICES}")
+    if len(slices) > MAX_SLICES:
+        raise UsageError(f"column {column!r} has {len(slices):,} values; slice by one with at most {MAX_SLICES}")
     return {name: _select_pairs(matched, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 

@@ -1,8 +1,8 @@
-"""Systems: runs with the scores of each datapoint over all of a system's rollouts."""
+"""Systems, which are compared with each other: a run or several pooled runs, with the scores of each datapoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,19 +73,19 @@ class System:
 
     @property
     def addresses(self) -> dict[str, Any]:
-        """The address of each model group of its agents, by its first run."""
+        """The address of each model group of its agents in its first run, by name."""
         models = saved_value(self.runs[0], "models") or {}
         groups = sorted({row["model_group"] for row in self.manifests[0].agents})
         return {group: (models.get(group) or {}).get("base_url") for group in groups}
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The columns of the dataset that the verifier's templates use; see `points`."""
+        """The columns of the dataset that the verifier's templates use."""
         return frozenset(name for folder in self.runs for name in _used_columns(folder))
 
     @cached_property
     def tasks(self) -> Mapping[str, RunFolder]:
-        """The tasks of its runs by their id, each with the first run that has it; usually there is only one."""
+        """The first run with each task, by the task's id; usually, all runs have the same task."""
         folders: dict[str, RunFolder] = {}
         for folder in self.runs:
             try:
@@ -96,81 +96,69 @@ class System:
 
     @property
     def verdicts(self) -> int:
-        """The number of rollouts that count."""
+        """The number of rollouts that were not lost in transport."""
         return sum(manifest.origins.verdicts for manifest in self.manifests)
 
     @property
     def fixed_verdicts(self) -> str | None:
-        """The reason why its verdicts say nothing about its verifier's answers; None if they do."""
+        """The reason why its verdicts do not measure its verifier; see `fixed_verdicts_of`."""
         return fixed_verdicts_of(self.runs[0])
 
+    @property
     def is_tree(self) -> bool:
-        """Tell whether its rollouts are branches of trees."""
+        """Whether its rollouts are branches of trees."""
         return saved_value(self.runs[0], "rollouts", "num_responses_per_timestep") is not None
 
-    def lost(self) -> int:
-        """Return the number of rollouts that were lost in transport."""
+    @property
+    def lost_rollouts(self) -> int:
+        """The number of rollouts that were lost in transport."""
         return sum(manifest.transport_failed or 0 for manifest in self.manifests)
 
     def points(self, measures: Sequence[Metric], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
-        """Return for each metric by name the datapoints with their rollouts, sorted by id, or why it has no scores.
+        """Return for each measure, by its name, the datapoints with their rollouts, or why there are no scores.
 
-        Datapoints without an answered rollout are left out. The files are read once for all metrics.
+        Datapoints are sorted by id. Those without an answered rollout are left out. The datapoints of several runs are
+        the same if their ids, labels and contents are equal. The files are read once for all measures.
 
         Raises:
             UsageError: no dataset has the column `by`.
             RunError: a file of a run is missing or damaged.
         """
-        collectors = {measure.name: _PointCollector() for measure in measures}
+        points: dict[str, dict[tuple[str, int, str], DatapointScores]] = {measure.name: {} for measure in measures}
+        errors: dict[str, UsageError] = {}
         for folder in self.runs:
             datapoints = {
-                point.id: (point, (point.id, point.label, tagged_hash("contents", dict(point.contents))))
+                point.id: ((point.id, point.label, tagged_hash("contents", dict(point.contents))), point)
                 for point in _load_points(folder, by)
             }
             run_scores = load_scores(folder, measures)
             if unknown := next((id_ for id_, *_ in run_scores.rollouts if id_ not in datapoints), None):
                 raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks the datapoint {unknown!r}")
-            for name, points in collectors.items():
-                points.add(folder.run_id, run_scores.rollouts, run_scores.scores[name], datapoints)
-        return {name: points.build(self.name, name) for name, points in collectors.items()}
+            for name, scores in run_scores.scores.items():
+                if isinstance(scores, UsageError):
+                    errors.setdefault(name, scores)
+                    continue
+                by_id = {
+                    id_: points[name].setdefault(key, replace(point, rollouts=[]))
+                    for id_, (key, point) in datapoints.items()
+                }
+                for (id_, rollout_id, correct, decision), score in zip(run_scores.rollouts, scores, strict=True):
+                    by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, correct, decision, score))
+        return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
 
-
-_Key = tuple[str, int, str]
-
-
-class _PointCollector:
-    """Collects the datapoints of a system, over its runs, with the scores of one measure."""
-
-    def __init__(self) -> None:
-        self._points: dict[_Key, DatapointScores] = {}
-        self._error: UsageError | None = None
-
-    def add(
-        self,
-        run_id: str,
-        rollouts: Sequence[tuple[str, str, bool, int]],
-        scores: Sequence[float | None] | UsageError,
-        datapoints: Mapping[str, tuple[DatapointScores, _Key]],
-    ) -> None:
-        if isinstance(scores, UsageError):
-            self._error = self._error or scores
-            return
-        by_id = {
-            id_: self._points.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in datapoints.items()
-        }
-        for (datapoint, rollout, correct, decision), score in zip(rollouts, scores, strict=True):
-            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, decision, score))
-
-    def build(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
-        played = (point for point in self._points.values() if point.rollouts)
-        points = sorted(played, key=lambda point: (point.id, point.label))
-        if self._error is None and points and not any(point.scores for point in points):
-            return UsageError(f"no rollout of {system} has a score for {measure}")
-        return self._error or points
+    def _played(self, points: Iterable[DatapointScores], metric: str) -> list[DatapointScores] | UsageError:
+        """Return the datapoints with rollouts, or an error if no rollout has a score."""
+        played = sorted((point for point in points if point.rollouts), key=lambda point: (point.id, point.label))
+        if any(point.scores for point in played):
+            return played
+        return UsageError(f"no rollout of {self.name} has a score for {metric}")
 
 
 class SystemReader:
-    """Reads systems, each once for all metrics that are given in advance."""
+    """Reads systems and caches their scores. `metrics` are read together with the first measure of a system.
+
+    `by` is the column to slice by.
+    """
 
     def __init__(self, by: str | None = None, metrics: Sequence[str] = ()) -> None:
         self._by, self._metrics = by, metrics
@@ -187,16 +175,16 @@ class SystemReader:
         """Return the datapoints of a system with its scores by a metric.
 
         Raises:
-            UsageError: the dataset lacks the column to slice by, or no rollout has a score.
+            UsageError: the dataset lacks the column `by`, or no rollout has a score.
             RunError: a file of a run is missing or damaged.
         """
         if (system, measure.name) not in self._points:
-            also = [
+            further = [
                 compared_metric(name, system.agents)
                 for name in self._metrics
                 if name in option_names(system.agents, compared=True)
             ]
-            unread = {each.name: each for each in (measure, *also) if (system, each.name) not in self._points}
+            unread = {m.name: m for m in (measure, *further) if (system, m.name) not in self._points}
             points_by_metric = system.points(list(unread.values()), self._by)
             self._points |= {(system, name): points for name, points in points_by_metric.items()}
         points_or_error = self._points[system, measure.name]
@@ -251,6 +239,12 @@ def _used_columns(folder: RunFolder) -> frozenset[str]:
 
 
 def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]:
+    """Yield the datapoints of a run without rollouts.
+
+    Raises:
+        UsageError: the dataset has no labels, or lacks the column `by`.
+        RunError: the saved inputs are damaged.
+    """
     used, hashes = _used_columns(folder), []
     try:
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):

@@ -1,4 +1,4 @@
-"""The verdict of a comparison in words."""
+"""Functions that describe the results of a comparison in words."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def _describe_test(measure: Metric, base: str, other: str, effect: Difference, p
         return text + _describe_power(measure, effect)
     better = measure.better or 1
     winner, sign = (other, 1) if effect.value * better > 0 else (base, -1)
-    margin = _with_interval(effect, measure, sign * better)
-    return f"{winner} is {'better' if measure.better else 'higher'} by {margin}"
+    return f"{winner} is {'better' if measure.better else 'higher'} by {_with_interval(effect, measure, sign * better)}"
 
 
 def describe_equivalence(measure: Metric, difference: Difference, equivalence: Equivalence) -> str:
@@ -48,20 +47,20 @@ def describe_equivalence(measure: Metric, difference: Difference, equivalence: E
     margin = format_difference(equivalence.margin, measure, difference)
     if equivalence.low is None or equivalence.high is None:
         return f"equivalence within {margin} cannot be tested: the error of the difference is unknown"
-    ends = replace(difference, low=equivalence.low, high=equivalence.high)
-    low, high = (format_difference(end, measure, ends, unit=False) for end in (ends.low or 0.0, ends.high or 0.0))
+    interval = replace(difference, low=equivalence.low, high=equivalence.high)
+    low, high = (format_difference(end, measure, interval, unit=False) for end in (equivalence.low, equivalence.high))
     conclusion = "equivalent" if equivalence.is_shown else "not shown to be equivalent"
     p = "" if equivalence.p is None else f"{p_statement(equivalence.p)}; "
     return f"{conclusion} within {margin} (two one-sided tests: {p}90 % CI [{low}, {high}])"
 
 
 def difference_in_words(measure: Metric, base: str, other: str, effect: Difference) -> str:
-    """Return `B minus A is 6 points [2, 10]`."""
+    """Return a text such as `B minus A is 6 points [2, 10]`."""
     return f"{other} minus {base} is {_with_interval(effect, measure, 1)}"
 
 
 def _with_interval(effect: Difference, measure: Metric, sign: int) -> str:
-    """Return `6 points [2, 10]`, for a difference or its opposite."""
+    """Return a text such as `6 points [2, 10]`, for the difference times `sign`."""
     low, high = (effect.low, effect.high) if sign > 0 else (effect.high, effect.low)
     value = format_difference(sign * effect.value, measure, effect)
     if low is None or high is None:
@@ -71,13 +70,16 @@ def _with_interval(effect: Difference, measure: Metric, sign: int) -> str:
 
 
 def format_difference(value: float, measure: Metric, effect: Difference, *, unit: bool = True) -> str:
-    """Return a difference in points of a hundred or in its own unit, with no more decimals than the interval allows."""
+    """Return a difference in percentage points or in the measure's unit.
+
+    The width of the interval of `effect` determines the number of decimals.
+    """
     scale = 100.0 if measure.is_share else 1.0
-    half = None if effect.low is None or effect.high is None else (effect.high - effect.low) / 2 * scale
+    half_width = None if effect.low is None or effect.high is None else (effect.high - effect.low) / 2 * scale
     if measure.is_share:
-        decimals = 0 if half is None or half >= 2 else 1 if half >= 0.2 else 2
+        decimals = 0 if half_width is None or half_width >= 2 else 1 if half_width >= 0.2 else 2
     else:
-        decimals = 3 if not half else max(0, 1 - math.floor(math.log10(half)))
+        decimals = 3 if not half_width else max(0, 1 - math.floor(math.log10(half_width)))
     text = decimal(value * scale, decimals)
     if not unit or not measure.is_share:
         return text

@@ -60,4 +60,4 @@ def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> 
     ],
 )  # fmt: skip
 def test_the_whole_interval_decides(sign: str, low: float | None, high: float | None, held: AssertionResult) -> None:
-    assert Assertion("", "accuracy", sign, True, -0.02).judged(low, high) == held
+    assert Assertion("", "accuracy", sign, True, -0.02).judge(low, high) == held

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from runner import compare, query, run
@@ -265,6 +266,19 @@ def test_several_are_compared_with_the_leader_and_corrected(results: Path) -> No
     found = compare("fair", "good", "same", results=results)
     assert [(pair.base, pair.other) for pair in found.pairs] == [("good", "fair"), ("good", "same")]
     assert [pair.p_corrected for pair in found.pairs] == [4 / 2**12, 1.0]
+
+
+def test_a_run_that_lost_all_its_rollouts_is_not_compared(tmp_path: Path) -> None:
+    spec, results = solo_spec(tmp_path, size=4), tmp_path / "results"
+    for number, name in enumerate(("good", "lost")):
+        planted(spec, results, name, lambda i, repeat: True, other_system(number))
+    folder = Results(results).run("lost")
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE TABLE t AS FROM '{folder.table('rollouts')}'")
+        connection.execute("UPDATE t SET outcome = 'transport_failed'")
+        connection.execute(f"COPY t TO '{folder.table('rollouts')}' (FORMAT parquet)")
+    with pytest.raises(UsageError, match="no rollout of lost has a score for accuracy"):
+        compare("good", "lost", results=results)
 
 
 def test_a_run_is_not_compared_with_itself(results: Path) -> None:
