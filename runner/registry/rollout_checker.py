@@ -125,7 +125,7 @@ class RolloutChecker:
         if self._decision is not None and self._row_count < self._planned_games and not self._decision.decided:
             raise ReleaseError(f"the run stopped after {self._row_count:,} rollouts, before its stopping rule was met")
         summary = self._metrics.summary()
-        summary = summary if self._decision is None else self._decision.applied(summary)
+        summary = summary if self._decision is None else self._decision.apply_to(summary)
         json_summary: dict[str, Any] = orjson.loads(orjson.dumps(summary))
         return json_summary
 

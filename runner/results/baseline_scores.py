@@ -6,7 +6,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,15 +30,16 @@ ID = "id"
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """The scores of the other run, by `datapoint_key`."""
+    """The scores of the run that `until.compare` names ("the other run")."""
 
     run_id: str
+    """The id of the other run."""
     asked: str
     """The text of `until.compare` in the spec."""
     columns: tuple[str, ...]
     """The columns that identify a datapoint in both runs; files of earlier versions name the columns of all agents."""
     scores: Mapping[str, tuple[int, int]]
-    """For each datapoint, the number of right verdicts and of games that were not lost in transport."""
+    """The number of right verdicts, and of games that were not lost in transport, by `datapoint_key`."""
 
     def score(self, point: Datapoint) -> float | None:
         """Return the run's score on a datapoint; None if it did not play the datapoint."""
@@ -56,10 +57,6 @@ class BaselineScores:
     def write(self, folder: RunFolder) -> None:
         """Save the scores with the inputs of the comparing run."""
         atomic_write(folder.make("inputs") / FILE, orjson.dumps(asdict(self)))
-
-    def count_shared(self, points: Iterable[Datapoint]) -> int:
-        """Count the datapoints that the other run has played."""
-        return sum(self.score(point) is not None for point in points)
 
 
 def read_baseline(folder: Path) -> BaselineScores | None:
@@ -84,7 +81,7 @@ def read_baseline(folder: Path) -> BaselineScores | None:
 def shared_columns(first: Spec, second: Spec) -> tuple[str, ...]:
     """Return the columns that identify a datapoint in two specs: the columns that both verifiers see.
 
-    As in `match_datapoints`, the id counts too if these columns may not identify a datapoint.
+    As in `match_systems`, the id counts too if these columns may not identify a datapoint.
     """
     first_columns, second_columns = verifier_columns(first), verifier_columns(second)
     columns = tuple(sorted(first_columns & second_columns))

@@ -33,7 +33,7 @@ class GameVerdict(NamedTuple):
     stances_exchanged: bool | None = None
     stance: int | None = None
     argued: tuple[int, ...] | None = None
-    """The stance of each prover, in the protocol's order; None unless datapoints are played in several variants."""
+    """The stance of each prover, in the protocol's order; None if each datapoint is played in one form."""
     stated: float | None = None
     logprob: float | None = None
     is_bound: bool = False
@@ -53,9 +53,9 @@ def measure_game(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
     point, outcome = rollout.job.datapoint, rollout.outcome.value
     if rollout.outcome == Outcome.TRANSPORT_FAILED:
         return GameMeasurement(outcome, point.group, (), None)
-    additions = _measure_game(protocol, rollout)
-    _add_agent_values(additions, protocol, rollout)
-    return GameMeasurement(outcome, point.group, tuple(additions), _game_verdict(protocol, rollout))
+    return GameMeasurement(
+        outcome, point.group, tuple(_added_values(protocol, rollout)), _game_verdict(protocol, rollout)
+    )
 
 
 _TRUTH_VALUES = ((0.0,), (1.0,))
@@ -95,7 +95,6 @@ class AgentFacts:
     """The facts about one agent in one game that its metrics are computed from. Values are in the order of rounds."""
 
     name: str
-    rollout: Rollout
     reward: tuple[float, ...]
     """The agent's reward as the only value; empty if it is unknown."""
     retries: Sequence[float]
@@ -107,13 +106,17 @@ class AgentFacts:
     """The values of the original implementation's `token_limit_proportion`."""
 
 
-def _measure_game(protocol: Protocol, rollout: Rollout) -> list[AddedValues]:
-    facts = GameFacts(protocol, rollout)
-    additions: list[AddedValues] = []
-    for name, compute in _metric_functions(Source.GAMES, tuple(METRICS)):
+def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]:
+    facts, names = GameFacts(protocol, rollout), tuple(METRICS)
+    for name, compute in _metric_functions(Source.GAMES, names):
         if values := compute(facts):
-            additions.append((None, name, values))
-    return additions
+            yield None, name, values
+    for agent_facts in _agent_facts(protocol, rollout):
+        for name, compute in _metric_functions(Source.AGENTS, names):
+            if values := compute(agent_facts):
+                yield agent_facts.name, name, tuple(values)
+        if agent_facts.limited:
+            yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
 
 
 @cache
@@ -121,16 +124,6 @@ def _metric_functions(source: Source, names: tuple[str, ...]) -> list[tuple[str,
     """Return the name and function of each metric of a source. `names` are all metrics, as the key of the cache."""
     metrics = [METRICS[name] for name in names if METRICS[name].source is source]
     return [(metric.name, metric.compute) for metric in metrics if metric.compute is not None]
-
-
-def _add_agent_values(additions: list[AddedValues], protocol: Protocol, rollout: Rollout) -> None:
-    functions = _metric_functions(Source.AGENTS, tuple(METRICS))
-    for facts in _agent_facts(protocol, rollout):
-        for name, compute in functions:
-            if values := compute(facts):
-                additions.append((facts.name, name, tuple(values)))
-        if facts.limited:
-            additions.append((facts.name, ORIGINAL_LIMITED, tuple(facts.limited)))
 
 
 def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
@@ -157,13 +150,13 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
             cut.append(answers[-1].finish_reason == "length")
         retries += padding
         limited += padding
-        yield AgentFacts(agent, rollout, reward, retries, calls, cut, limited)
+        yield AgentFacts(agent, reward, retries, calls, cut, limited)
 
 
 def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
-    """Return the number of rounds that an undecided game did not reach; the original implementation counts zeros.
+    """Return the number of rounds that an undecided game did not reach. The original implementation counts them as 0.
 
-    The result for a rejudged debate is 0, since no further rounds are played.
+    The result for a debate that is judged again is 0, since it has no further rounds.
     """
     if rollout.outcome != Outcome.NO_DECISION or any(played_round.asked is not None for played_round in rollout.rounds):
         return 0

@@ -1,15 +1,16 @@
 """Compute the metrics of a run from its rollouts: estimates with intervals, clustered by groups of datapoints.
 
 Without `dataset.group_by`, each datapoint is a group. Rollouts are streamed: a mean needs a count, a sum and a sum of
-squares for each group, and metrics such as d' and AUROC need a few bytes for each rollout (`JudgedGames`). The
-clustered error follows Miller 2024 (arXiv 2411.00640). The interval of proportions follows Wilson 1927 at the effective
-sample size, corrected by Student's t. `benchmarks/coverage.py` measures the coverage of the intervals.
+squares for each group (`ClusterSums`), and metrics such as d' and AUROC need a few bytes for each rollout
+(`JudgedGames`). The clustered error follows Miller 2024 (arXiv 2411.00640). The interval of proportions follows Wilson
+1927 at the effective sample size, corrected by Student's t. `benchmarks/coverage.py` measures the coverage of the
+intervals.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
@@ -34,13 +35,13 @@ _ORIGINAL_NAMES = (
 
 
 class Metrics:
-    """Counts rollouts and computes the metrics. `seats` are the two seats that the run swaps, if any."""
+    """The metrics of the rollouts that were added. `seats` are the two seats that the run swaps, if any."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         load_scipy()
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], ClusterSums] = {}
-        self._positions: dict[str, int] = {}
+        self._cluster_positions: dict[str, int] = {}
         self.outcomes: Counter[Outcome] = Counter()
         self._judged = JudgedGames(protocol, seats)
 
@@ -49,7 +50,7 @@ class Metrics:
         self.count(measure_game(self._protocol, rollout))
 
     def count(self, game: GameMeasurement) -> None:
-        """Count the values that a game adds."""
+        """Count the values that `measure_game` returned for a rollout."""
         self.outcomes[Outcome(game.outcome)] += 1
         if game.verdict is None:
             return
@@ -58,7 +59,7 @@ class Metrics:
         for agent, metric, values in game.added:
             tally = tallies.get((agent, metric))
             if tally is None:
-                tally = tallies[agent, metric] = ClusterSums(self._positions)
+                tally = tallies[agent, metric] = ClusterSums(self._cluster_positions)
             tally.add(cluster, values)
 
     def estimates(self) -> list[Estimate]:
@@ -70,51 +71,42 @@ class Metrics:
         return rows
 
     def _estimate(self, agent: str | None, metric: Metric) -> Estimate:
-        name, is_counted = metric.name, (agent, metric.name) in self._tallies or metric.source is Source.DATAPOINTS
+        is_counted = (agent, metric.name) in self._tallies or metric.source is Source.DATAPOINTS
         if not self._judged.is_labelled and (metric.needs_labels or not is_counted):
-            return Estimate(agent, name, None, None, None, None, 0, 0, NO_LABELS)
+            return Estimate(agent, metric.name, None, None, None, None, 0, 0, NO_LABELS)
         if metric.source is Source.DATAPOINTS:
             assert metric.compute is not None
-            result = metric.compute(self._judged.verdicts) if self._judged.n else NO_GAMES
-            return estimate(metric, result)
-        tally = self._tallies.get((agent, name), ClusterSums())
+            return estimate(metric, metric.compute(self._judged.verdicts) if self._judged.n else NO_GAMES)
+        tally = self._tally(agent, metric.name)
         mean = Mean(metric.rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), self._judged.is_grouped)
         if metric.is_proportion:
             interval, reason = mean.share_interval()
-        elif ends := self._possible_ends(agent, metric, tally):
+        elif metric.two_values and (ends := two_ends(tally.values, metric.two_values(self._protocol, agent))):
             interval, reason = mean.two_value_interval(ends)
         else:
             interval, reason = mean.student_interval(tally.by_cluster)
         low, high = interval or (None, None)
-        return Estimate(agent, name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
+        return Estimate(agent, metric.name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 
-    def _possible_ends(self, agent: str | None, metric: Metric, tally: ClusterSums) -> tuple[float, float] | None:
-        """Return the two possible values of the metric, if it has two and no other values occur."""
-        return None if metric.two_values is None else two_ends(tally.values, metric.two_values(self._protocol, agent))
+    def _tally(self, agent: str | None, metric: str) -> ClusterSums:
+        return self._tallies.get((agent, metric), ClusterSums())
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
         """Return the statistics of the original implementation under its names, with population standard deviations."""
-
-        def statistics(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
-            tally = self._tallies.get((agent, metric), ClusterSums())
-            full_prefix = f"{agent}.{prefix}" if agent else prefix
-            yield f"{full_prefix}mean_{name}", tally.mean
-            yield f"{full_prefix}std_{name}", tally.deviation
-
         result: dict[str, float | None] = {}
         for agent in self._protocol.agent_names:
-            result.update(statistics(agent, "reward", "episode_reward"))
-            for metric, name in (
-                ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
-            ):  # fmt: skip
-                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), ClusterSums()).mean
+            reward = self._tally(agent, "reward")
+            result[f"{agent}.{prefix}mean_episode_reward"] = reward.mean
+            result[f"{agent}.{prefix}std_episode_reward"] = reward.deviation
+            result[f"{agent}.{prefix}retry_proportion"] = self._tally(agent, "retries_per_round").mean
+            result[f"{agent}.{prefix}token_limit_proportion"] = self._tally(agent, ORIGINAL_LIMITED).mean
         for metric, name in _ORIGINAL_NAMES:
-            result.update(statistics(None, metric, name))
-        result[f"{prefix}worst_datapoint_accuracy"] = (
-            self._judged.verdicts.lowest_accuracy if self._judged.n and self._judged.is_labelled else None
-        )
+            tally = self._tally(None, metric)
+            result[f"{prefix}mean_{name}"], result[f"{prefix}std_{name}"] = tally.mean, tally.deviation
+        has_verdicts = self._judged.n and self._judged.is_labelled
+        result[f"{prefix}worst_datapoint_accuracy"] = self._judged.verdicts.lowest_accuracy if has_verdicts else None
         for name in ("precision", "recall"):
-            result[f"{prefix}{name}"] = self._tallies.get((None, name), ClusterSums()).mean
+            result[f"{prefix}{name}"] = self._tally(None, name).mean
         return result
 
     def summary(self) -> dict[str, Any]:
@@ -129,7 +121,7 @@ class Metrics:
         if self._judged.n:
             content["methods"] = interval_methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
-            content["vote_curve"] = [_vote(vote) for vote in votes]
+            content["vote_curve"] = [_vote_row(vote) for vote in votes]
         if curves := self._judged.reliability_curves():
             content["reliability_curves"] = curves
         return content
@@ -140,6 +132,6 @@ def is_by_group(metrics: Mapping[str, Any]) -> bool:
     return str(metrics.get("interval", "")).endswith("by group")
 
 
-def _vote(vote: Estimate) -> dict[str, Any]:
+def _vote_row(vote: Estimate) -> dict[str, Any]:
     omitted = ("agent", "metric", "plays")
     return {"k": vote.plays, **{name: value for name, value in vars(vote).items() if name not in omitted}}

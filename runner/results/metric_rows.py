@@ -20,24 +20,27 @@ COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
 def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[tuple[Any, ...]]:
-    """Return a row for each meaningful metric; `include_minor` includes minor metrics."""
+    """Return a row with `COLUMNS` for each meaningful metric of a `metrics.json`."""
     return [
-        (m["agent"] or "game", metric_label(m["metric"], m.get("plays")), format_metric(m), m["n"], m["clusters"])
-        for m in meaningful_metrics(metrics)
-        if include_minor or not is_minor(m["metric"])
-    ]
+        (
+            row["agent"] or "game", metric_label(row["metric"], row.get("plays")), format_metric(row), row["n"],
+            row["clusters"],
+        )
+        for row in meaningful_metrics(metrics)
+        if include_minor or not is_minor(row["metric"])
+    ]  # fmt: skip
 
 
 def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the metrics without `decision` if a game is undecided, metrics of the whole game first.
+    """Return the metrics, those of the whole game first, without `decision` if a game is undecided.
 
     `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which has no meaning if there is a 2.
     """
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
-    agents = list(dict.fromkeys([None, *(m["agent"] for m in metrics["metrics"])]))
-    rows = sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
-    return [m for m in rows if not (undecided and m["metric"] == DECISION)]
+    agents = list(dict.fromkeys([None, *(row["agent"] for row in metrics["metrics"])]))
+    rows = sorted(metrics["metrics"], key=lambda row: agents.index(row["agent"]))
+    return [row for row in rows if not (undecided and row["metric"] == DECISION)]
 
 
 def is_minor(metric: str) -> bool:
@@ -64,17 +67,20 @@ def format_metric(row: Mapping[str, Any]) -> str:
 
 def missing_intervals(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
     """Return a line for each reason why metrics have no interval or no value, with the names of these metrics."""
-    names_by_reason: dict[str, list[str]] = {}  # keys: the missing part and the reason
+    names_by_reason: dict[str, dict[str, None]] = {}  # dictionaries instead of sets, since these keep the order
     for row in metrics["metrics"]:
         reason = row.get("reason")
         if reason and row["n"] and (include_minor or not is_minor(row["metric"])):
-            names = names_by_reason.setdefault(f"{'value' if row['value'] is None else 'interval'}: {reason}", [])
-            names.extend([row["metric"]] if row["metric"] not in names else [])
+            missing = "value" if row["value"] is None else "interval"
+            names_by_reason.setdefault(f"{missing}: {reason}", {})[row["metric"]] = None
     return [f"{', '.join(names)}: no {reason}" for reason, names in names_by_reason.items()]
 
 
 def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return labels and values for a summary: balanced accuracy, d' and c. Empty if there are too few datapoints."""
+    """Return the rows of a summary about balanced accuracy, d' and c; empty if there are too few datapoints.
+
+    d' and c come from signal detection theory; see `runner.statistics.signal_detection`.
+    """
     by_name = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
     balanced = by_name.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:
@@ -86,7 +92,7 @@ def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return a line with the bounds of accuracy over what the games lost in transport could have been, if any were."""
+    """Return a line with the lowest and highest accuracy that the lost games allow; empty if no game was lost."""
     lost, accuracy = metrics["outcomes"].get("transport_failed", 0), _accuracy(metrics)
     if not lost or accuracy is None or accuracy["value"] is None:
         return []
@@ -96,7 +102,7 @@ def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Iterator[str]:
-    """Yield how many intervals a table and the line of vote@k have, and the effect of clustering on accuracy."""
+    """Yield a note on the number of intervals that are shown, and one on the effect of clustering on accuracy."""
     rows = [row for row in meaningful_metrics(metrics) if include_minor or not is_minor(row["metric"])]
     intervals = sum(row["ci_low"] is not None for row in (*rows, *metrics.get("vote_curve", ())))
     if intervals > 1:
@@ -119,7 +125,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def section_lines(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
     """Return lines about the intervals, lost games, the stopping rule, vote@k and the variance of scores.
 
-    `include_minor` is whether the table of metrics includes minor ones. Earlier versions did not write these sections.
+    `include_minor` says whether the table above the lines includes minor metrics, whose intervals are counted then.
     """
     lines = [*_interval_notes(metrics, include_minor=include_minor), *lost_games_lines(metrics)]
     if until := metrics.get("until"):
@@ -129,12 +135,9 @@ def section_lines(metrics: Mapping[str, Any], *, include_minor: bool = True) -> 
         lines.append(f"vote@k: {', '.join(votes_text)}")
     if split := metrics.get("variance"):
         repeats = split["enough_repeats"]
-        more = (
-            "groups do not differ, so a repeat is worth as much as another group"
-            if repeats is None
-            else f"more than {repeats} repeat{'s' * (repeats != 1)} of each datapoint are useless ({split['rule']})"
-        )
-        lines.append(
-            f"variance: {decimal(split['between'])} between groups, {decimal(split['within'])} within one; {more}"
-        )
+        more = f"more than {repeats} repeat{'s' * (repeats != 1)} of each datapoint are useless ({split['rule']})"
+        if repeats is None:
+            more = "groups do not differ, so a repeat is worth as much as another group"
+        between, within = decimal(split["between"]), decimal(split["within"])
+        lines.append(f"variance: {between} between groups, {within} within one; {more}")
     return lines

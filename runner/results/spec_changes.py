@@ -15,7 +15,7 @@ from runner.spec.loader import Spec, load_saved
 
 
 def has_same_spec(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
-    """Return whether a run's saved spec equals the spec of a plan. Files that it names are compared by the identity.
+    """Return whether a run's saved spec equals the spec of a plan. The files that a spec names are not compared.
 
     If the hashes differ, the two specs are compared as this version reads them, since an earlier version may have had
     fewer defaults or other names of keys.
@@ -26,25 +26,34 @@ def has_same_spec(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     if manifest.spec_sha256 == spec_hash(plan):
         return True
     try:
-        saved = Plan(load_saved(folder.spec))
+        current, saved = _resolved_specs(folder, manifest, plan)
     except SpecError:
         return False
-    current, recorded = resolved_spec(plan), resolved_spec(saved)
+    return current == saved
+
+
+def _resolved_specs(folder: RunFolder, manifest: Manifest, plan: Plan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the spec of a plan and the saved spec of a run, with hashes instead of the paths of replayed runs.
+
+    Raises:
+        SpecError: the saved spec cannot be read.
+    """
+    current, saved = resolved_spec(plan), resolved_spec(Plan(load_saved(folder.spec)))
     _replace_replayed_paths(current, plan.spec.replayed_sha256)
-    _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
-    return current == recorded
+    _replace_replayed_paths(saved, manifest.replayed_sha256 or {})
+    return current, saved
 
 
 @dataclass(frozen=True)
 class SizeChange:
-    """The size of a finished run, and its differences from a plan of the same run."""
+    """The size of a finished run, and how a plan of the same run differs."""
 
     datapoints: int
     per_datapoint: int
     is_smaller: bool
     """Whether the plan lacks datapoints or repeats that the run has played."""
     is_regrouped: bool
-    """Whether the plan groups datapoints differently than the run, whose intervals depend on the groups."""
+    """Whether the plan groups datapoints differently, which changes the intervals."""
     stops_sooner: bool
     """Whether the plan's stopping rule may stop before the last game that the run has played."""
 
@@ -72,53 +81,54 @@ def compare_sizes(folder: RunFolder, plan: Plan) -> SizeChange | None:
 
 
 def _stops_sooner(saved: Spec, spec: Spec) -> bool:
-    """Return whether the plan's stopping rule may stop before the last game of a finished run.
+    """Return whether the stopping rule of a new spec may stop before the last game of a run with the saved spec.
 
     The end of a run depends on the rule, the datapoints and the groups. A narrower interval never needs fewer games.
     """
     saved_rule, rule = saved.experiment.until, spec.experiment.until
     if rule is None:
-        return False  # everything is played
+        return False  # without a rule, all games are played
     if saved_rule is None or saved_rule.compare != rule.compare:
         return True
-    saved_games, games = (
-        ([(point.id, point.group) for point in each.dataset.datapoints], each.experiment.rollouts.per_datapoint)
-        for each in (saved, spec)
-    )
     is_wider = saved_rule.width is not None and rule.width is not None and rule.width > saved_rule.width
-    return is_wider or saved_games != games
+    return is_wider or _planned_games(saved) != _planned_games(spec)
 
 
-def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
-    """Return the keys whose values differ between a saved spec and a plan, except those below `free`."""
+def _planned_games(spec: Spec) -> tuple[list[tuple[str, str]], int]:
+    """Return the datapoints of a spec with their groups, and the number of games about each."""
+    return [(point.id, point.group) for point in spec.dataset.datapoints], spec.experiment.rollouts.per_datapoint
+
+
+def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, ignored_keys: Sequence[str] = ()) -> list[str]:
+    """Return the dotted keys whose values differ between a saved spec and a plan. `ignored_keys` ignores keys below."""
     try:
-        saved = Plan(load_saved(folder.spec))
+        current, saved = _resolved_specs(folder, manifest, plan)
     except SpecError as error:
         return [f"the saved spec cannot be read ({error.problems[0]})"]
-    current, recorded = resolved_spec(plan), resolved_spec(saved)
-    if current["kind"] != recorded["kind"]:
+    if current["kind"] != saved["kind"]:
         return ["kind"]
     current["dataset"].update(dataset_selection(plan))
-    recorded["dataset"].update(manifest.dataset_selection)
-    _replace_replayed_paths(current, plan.spec.replayed_sha256)
-    _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
-    current, recorded = dict(_flatten(current)), dict(_flatten(recorded))
+    saved["dataset"].update(manifest.dataset_selection)
+    current, saved = dict(_flatten(current)), dict(_flatten(saved))
     return sorted(
         key
-        for key in current.keys() | recorded.keys()
-        if current.get(key) != recorded.get(key) and not any(_is_below(key, name) for name in free)
+        for key in current.keys() | saved.keys()
+        if current.get(key) != saved.get(key) and not any(_is_below(key, name) for name in ignored_keys)
     )
 
 
-def flatten_spec(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
-    """Return a resolved spec by dotted keys, without keys below `free`, and with hashes in place of replayed runs."""
-    _replace_replayed_paths(saved, replayed)
-    return {key: value for key, value in _flatten(saved) if not any(_is_below(key, name) for name in free)}
+def flatten_spec(spec: dict[str, Any], replayed: Mapping[str, str], ignored_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a resolved spec by dotted key, without `ignored_keys` and the keys below them.
+
+    The paths of replayed runs are replaced by `replayed`, the hash for each model group.
+    """
+    _replace_replayed_paths(spec, replayed)
+    return {key: value for key, value in _flatten(spec) if not any(_is_below(key, name) for name in ignored_keys)}
 
 
-def _replace_replayed_paths(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
+def _replace_replayed_paths(spec: dict[str, Any], replayed: Mapping[str, str]) -> None:
     """Replace the path of the run that a model group replays by the hash of its content."""
-    for group, settings in saved["models"].items():
+    for group, settings in spec["models"].items():
         settings["run"] = replayed.get(group)
 
 

@@ -2,7 +2,7 @@
 
 The independent observations are groups of datapoints; a datapoint without a group is a group by itself. A group counts
 once all of its games have ended, and then the rule is evaluated. Groups count in the order of the plan, so the decision
-does not depend on the order in which games end. The rule estimates the accuracy of the board, in which all games have
+does not depend on which game ends first. The rule estimates the accuracy that leaderboards show, where all games have
 the same weight. So the weight of a group is the number of its games.
 """
 
@@ -27,7 +27,7 @@ METHOD = (
     "95 %; accuracy: a confidence sequence, by betting on groups of datapoints (Waudby-Smith and Ramdas 2024), which "
     "holds at every look; other metrics as if the number of games had been fixed: "
 )
-
+"""The start of the key `interval` in the metrics of a run with a stopping rule."""
 
 FEWEST_AHEAD = 8
 """Minimum number of games to play at the same time, since playing them one by one is slow."""
@@ -51,11 +51,12 @@ class StoppingDecision:
     def __init__(self, plan: Plan, rule: Until, baseline: BaselineScores | None = None) -> None:
         self._rule, self._baseline = rule, baseline
         self._planned = Counter(job.datapoint.group for job in plan.jobs())
-        self._most_games = max(self._planned.values(), default=1)
-        points = Counter(point.group for point in plan.spec.dataset.datapoints)
-        self._most_points = max(points.values(), default=1)
+        """The number of games of each group."""
+        self._largest_group = max(self._planned.values(), default=1)
+        self._most_points = _most_points(plan)
         self._accuracy, self._difference = ConfidenceSequence(), DifferenceSequence()
         self._group: list[Rollout] = []
+        """The ended games of the current group."""
         self.games = 0
         self._progress = 0.0
         """The share of the evidence that a decision needs; 1 or more means decided."""
@@ -65,7 +66,7 @@ class StoppingDecision:
         return self._progress >= 1
 
     def add(self, rollouts: Sequence[Rollout]) -> bool:
-        """Add the next game of the plan and return whether the run is decided."""
+        """Add the next games of a group, in the order of the plan, and return whether the run is decided."""
         self.games += len(rollouts)
         self._group.extend(rollouts)
         if rollouts and len(self._group) == self._planned[rollouts[0].job.datapoint.group]:
@@ -85,7 +86,7 @@ class StoppingDecision:
                 scores.setdefault(rollout.job.datapoint.id, []).append(rollout.correct)
         games = sum(map(len, scores.values()))
         if games:
-            self._accuracy.add(sum(map(sum, scores.values())) / games, games / self._most_games)
+            self._accuracy.add(sum(map(sum, scores.values())) / games, games / self._largest_group)
         if self._baseline is not None:
             self._observe_difference(self._baseline, group, scores)
 
@@ -111,7 +112,7 @@ class StoppingDecision:
         return 1.0 if width <= self._rule.width else min((self._rule.width / width) ** 2, 1 - 1e-9)
 
     def note(self) -> str:
-        """Return one line that says after how many games the run was decided, and with which result."""
+        """Return one line with the number of games after which the run was decided, and the result."""
         low, high = self._accuracy.interval()
         width = f"width {decimal(high - low)}"
         outcome = width if self._baseline is None else self._describe_difference(self._baseline)
@@ -127,7 +128,7 @@ class StoppingDecision:
         relation = "no difference to be seen from" if not self.decided else "better than" if mean > 0 else "worse than"
         return f"{relation} {baseline.run_id} ({mean:+.3f} [{low:+.3f}, {high:+.3f}])"
 
-    def applied(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run's metrics with the confidence sequence as the interval of accuracy, and the section `until`."""
         return {**_with_sequence_interval(summary, self._accuracy), "until": self._section()}
 
@@ -162,12 +163,12 @@ class StoppedDebates:
     it allows a stop at any time that depends only on earlier groups.
     """
 
-    def __init__(self, plan: Plan, stopped: str) -> None:
-        self._stopping_note = stopped
-        points = Counter(point.group for point in plan.spec.dataset.datapoints)
+    def __init__(self, plan: Plan, stopping_note: str) -> None:
+        self._stopping_note = stopping_note
         plays = plan.spec.experiment.rollouts.per_datapoint * len(plan.variants)
-        self._most_games = plays * max(points.values(), default=1)
+        self._largest_group = plays * _most_points(plan)
         self._groups: dict[str, tuple[int, int]] = {}
+        """The number of right verdicts and of games with a verdict, by group."""
 
     def add(self, rollout: Rollout) -> None:
         """Count the verdict of a rollout, if it has one."""
@@ -175,17 +176,22 @@ class StoppedDebates:
             right, games = self._groups.get(rollout.job.datapoint.group, (0, 0))
             self._groups[rollout.job.datapoint.group] = (right + rollout.correct, games + 1)
 
-    def applied(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return the run's metrics with the confidence sequence as accuracy's interval, and the section `until`."""
         sequence = ConfidenceSequence()
         for right, games in self._groups.values():
-            sequence.add(right / games, games / self._most_games)
+            sequence.add(right / games, games / self._largest_group)
         low, high = sequence.interval()
         own_section = summary.get("until") or {}
         notes = [own_section["note"], self._stopping_note] if own_section else [self._stopping_note]
         section = {"groups": sequence.n, "width": high - low, **own_section, "note": "; ".join(notes)}
         base = summary if not own_section else {**summary, "interval": summary["interval"].removeprefix(METHOD)}
         return {**_with_sequence_interval(base, sequence), "until": section}
+
+
+def _most_points(plan: Plan) -> int:
+    """Return the number of datapoints in the largest group."""
+    return max(Counter(point.group for point in plan.spec.dataset.datapoints).values(), default=1)
 
 
 def _with_sequence_interval(summary: Mapping[str, Any], accuracy: ConfidenceSequence) -> dict[str, Any]:
@@ -219,7 +225,7 @@ def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
 
 
 def stopping_columns(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the board's columns about the stopping rule; None for runs without one."""
+    """Return the values of the leaderboard's columns about the stopping rule; None for runs without one."""
     rule = spec.get("until")
     return {
         "until": None if rule is None else json.dumps({name: v for name, v in rule.items() if v is not None}),

@@ -1,4 +1,4 @@
-"""Compute means of streamed rollouts from sums by cluster, so that memory does not grow with the rollouts."""
+"""Compute means from sums by cluster, so that memory does not grow with the number of rollouts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ClusterSums:
     """Sums by cluster: enough for the mean, its clustered error and the population standard deviation."""
 
     positions: dict[str, int] = field(default_factory=dict)
-    """The position of each cluster in `_sums`. The metrics of a run share it, to save memory."""
+    """The position of each cluster in `_sums`. The metrics of a run share this dictionary, to save memory."""
     values: set[float] = field(default_factory=set)
-    """The distinct values. If there are more than two, it has at least three of them."""
+    """The distinct values, all of them if there are at most two."""
     n: int = 0
     _sums: array[float] = field(default_factory=lambda: array("d"))
-    """The number of values, their sum and their sum of squares by position; zeros for a cluster without values."""
+    """Three numbers for each position: the count of the values, their sum and their sum of squares."""
     _mean: tuple[int, float] | None = None
     """The number of values and their mean, cached since a sum over many clusters is slow."""
 
@@ -39,13 +39,13 @@ class ClusterSums:
 
     @property
     def clusters(self) -> list[tuple[float, float, float]]:
-        """The number of values, their sum and their sum of squares of each cluster with values."""
+        """The count of the values, their sum and their sum of squares, for each cluster with values."""
         return [row for row in zip(self._sums[::3], self._sums[1::3], self._sums[2::3], strict=True) if row[0]]
 
     @property
     def by_cluster(self) -> list[float]:
         """The mean of each cluster."""
-        return [row[1] / row[0] for row in self.clusters]
+        return [total / count for count, total, _ in self.clusters]
 
     @property
     def mean(self) -> float | None:
@@ -57,12 +57,12 @@ class ClusterSums:
 
     @property
     def deviation(self) -> float | None:
-        """The population standard deviation over rollouts."""
+        """The population standard deviation of the values."""
         mean = self.mean
         if mean is None:
             return None
-        square = math.fsum(self._sums[2::3]) / self.n
-        return math.sqrt(max(square - mean * mean, 0.0))
+        mean_square = math.fsum(self._sums[2::3]) / self.n
+        return math.sqrt(max(mean_square - mean * mean, 0.0))
 
     @property
     def stderr(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Format and parse the values that a sweep sets in one run: a line of overrides on the board."""
+"""Format and parse a point of a sweep: the settings of one run, as a line of overrides on the leaderboard."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 
 def format_point(point: Mapping[str, Any]) -> str:
-    """Return a sweep's settings in one line: `seed=1 prompts="terse"`."""
+    """Return the settings of a point in one line: `seed=1 prompts="terse"`."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
 def parse_point(line: str) -> dict[str, Any]:
-    """Parse a point from its line.
+    """Parse a line that `format_point` returned.
 
     Raises:
-        ValueError: the line is invalid, which is possible on somebody else's board.
+        ValueError: the line is invalid, which is possible if somebody else wrote the leaderboard.
     """
     point: dict[str, Any] = {}
     decoder, position = json.JSONDecoder(), 0
     while position < len(line):
-        key, is_there, _ = line[position:].partition("=")
-        if not is_there or not key or key in point:
+        key, equals_sign, _ = line[position:].partition("=")
+        if not equals_sign or not key or key in point:
             raise ValueError(f"{line!r} is not a point of a sweep")
         try:
             point[key], end = decoder.raw_decode(line, position + len(key) + 1)

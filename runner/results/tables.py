@@ -7,8 +7,10 @@ the length of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -78,7 +80,7 @@ class Rows(NamedTuple):
     """Rows of a table as JSON lines."""
 
     lines: bytes
-    rows: int
+    count: int
 
 
 def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
@@ -94,28 +96,25 @@ PART_BYTES = 8 << 20
 """Maximum size of a file in `.parts/`, except for a single longer row, since a reader loads a complete file."""
 
 
-class _Parts:
-    """The unsealed rows of a table, in files of a limited size."""
+class _UnsealedTable:
+    """The rows of a table before it is sealed, in files of a limited size."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
         self.paths: list[Path] = []
         self.longest = 0
-        """The number of bytes of the longest row."""
+        """The number of bytes of the longest row. Rows of at most `PART_BYTES` need not count; see `write_parquet`."""
         self._rows = self._bytes = 0
         self._file: IO[bytes] | None = None
 
     def write(self, rows: Rows) -> None:
-        if self._rows + rows.rows <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
-            self._write(self._file or self._open_next_file(), rows.lines, rows.rows)
+        if self._rows + rows.count <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
+            self._write(self._file or self._open_next_file(), rows.lines, rows.count)
             return
-        start = 0
-        while start < len(rows.lines):
-            end = rows.lines.index(b"\n", start) + 1
-            full = self._rows >= PART_ROWS or (self._rows and self._bytes + end - start > PART_BYTES)
-            self._write(self._open_next_file() if full or self._file is None else self._file, rows.lines[start:end], 1)
-            self.longest = max(self.longest, end - start)
-            start = end
+        for row in BytesIO(rows.lines):
+            is_full = self._rows >= PART_ROWS or (self._rows and self._bytes + len(row) > PART_BYTES)
+            self._write(self._open_next_file() if is_full or self._file is None else self._file, row, 1)
+            self.longest = max(self.longest, len(row))
 
     def _write(self, file: IO[bytes], data: bytes, rows: int) -> None:
         file.write(data)
@@ -140,62 +139,57 @@ class PartFiles:
     """The unsealed tables of a run in progress.
 
     Raises:
-        RunError: from all methods, if a file cannot be written; from the constructor, if a table could not be sealed.
+        RunError: from all methods, if a file cannot be written; from the constructor also if `seal` would fail.
     """
 
     def __init__(self, folder: Path) -> None:
         self._target = folder
         self.folder = folder / ".parts"
         """The folder of the unsealed tables, which is removed after sealing."""
-        self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
-        try:
+        self._tables = {name: _UnsealedTable(self.folder, name) for name in COLUMNS}
+        with self._disk_errors():
             remove_folder(self.folder)
             make_folder(self.folder)
             for table in self._tables.values():
                 table.write(Rows(b"", 0))
-        except OSError as error:
-            raise _disk_error(self.folder, error) from error
         check_writable(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Raise errors of the disk as `RunError`."""
+        try:
+            yield
+        except OSError as error:
+            advice = "the journal has all paid answers, so repeat the command"
+            raise RunError(f"cannot write {self.folder}: {error.strerror}; {advice}") from error
 
     def add(self, rows: Sequence[Rows]) -> None:
         """Add the rows that `encode_rows` returned for a rollout. Rollouts must come in the order of the plan."""
-        try:
+        with self._disk_errors():
             for table, new_rows in zip(self._tables.values(), rows, strict=True):
                 table.write(new_rows)
-        except OSError as error:
-            raise _disk_error(self.folder, error) from error
 
     def close(self) -> None:
-        for table in self._tables.values():
-            try:
+        with self._disk_errors():
+            for table in self._tables.values():
                 table.close()
-            except OSError as error:
-                raise _disk_error(self.folder, error) from error
 
     def seal(self, threads: int = 1) -> None:
         """Convert each table to a Parquet file, atomically, in this number of threads."""
         self.close()
-        try:
+        with self._disk_errors():
             (self._target / TEMPORARY_NAME).unlink(missing_ok=True)  # an earlier version may have left it
             if threads == 1:
                 with reuse_connections():
                     for name in COLUMNS:
                         self._seal(name)
             else:
+                largest_first = ("messages", "completions", "rollouts")
                 with ThreadPoolExecutor(threads, "nip-run-seal") as executor:
-                    for _ in executor.map(
-                        self._seal, ("messages", "completions", "rollouts")
-                    ):  # the largest table first
-                        pass
+                    list(executor.map(self._seal, largest_first))  # a list raises the errors of the threads
             remove_folder(self.folder)
-        except OSError as error:
-            raise _disk_error(self.folder, error) from error
 
     def _seal(self, name: str) -> None:
         table, target = self._tables[name], self._target / f"{name}.parquet"
         temporary = self.folder / f"{name}.parquet"
         write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, temporary=temporary)
-
-
-def _disk_error(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror}; the journal has all paid answers, so repeat the command")

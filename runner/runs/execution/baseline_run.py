@@ -101,7 +101,7 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
             earlier_right, earlier_games = counts_by_key.get(key, (0, 0))
             counts_by_key[key] = (earlier_right + right, earlier_games + games)
     scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, counts_by_key)
-    if not scores.count_shared(plan.spec.dataset.datapoints):
+    if all(scores.score(point) is None for point in plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: {describe_spec_difference(plan.spec, other_spec)}; name a run "
             "on the same dataset"

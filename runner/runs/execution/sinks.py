@@ -103,8 +103,8 @@ class RolloutSinks:
             "original_statistics": {**self._metrics.original_statistics(), **trees},
             "variance": variance_section(self._scores),
         }
-        summary = summary if decision is None else decision.applied(summary)
-        summary = summary if self._stopped_debates is None else self._stopped_debates.applied(summary)
+        summary = summary if decision is None else decision.apply_to(summary)
+        summary = summary if self._stopped_debates is None else self._stopped_debates.apply_to(summary)
         atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
         if self._fine_tune_files is None or self._fine_tune is None:
             remove_files(self._folder.fine_tune)
