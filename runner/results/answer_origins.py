@@ -1,4 +1,4 @@
-"""The runs that a run's answers were copied from, which tell whether two runs share answers."""
+"""The runs that a run's answers were copied from, and the number of answers that two runs share."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class AnswerOrigins:
-    """The number of a run's verdicts, and how many of them were copied from each other run."""
+    """The origins of a run's verdicts: the run itself, or other runs whose answers were copied."""
 
     verdicts: int
     journal: str | None
     """The random number that identifies the run's journal; None if an earlier version started the run."""
     run_id: str | None = None
-    """The run's id, which caches of earlier versions store instead of the journal's number; None if not unique."""
+    """The run's id, which caches of earlier versions store instead of the journal's number; None if it is ambiguous."""
     copied: Mapping[str, int] = field(default_factory=dict)
     """The number of verdicts copied from each run, by journal number or run id; see `Completion.origin`."""
 
     @property
     def own(self) -> int:
-        """The number of verdicts whose answers the run requested itself."""
+        """The number of verdicts from answers that the run requested itself."""
         return max(self.verdicts - sum(self.copied.values()), 0)
 
     def shared_with(self, other: AnswerOrigins) -> int:
-        """Return the maximum number of verdicts from the same answers. It is exact unless both copied a third run."""
+        """Return how many verdicts of the two runs come from the same answers; if both copied a third run, at most."""
         from_third_runs = sum(min(count, other.copied.get(name, 0)) for name, count in self.copied.items())
-        is_same = self.journal is not None and self.journal == other.journal
-        from_same_journal = min(self.own, other.own) if is_same else 0
-        return min(
-            from_third_runs + from_same_journal + self._count_copied_by(other) + other._count_copied_by(self),
-            self.verdicts,
-        )
+        has_same_journal = self.journal is not None and self.journal == other.journal
+        from_same_journal = min(self.own, other.own) if has_same_journal else 0
+        from_each_other = self._count_copied_by(other) + other._count_copied_by(self)
+        return min(from_third_runs + from_same_journal + from_each_other, self.verdicts)
 
     def _count_copied_by(self, other: AnswerOrigins) -> int:
         """Return the number of this run's own answers that the other run copied."""

@@ -1,4 +1,4 @@
-"""The default results folder. This module imports little, since command-line help needs it."""
+"""The results folder of commands without `--results`. This module imports little, since command-line help needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_results() -> str:
 
 
 def folder_problem(text: str) -> str | None:
-    """Return a message if a path is not a folder and cannot become one; else None."""
+    """Return an error message if a path of the user is not a folder and cannot become one; else None."""
     if not text:
         return "the folder name is empty; write `.` for the current folder"
     path = Path(text)

@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from runner.results.manifest import Manifest
 
 FINE_TUNE = "fine_tune"
+"""The subfolder with the fine-tuning files."""
 
 SUMS = "SHA256SUMS"
 """The file with the hashes of a finished run's metrics and tables, in the format of `sha256sum`; older runs lack it."""
 
 _GET_AGAIN = "get the release again into another folder"
+"""The advice in messages about a damaged file of a fetched release."""
 
 SHARDS = "shards"
 """The subfolder with the shards of a run. Each shard is a run folder."""
 
 
 def part_id(run_id: str, shard: Shard) -> str:
-    """Return the id of a shard of a run, which is also its path below the folder of runs."""
+    """Return the id of a shard of a run. It is also the path of the shard below the folder of runs."""
     return f"{run_id}/{SHARDS}/{shard.folder}"
 
 
@@ -48,10 +50,10 @@ def split_part(run_id: str) -> tuple[str, Shard | None]:
 
 _MAX_INTACT_FILES = 10_000
 _INTACT_FILES: dict[Path, tuple[int, ...]] = {}
-"""Files whose hashes this process has checked, with their `stat` values at the time of the check."""
+"""Files whose hashes this process has checked, with their state (values of `stat`) at the time of the check."""
 
 
-def _recorded_sums(path: Path) -> dict[str, str]:
+def _sealed_hashes(path: Path) -> dict[str, str]:
     """Return the hashes in `SHA256SUMS` by file name."""
     try:
         lines = read_bounded(path, 1 << 16).decode().splitlines()
@@ -60,8 +62,8 @@ def _recorded_sums(path: Path) -> dict[str, str]:
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
-def _published_sums(manifest: Path, folder: str) -> dict[str, str]:
-    """Read the hashes of the files in one folder of a fetched release by file name."""
+def _published_hashes(manifest: Path, folder: str) -> dict[str, str]:
+    """Return the hashes of the files in one folder of a fetched release by file name."""
     from runner.documents.releases.limits import MAX_MANIFEST
     from runner.documents.releases.manifest import Release
 
@@ -69,17 +71,17 @@ def _published_sums(manifest: Path, folder: str) -> dict[str, str]:
         files = Release.from_bytes(read_bounded(manifest, MAX_MANIFEST)).files
     except (OSError, ReleaseError, NewerFormatError) as error:
         raise RunError(f"{manifest} cannot be read: {error}. nip-run verify {manifest.parent} shows more") from error
-    start = f"{folder}/"
-    return {file.path.removeprefix(start): file.sha256 for file in files if file.path.startswith(start)}
+    prefix = f"{folder}/"
+    return {file.path.removeprefix(prefix): file.sha256 for file in files if file.path.startswith(prefix)}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run's files."""
+    """The folder of a run or of a shard."""
 
     path: Path
     name: str | None = field(default=None, compare=False)
-    """The run's id if the folder has another name, as in the folder of a fetched release."""
+    """The run's id if the folder has another name, as in a fetched release."""
 
     @classmethod
     def from_release(cls, path: Path) -> Self:
@@ -173,7 +175,7 @@ class RunFolder:
         return path
 
     def sibling(self, run_id: str) -> RunFolder:
-        """Return another run of the same results folder."""
+        """Return the folder of another run in the same results folder."""
         return RunFolder(self.path.with_name(run_id))
 
     def table(self, name: str) -> Path:
@@ -185,7 +187,7 @@ class RunFolder:
 
     @property
     def release(self) -> Path | None:
-        """The folder of the fetched release that this run is in; None for other runs."""
+        """The folder of the fetched release that contains this run; None for other runs."""
         folder = self.path.parent
         return folder if (folder / MARKER).is_file() else None
 
@@ -216,34 +218,35 @@ class RunFolder:
         atomic_write(self.sums, "".join(lines).encode())
 
     def unseal(self) -> None:
-        """Remove `SHA256SUMS`, before its files are replaced."""
+        """Remove `SHA256SUMS`, before the files that it lists are replaced."""
         self.sums.unlink(missing_ok=True)
 
     def check(self, path: Path, *, since_sealed: bool = False) -> None:
         """Check that a file has the hash that was recorded when the run finished or was published.
 
-        With `since_sealed`, a file is only checked if it was modified later, which saves time for many runs.
+        With `since_sealed`, a file that was not modified since then is not checked, which saves time for many runs.
+        A missing file passes, as does a file of a run without recorded hashes.
 
         Raises:
             RunError: the hashes differ.
         """
         release = self.release
         is_sealed = release is None or self.sums.is_file()
-        sums = self.sums if release is None or is_sealed else release / RELEASE_MANIFEST
+        hash_file = self.sums if release is None or is_sealed else release / RELEASE_MANIFEST
         try:
-            sealed = sums.stat().st_mtime_ns
+            sealed_at = hash_file.stat().st_mtime_ns
             current = path.stat()
         except FileNotFoundError:
             return
-        if since_sealed and current.st_mtime_ns <= sealed:
+        if since_sealed and current.st_mtime_ns <= sealed_at:
             return
-        key = (current.st_dev, current.st_ino, current.st_size, current.st_mtime_ns, sealed)
-        if _INTACT_FILES.get(path) == key:
+        state = (current.st_dev, current.st_ino, current.st_size, current.st_mtime_ns, sealed_at)
+        if _INTACT_FILES.get(path) == state:
             return
-        recorded = _recorded_sums(sums) if is_sealed else _published_sums(sums, self.path.name)
-        if not is_sealed and path.name not in recorded:
+        hashes = _sealed_hashes(hash_file) if is_sealed else _published_hashes(hash_file, self.path.name)
+        if not is_sealed and path.name not in hashes:
             return  # a table of a run that an earlier version fetched
-        if file_hash(path) != recorded.get(path.name):
+        if file_hash(path) != hashes.get(path.name):
             rebuild = "to have it rebuilt from the journal, remove it and repeat the command that played the run"
             raise DamagedRunError(
                 f"{path} is damaged: its content is not what the run wrote. nip-run verify {release or self.path} "
@@ -251,7 +254,7 @@ class RunFolder:
             )
         if len(_INTACT_FILES) >= _MAX_INTACT_FILES:
             _INTACT_FILES.clear()
-        _INTACT_FILES[path] = key
+        _INTACT_FILES[path] = state
 
     def manifest(self) -> Manifest:
         """Return the manifest. If the status is `running`, but no process has the run's lock, the run was interrupted.
@@ -284,7 +287,7 @@ class RunFolder:
         return self.manifest().identity if self.manifest_path.is_file() else None
 
     def damage(self) -> str | None:
-        """Return a message if the manifest cannot be read, else None."""
+        """Return an error message if the manifest cannot be read, else None."""
         try:
             self.manifest()
         except NewerFormatError as error:

@@ -33,7 +33,7 @@ COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cac
 """The whole-number counts of a manifest."""
 
 PLAYED = (Status.DONE, Status.INCOMPLETE)
-"""The statuses of runs that have all rows and metrics."""
+"""The statuses of runs that have played all their games, so that they have tables and metrics."""
 
 
 class ReplaySource(NamedTuple):
@@ -63,7 +63,7 @@ class AgentRow(TypedDict):
 
 
 class Counts(TypedDict, total=False):
-    """The counts of a run. A run that did not finish has only the first five."""
+    """The counts of a run, as in `Manifest`. A run that did not finish has only the first five."""
 
     rollouts: int
     completions: int
@@ -95,7 +95,7 @@ class TrainingPart:
 class Manifest:
     """A run's manifest, written by any version of nip-run.
 
-    A field with a default is not in the manifests of every version, or is set only later. A null means unknown.
+    A field with a default is missing in manifests of some versions, or is set only later. Null means unknown.
     """
 
     format: int = 0
@@ -171,9 +171,9 @@ class Manifest:
     audio_output_tokens: int | None = None
 
     recorded: tuple[str, ...] = ()
-    """The names of the fields that the file has or gets, including null fields, in order."""
+    """The names of the fields that the file has or will have, including null fields, in order."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the file that this version does not know, from a later version."""
+    """The values of fields that a later version added, and this version does not know."""
 
     def __post_init__(self) -> None:
         changed = [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
@@ -184,7 +184,7 @@ class Manifest:
         """Read a manifest from its JSON.
 
         Raises:
-            TypeError, ValueError: a fact is missing or has the wrong type.
+            TypeError, ValueError: a field is missing or has the wrong type.
         """
         values = {name: value for name, value in data.items() if name in _DEFAULTS}
         for name, value in values.items():
@@ -197,7 +197,7 @@ class Manifest:
         return cls(**values, unknown=unknown, recorded=tuple(data))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recorded facts as JSON data."""
+        """Return the recorded fields as JSON data."""
         return {name: self._to_plain(name) for name in self.recorded}
 
     def _to_plain(self, name: str) -> Any:
@@ -208,7 +208,7 @@ class Manifest:
 
     @property
     def is_training_run(self) -> bool:
-        """Whether this is a training run, whose games and tests are separate runs."""
+        """Whether this is a training run, and not one of the runs with its games and tests."""
         return self.kind == "training" and self.parent_run_id is None
 
     @property
@@ -222,9 +222,9 @@ class Manifest:
 
     @property
     def source_run_ids(self) -> Sequence[str]:
-        """The ids of the training run that this run is a part of, and of the run that it judges.
+        """The ids of the training run that this run is a part of, and of the run whose debates it judges.
 
-        The start of an id that matches such a run and this one means such a run.
+        If the start of an id matches a source run and this run, it names the source run.
         """
         sources = (self.parent_run_id, None if self.rejudge_of is None else self.rejudge_of.run_id)
         return [run_id for run_id in sources if run_id is not None]
@@ -236,7 +236,7 @@ class Manifest:
 
     @property
     def origins(self) -> AnswerOrigins:
-        """The origins of the run's verdicts. Invalid counts, as in somebody else's manifest, are ignored."""
+        """The runs that the run's verdicts come from. Invalid counts, as in somebody else's manifest, are ignored."""
         copied = {name: n for name, n in (self.answers_from or {}).items() if type(n) is int and 0 <= n < 1 << 53}
         return AnswerOrigins((self.rollouts or 0) - (self.transport_failed or 0), self.journal, self.run_id, copied)
 
@@ -246,7 +246,7 @@ class Manifest:
         return 0.0 if self.is_whole_replay else self.cost_usd
 
     def with_null_fields(self, *names: str) -> Self:
-        """Return a copy that writes these fields to the file even if they are null."""
+        """Return a copy whose file has these fields even if they are null."""
         return replace(self, recorded=(*self.recorded, *names))
 
     def with_error(self, error: BaseException | None) -> Self:
@@ -262,25 +262,25 @@ class Manifest:
         return replace(self.with_null_fields(*counts), status=status, finished_at=now(), **counts)
 
 
-_FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]
-_DEFAULTS: Mapping[str, Any] = {f.name: {} if f.default_factory is not MISSING else f.default for f in _FACTS}
-"""The fields in the order of a new manifest, with their defaults."""
+_FIELDS = [field_ for field_ in fields(Manifest) if field_.name not in ("recorded", "unknown")]
+_DEFAULTS: Mapping[str, Any] = {f.name: {} if f.default_factory is not MISSING else f.default for f in _FIELDS}
+"""The defaults of the file's fields, in the order of a new manifest; `MISSING` for required fields."""
 
 INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
 """The fields that every manifest has from the start of its run."""
 
-_JSON_NAMES: Mapping[str, type] = {
+_JSON_TYPE_OF: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
     "RejudgeSource": list, "Shard": list, "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict,
-    "Mapping[str, int]": dict,
-    "Mapping[str, Any]": dict,
+    "Mapping[str, int]": dict, "Mapping[str, Any]": dict,
 }  # fmt: skip
+"""The JSON type of each type in the annotations of `Manifest`."""
 _JSON_TYPES: Mapping[str, frozenset[type]] = {
-    fact.name: frozenset(_JSON_NAMES[kind.strip()] for kind in str(fact.type).split("|"))
-    | ({int} if "float" in str(fact.type) else set())
-    for fact in _FACTS
+    field_.name: frozenset(_JSON_TYPE_OF[kind.strip()] for kind in str(field_.type).split("|"))
+    | ({int} if "float" in str(field_.type) else set())
+    for field_ in _FIELDS
 }
-"""The JSON types of each fact; a float may be written as an integer."""
+"""The types that the value of each field may have in JSON; a float may be written as an integer."""
 
 
 def _parse_agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
@@ -300,7 +300,7 @@ _CONVERTERS: Mapping[str, Any] = {
 
 
 def verifiers_of(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the provider and the model of each verifier."""
+    """Return the provider and the model of each verifier of a run."""
     return [(row["provider"], row["model"]) for row in manifest.agents if row["role"] == "verifier"]
 
 

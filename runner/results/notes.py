@@ -1,11 +1,12 @@
 """Notes of readers about a run and its games: `notes.jsonl` in the run's folder, with a JSON object in each line.
 
 The file is append-only: a later line replaces or removes a note. An incomplete line, as after a kill, is ignored, and
-the next write removes it. Notes do not belong to the run's content: no hash, release or table has them.
+the next write removes it. No hash, release or table of the run includes its notes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -52,7 +53,7 @@ class ReaderNote:
             **by,
         }  # fmt: skip
 
-    def has(self, terms: Sequence[str]) -> bool:
+    def contains(self, terms: Sequence[str]) -> bool:
         """Return whether the text and the tags together contain all `terms`, which are in lowercase."""
         text = "\n".join((self.text, *self.tags)).lower()
         return all(term in text for term in terms)
@@ -64,8 +65,11 @@ class _Line:
 
     id: str
     replaced_id: str | None
+    """The id of the replaced or removed note; None for a new note."""
     note: ReaderNote | None
+    """The note; None for a removal."""
     run_id: str | None = None
+    """The run, in lines that were exported."""
 
     def to_json(self) -> dict[str, Any]:
         if self.note is None:
@@ -126,8 +130,8 @@ class Notes:
         """
         self._append(_Line(secrets.token_hex(8), note_id, None))
 
-    def take_in(self, data: bytes) -> tuple[int, int]:
-        """Import all notes of another `notes.jsonl`, or none. Return the numbers of new and of existing notes.
+    def import_lines(self, data: bytes) -> tuple[int, int]:
+        """Import all lines of another `notes.jsonl`, or none. Return the numbers of new and of existing lines.
 
         Raises:
             UsageError: a line is not a note, or is about another run.
@@ -190,7 +194,7 @@ class Notes:
                 os.ftruncate(file.fileno(), end)
                 try:
                     if file.write(data) != len(data):
-                        raise OSError(28, "no space left on device")
+                        raise OSError(errno.ENOSPC, "no space left on device")
                     os.fsync(file.fileno())
                 except OSError:
                     os.ftruncate(file.fileno(), end)
@@ -216,7 +220,7 @@ def _current_notes(lines: Iterable[_Line]) -> list[ReaderNote]:
         if line.note is not None:
             first_ids[line.note.id] = first_id
         if line.replaced_id is None and line.id in notes:
-            continue  # an imported note that is already there
+            continue  # an imported note that existed before
         notes[first_id] = line.note
     return [note for note in notes.values() if note is not None]
 
@@ -225,11 +229,10 @@ def _parse_line(line: bytes) -> _Line:
     data = parse_strict_json(line)
     if not isinstance(data, dict):
         raise UsageError("the line is not a JSON object")
-    run_id = data.get("run_id")
-    removes, replaces = data.get("removes"), data.get("replaces")
-    if isinstance(removes, str):
-        return _Line(_parse_id(data), removes, None, run_id)
-    return _Line(_parse_id(data), replaces if isinstance(replaces, str) else None, _parse_note(data), run_id)
+    run_id, removed_id, replaced_id = data.get("run_id"), data.get("removes"), data.get("replaces")
+    if isinstance(removed_id, str):
+        return _Line(_parse_id(data), removed_id, None, run_id)
+    return _Line(_parse_id(data), replaced_id if isinstance(replaced_id, str) else None, _parse_note(data), run_id)
 
 
 def _parse_id(data: Mapping[str, Any]) -> str:

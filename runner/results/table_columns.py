@@ -32,4 +32,5 @@ NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",
 }  # fmt: skip
-"""The columns of a table of notes with their SQL types. `at` and `by` have other names, since they are SQL keywords."""
+"""The columns of the table `notes` with their SQL types. `written_at` and `writer` are `at` and `by` in `notes.jsonl`,
+but these are SQL keywords."""

@@ -1,9 +1,10 @@
 """Tasks of runs: the datapoints as the verifier sees them, with labels and groups.
 
-Runs are comparable if their task is the same: the same datapoints, from any file and in any order. Only the columns
-that the verifier's templates use count, so provers may see more. In version 1, the columns of all agents counted.
-Ids count, because boards pair the rollouts of two runs by the ids of their datapoints. Competitions are an exception:
-their submissions must have all columns of the competition (see `server/competitions/rows.py`).
+Runs are comparable if their task is the same: the same datapoints, from any file and in any order. Of a datapoint's
+columns, only those that the verifier's templates use are part of the task, so provers may see more. In version 1 of
+tasks (before nip-run 0.2), the columns of all agents were part of it. Ids are part of the task, because leaderboards
+pair the rollouts of two runs by the ids of their datapoints. Competitions are an exception: their submissions must have
+all columns of the competition (see `server/competitions/rows.py`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from runner.spec.datasets.datapoint import Datapoint
 
 MAX_LINE = 64 << 20
+"""Maximum size of a datapoint in a file, in bytes."""
 WITHHELD = "withheld.jsonl"
-"""The board's datapoints of a published run that came without its rows: a `PlayedDatapoint` a line."""
+"""The file with the datapoints of a published run whose rows are not published: a `PlayedDatapoint` in each line."""
 
 
 @dataclass(frozen=True)
 class PlayedDatapoint:
-    """A datapoint as the board stores it."""
+    """A datapoint of a run as leaderboards store it."""
 
     id: str
     group: str
@@ -42,9 +44,9 @@ class PlayedDatapoint:
     content_sha256: str
     """The hash of the columns that the verifier's templates use."""
     columns: Mapping[str, Any]
-    """The columns except id and label, including columns that no template uses, since a question may slice by them."""
+    """The columns except id and label, including columns that no template uses, since a query may slice by them."""
     group_is_hash: bool = False
-    """Whether its group is withheld, so that `group` is a hash."""
+    """Whether `group` is a hash, because the name of the group is not published."""
     all_columns_sha256: str | None = None
     """The hash of the columns that the templates of any agent use; None if the verifier's templates use the same."""
 
@@ -55,7 +57,7 @@ class PlayedDatapoint:
 
     @property
     def digest(self) -> str:
-        """The datapoint's hash within the task. It can be computed even if the group and the columns are withheld."""
+        """The datapoint's hash within the task, which needs neither the group's name nor the columns."""
         return self._digest(self.content_sha256)
 
     @property
@@ -68,39 +70,42 @@ class PlayedDatapoint:
 
     @property
     def group_sha256(self) -> str | None:
-        """The hash of its group's name; None if it has no group but itself."""
+        """The hash of the group's name; None for a datapoint without a group."""
         if self.group == self.id:
             return None
         return self.group if self.group_is_hash else tagged_hash("group", self.group)
 
 
 def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[PlayedDatapoint]:
-    """Yield the datapoints of a run from its saved inputs.
+    """Yield the datapoints of a run from its saved inputs. `group_by` is the column with the group.
 
     Raises:
-        OSError: they cannot be read.
-        ValueError: they are damaged.
+        OSError: the inputs cannot be read.
+        ValueError: the inputs are damaged.
     """
-    used, used_by_any = verifier_variables(folder), template_variables(folder)
+    used_by_verifier, used_by_any = verifier_variables(folder), template_variables(folder)
     path = folder.path / "inputs" / "dataset.jsonl"
     is_withheld = not path.is_file() and (folder.path / WITHHELD).is_file()
     with open_to_read(folder.path / WITHHELD if is_withheld else path) as file:
         while line := file.readline(MAX_LINE):
             try:
                 row = orjson.loads(line)
-                yield PlayedDatapoint(**row) if is_withheld else _datapoint(row, used, used_by_any, group_by)
+                if is_withheld:
+                    yield PlayedDatapoint(**row)
+                else:
+                    yield _parse_datapoint(row, used_by_verifier, used_by_any, group_by)
             except (KeyError, TypeError) as error:
                 raise ValueError("not a datapoint") from error
 
 
-def _datapoint(
-    row: Mapping[str, Any], used: frozenset[str], used_by_any: frozenset[str], group_by: str | None
+def _parse_datapoint(
+    row: Mapping[str, Any], used_by_verifier: frozenset[str], used_by_any: frozenset[str], group_by: str | None
 ) -> PlayedDatapoint:
     id_ = str(row["id"])
     group = id_ if group_by is None else str(row[group_by])
     columns = {name: value for name, value in row.items() if name not in ("id", "label")}
     content, all_content = (
-        {name: columns[name] for name in sorted(columns) if name in names} for names in (used, used_by_any)
+        {name: columns[name] for name in sorted(columns) if name in names} for names in (used_by_verifier, used_by_any)
     )
     label = row["label"]
     if label not in (0, 1, None):
@@ -112,11 +117,13 @@ def _datapoint(
 
 
 def template_variables(folder: RunFolder, agents: Collection[str] | None = None) -> frozenset[str]:
-    """Return the variables that the templates of these agents (None: of all) use, including those of the runner.
+    """Return the variables that the templates of these agents use; None means all agents.
+
+    Variables that nip-run defines, such as the round, are included.
 
     Raises:
-        OSError: they cannot be read.
-        ValueError: one is not UTF-8.
+        OSError: a template cannot be read.
+        ValueError: a template is not UTF-8.
     """
     prompts = folder.path / "inputs" / "prompts"
     paths = [path for path in sorted(prompts.iterdir()) if path.suffix == SUFFIX]
@@ -140,10 +147,10 @@ def verifier_columns(spec: Spec) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """The properties that make rows comparable."""
+    """The properties of a run that must be equal in two runs to compare them."""
 
     dataset_content_sha256: str
-    """The hash of the datapoints that were played, with labels and groups; their order does not matter."""
+    """The hash of the datapoints, with labels and groups. Their order does not matter."""
     template_columns: str
     """The columns that the verifier's templates use, by name."""
     earlier_content_sha256: str = field(compare=False)
@@ -151,7 +158,7 @@ class Task:
 
     @classmethod
     def of_points(cls, folder: RunFolder, points: Iterable[PlayedDatapoint]) -> Task:
-        """Return the task of a run whose datapoints are these. Raises the same errors as `template_variables`."""
+        """Return the task of a run that played these datapoints. Raises the same errors as `template_variables`."""
         columns: set[str] = set()
         digests: list[tuple[str, str]] = []
         for point in points:
@@ -185,15 +192,15 @@ def _task_id(content_sha256: str) -> str:
 
 
 def describe_task_difference(first: RunFolder, second: RunFolder, group_by: tuple[str | None, str | None]) -> str:
-    """Return how the task of the second run differs from that of the first; `group_by` has the column of each.
+    """Return how the task of the second run differs from that of the first. `group_by` has each run's column of groups.
 
     Raises the same errors as `played_datapoints`.
     """
     runs = (first, second)
     points = [{point.id: point for point in played_datapoints(*run)} for run in zip(runs, group_by, strict=True)]
     columns = [
-        verifier_variables(run) & {name for point in of_run.values() for name in point.columns}
-        for run, of_run in zip(runs, points, strict=True)
+        verifier_variables(run) & {name for point in points_of_run.values() for name in point.columns}
+        for run, points_of_run in zip(runs, points, strict=True)
     ]
     return _describe_difference(points, columns)
 
@@ -202,20 +209,21 @@ def describe_spec_difference(first: Spec, second: Spec) -> str:
     """Return how the task of the second spec differs from that of the first, as `describe_task_difference` does."""
     columns = [verifier_columns(spec) for spec in (first, second)]
     points = [
-        {point.id: _planned_datapoint(point, used) for point in spec.dataset.datapoints}
-        for spec, used in zip((first, second), columns, strict=True)
+        {point.id: _planned_datapoint(point, names) for point in spec.dataset.datapoints}
+        for spec, names in zip((first, second), columns, strict=True)
     ]
     return _describe_difference(points, columns)
 
 
-def _planned_datapoint(point: Datapoint, used: frozenset[str]) -> PlayedDatapoint:
-    content = {name: value for name, value in point.columns.items() if name in used}
+def _planned_datapoint(point: Datapoint, used_columns: frozenset[str]) -> PlayedDatapoint:
+    content = {name: value for name, value in point.columns.items() if name in used_columns}
     return PlayedDatapoint(point.id, point.group, point.label, tagged_hash("content", content), point.columns)
 
 
 def _describe_difference(points: Sequence[Mapping[str, PlayedDatapoint]], columns: Sequence[AbstractSet[str]]) -> str:
+    """Return how two tasks differ, given the datapoints by id and the columns that the templates use, of each task."""
     if columns[0] != columns[1]:
-        names = [comma_join(sorted(each)) or "none" for each in columns]
+        names = [comma_join(sorted(columns_of_task)) or "none" for columns_of_task in columns]
         return f"its verifier's templates use other columns ({names[1]} instead of {names[0]})"
     return _describe_points_difference(points[0], points[1], columns[0])
 
@@ -224,13 +232,13 @@ def _describe_points_difference(
     first: Mapping[str, PlayedDatapoint], second: Mapping[str, PlayedDatapoint], columns: AbstractSet[str]
 ) -> str:
     """Return for each kind of difference the number of datapoints of the second run that have it, with an example."""
-    renamed: dict[tuple[int | None, str], list[str]] = {}
+    new_ids: dict[tuple[int | None, str], list[str]] = {}
     for point in second.values():
         if point.id not in first:
-            renamed.setdefault((point.label, point.content_sha256), []).append(point.id)
+            new_ids.setdefault((point.label, point.content_sha256), []).append(point.id)
     examples: dict[str, list[str]] = {}
     for point in first.values():
-        other, same_content = second.get(point.id), renamed.get((point.label, point.content_sha256))
+        other, same_content = second.get(point.id), new_ids.get((point.label, point.content_sha256))
         if other is None and same_content:
             examples.setdefault("with another id", []).append(f"{same_content.pop(0)!r} instead of {point.id!r}")
         elif other is None:
@@ -238,11 +246,12 @@ def _describe_points_difference(
         elif point.digest != other.digest:
             names = [name for name in ("label", "group_sha256") if getattr(point, name) != getattr(other, name)]
             if point.content_sha256 != other.content_sha256:
-                shared_names = sorted(columns & point.columns.keys() & other.columns.keys())  # withheld rows have none
+                # Datapoints whose rows are not published have no columns.
+                shared_names = sorted(columns & point.columns.keys() & other.columns.keys())
                 names += [name for name in shared_names if point.columns[name] != other.columns[name]] or ["content"]
             kind = comma_join(name.removesuffix("_sha256") for name in names)
             examples.setdefault(f"with another {kind}", []).append(repr(point.id))
-    if added := [repr(id_) for ids in renamed.values() for id_ in ids]:
+    if added := [repr(id_) for ids in new_ids.values() for id_ in ids]:
         examples["additional"] = added
     listed = comma_join(f"{len(ids)} {kind} (such as {ids[0]})" for kind, ids in examples.items())
     return f"datapoints differ: {listed}" if listed else "nothing differs"

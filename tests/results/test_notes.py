@@ -109,14 +109,14 @@ def test_notes_are_taken_in_once_and_those_of_another_run_not_at_all(notes: Note
     gone, kept = other.write("gone", rollout_id="r1"), other.write("kept", ["t"], rollout_id="r2")
     other.remove(gone.id)
     lines = other.path.read_bytes()
-    assert notes.take_in(lines) == (3, 0)
-    assert notes.take_in(lines) == (0, 3)
+    assert notes.import_lines(lines) == (3, 0)
+    assert notes.import_lines(lines) == (0, 3)
     assert notes.all() == [kept]
     of = json.dumps({"run_id": "another", **kept.to_json(), "id": "new"}).encode()
     with pytest.raises(UsageError, match="on run another"):
-        notes.take_in(of)
+        notes.import_lines(of)
     with pytest.raises(UsageError, match="line 1 is not a note"):
-        notes.take_in(b"no json")
+        notes.import_lines(b"no json")
     assert notes.all() == [kept]
 
 

@@ -75,13 +75,13 @@ def execute(args: argparse.Namespace) -> int:
         notes.remove(args.remove)
         return _print_done(args, {"removed": args.remove}, f"removed note {args.remove}")
     if args.take_in is not None:
-        new, existing = notes.take_in(_read_file(args.take_in))
+        new, existing = notes.import_lines(_read_file(args.take_in))
         message = f"{counted(new, 'new note')}, {existing} already present"
         return _print_done(args, {"new": new, "there": existing}, message)
     terms = (args.search or "").lower().split()
     matches = [
         entry for entry in notes.all()
-        if rollout_id in (None, entry.rollout_id) and set(args.tag) <= set(entry.tags) and entry.has(terms)
+        if rollout_id in (None, entry.rollout_id) and set(args.tag) <= set(entry.tags) and entry.contains(terms)
     ]  # fmt: skip
     if args.export is not None:
         _export(args.export, matches, folder.run_id)
