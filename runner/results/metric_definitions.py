@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, Flag, auto
+from functools import partial
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +207,10 @@ def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]
     return 0.0, parameters.prover_reward
 
 
+_agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False)
+_verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
+_forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
+
 _TABLE = (
     Metric(
         name=ACCURACY,
@@ -325,53 +330,45 @@ _TABLE = (
         sql="rounds::DOUBLE",
         show=Show.COMPARISON,
     ),
-    Metric(
+    _agent_metric(
         name=REWARD,
         description="the agent's reward in a game",
         over="all games, by agent",
-        source=Source.AGENTS,
         compute=lambda agent: agent.reward,
         unit="",
         low=-math.inf,
         high=math.inf,
-        needs_labels=False,
         two_values=_reward_values,
         sql="(rewards->>'{agent}')::DOUBLE",
         show=Show.CURVE,
     ),
-    Metric(
+    _agent_metric(
         name="retries_per_round",
         description="number of attempts after the first in a round; 0 if the agent is silent",
         over="all rounds, by agent",
-        source=Source.AGENTS,
         compute=lambda agent: agent.retries,
         unit="attempts",
         high=math.inf,
         better=-1,
-        needs_labels=False,
         needs_calls=True,
     ),
-    Metric(
+    _agent_metric(
         name="token_limit_proportion",
         description="share of messages that were cut at the token limit",
         over="an agent's messages",
-        source=Source.AGENTS,
         compute=lambda agent: agent.cut,
         better=-1,
         is_proportion=True,
-        needs_labels=False,
         needs_calls=True,
     ),
-    Metric(
+    _agent_metric(
         name="calls_per_message",
         description="number of calls for a message",
         over="an agent's messages",
-        source=Source.AGENTS,
         compute=lambda agent: agent.calls,
         unit="calls",
         high=math.inf,
         better=-1,
-        needs_labels=False,
         needs_calls=True,
     ),
     Metric(
@@ -418,43 +415,34 @@ _TABLE = (
         show=Show.COMPETITION,
         symbol="c",
     ),
-    Metric(
+    _verdict_share(
         name="completeness",
         description="share of right solutions that are accepted",
         over="games with label 1",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.accepted(1),
-        is_proportion=True,
-        method=f"interval: {_WILSON}",
         sql=_ACCEPTED,
         label=1,
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON,
     ),
-    Metric(
+    _verdict_share(
         name=SOUNDNESS_ERROR,
         description="share of wrong solutions that are accepted",
         over="games with label 0",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.accepted(0),
         better=-1,
-        is_proportion=True,
-        method=f"interval: {_WILSON}",
         sql=_ACCEPTED,
         label=0,
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON,
     ),
     *(
-        Metric(
+        _verdict_share(
             name=f"undecided_{label}",
             description="share of games without a verdict",
             over=f"games with label {label}",
-            source=Source.VERDICTS,
             compute=lambda verdicts, label=label: verdicts.undecided(label),
             better=-1,
-            is_proportion=True,
-            method=f"interval: {_WILSON}",
             sql="(decision = 2)::INT::DOUBLE",
             label=label,
             is_minor=True,
@@ -576,13 +564,10 @@ _TABLE = (
         better=0,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
     ),
-    Metric(
+    _forecast_metric(
         name="brier",
         description="Brier score, the mean of (p - y)²: 0 is best, 0.25 results if p is always 0.5",
-        over="games with a probability",
-        source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.brier,
-        unit="",
         better=-1,
         rule=_FORECAST_RULE,
         method=f"interval: {_WILSON}",
@@ -590,13 +575,10 @@ _TABLE = (
         show=Show.COMPARISON | Show.COMPETITION,
     ),
     *(
-        Metric(
+        _forecast_metric(
             name=f"brier_{part}",
             description=f"{part} of the Brier score (Murphy 1973), over 10 bins of equal width",
-            over="games with a probability",
-            source=Source.FORECASTS,
             compute=lambda forecasts, part=part: forecasts.brier_part(part),
-            unit="",
             better=better,
             rule=rule,
             method=method,
@@ -613,11 +595,9 @@ _TABLE = (
             ),
         )
     ),
-    Metric(
+    _forecast_metric(
         name="log_score",
         description="mean of -ln P(label); P is limited to 0.001 to 0.999",
-        over="games with a probability",
-        source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.scaled_log_score,
         unit="nats",
         high=-math.log(0.001),
@@ -627,25 +607,19 @@ _TABLE = (
         not_compared="compare by the Brier score",
         is_minor=True,
     ),
-    Metric(
+    _forecast_metric(
         name="ece",
         description="expected calibration error, over 10 bins of equal width",
-        over="games with a probability",
-        source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.calibration_error,
-        unit="",
         better=-1,
         method=_BINS,
         show=Show.COMPETITION,
     ),
     *(
-        Metric(
+        _forecast_metric(
             name=name,
             description=description,
-            over="games with a probability",
-            source=Source.FORECASTS,
             compute=compute,
-            unit="",
             better=-1,
             method=f"{bias}; {_BINS}",
             is_minor=True,
@@ -666,11 +640,9 @@ _TABLE = (
         )
     ),
     *(
-        Metric(
+        _forecast_metric(
             name=f"calibration_{part}",
             description=description,
-            over="games with a probability",
-            source=Source.FORECASTS,
             compute=lambda forecasts, part=part: getattr(forecasts, part),
             unit=unit,
             low=-math.inf,
@@ -685,13 +657,10 @@ _TABLE = (
             ("intercept", "log odds", "calibration intercept: 0 if calibrated, below 0 if it accepts too readily"),
         )
     ),
-    Metric(
+    _forecast_metric(
         name="auroc",
         description="P(p is larger for a right than for a wrong solution); ties count half",
-        over="games with a probability",
-        source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.auroc,
-        unit="",
         rule=IntervalRule(needs_each_label=True, is_open_with_any_bound=True),
         method=f"Mann-Whitney, error clustered (Obuchowski 1997); interval: {_WILSON}",
         show=Show.COMPETITION,
