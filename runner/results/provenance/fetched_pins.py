@@ -1,7 +1,6 @@
-"""Pins of files in the folder of a fetched release. Such files are pinned by the release, and not by git.
+"""Pins of files in the folder of a fetched release, where others get them from the release instead of git.
 
-A file is unchanged if its hash equals the hash in the release's manifest, whose own hash is recorded in the folder. The
-files of a spec may be edited, since a run saves the edited files.
+A file is unchanged if its hash equals the hash in the release's manifest, whose own hash is recorded in the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ MAX_MANIFEST = 16 << 20
 def release_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
     """Return the release that contains these files; None if they are not in a fetched folder, or were changed.
 
-    In the result, `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may be edited.
+    In the result, `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may be edited, since
+    the run saves them.
     """
     folder = fetched_folder([files[0].parent])
     fetched_from = None if folder is None else read_marker(folder)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ from runner.results.provenance.fetched_pins import release_source
 from runner.results.provenance.git_state import GitState
 from runner.version import __version__
 
+# Reasons why others cannot get a file
 NOT_IN_GIT = "not in a git repository; run `git init`, then commit and push"
 NO_REMOTE = "the git repository has no remote; add one that others can read, and push to it"
 LOCAL_REMOTE = "the remote of the git repository is a folder on this machine; push to one that others can read"
@@ -37,7 +38,7 @@ TOO_LATE = "git did not answer in time; try again"
 NO_REVISION = "the spec names no commit on the Hub; set dataset.revision to one (40 hex digits)"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_SCP = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?!//)(?P<path>\S+)")
+_SCP_ADDRESS = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?!//)(?P<path>\S+)")
 _SCHEMES = ("https", "http", "ssh", "git")
 
 
@@ -50,7 +51,7 @@ class PinnedFiles(NamedTuple):
 
 
 def find_sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
-    """Return the source of each part, from which others can get its files. Each repository is read only once."""
+    """Return the place where others can get the files of each part. Each repository is read only once."""
     own_files = {name: [file for file in part.files if not _is_builtin(file)] for name, part in parts.items()}
     repositories = _Repositories(file for files in own_files.values() for file in files)
     sources = {}
@@ -71,17 +72,17 @@ def hub_source(path: str, revision: str | None) -> FileSource:
 def public_url(url: str) -> str | None:
     """Return a remote's address without user, password and query; None if it is not on another machine."""
     if "://" not in url:
-        match = _SCP.fullmatch(url)
+        match = _SCP_ADDRESS.fullmatch(url)
         return None if match is None else f"ssh://{match['host']}/{match['path'].lstrip('/')}"
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        address = urlsplit(url)
+        host, port = address.hostname, address.port
     except ValueError:
         return None
-    if parts.scheme not in _SCHEMES or not host:
+    if address.scheme not in _SCHEMES or not host:
         return None
     host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{parts.path}"
+    return f"{address.scheme}://{host}{'' if port is None else f':{port}'}{address.path}"
 
 
 def _is_builtin(path: Path) -> bool:
@@ -96,13 +97,13 @@ def builtin_name(path: Path) -> str | None:
     )
     for root, name in roots:
         if path.resolve().is_relative_to(root.resolve()):
-            return "/".join((name, *path.resolve().relative_to(root.resolve()).parts))
+            return (PurePosixPath(name) / path.resolve().relative_to(root.resolve())).as_posix()
     return None
 
 
 @dataclass(frozen=True)
 class _Repository:
-    """A git repository: its current commit and public address, and the hash of each file's blob in the commit."""
+    """A git repository: its current commit and its public address."""
 
     root: Path
     commit: str | None
@@ -110,6 +111,7 @@ class _Repository:
     reason: str | None
     """The reason why others cannot get files of this repository."""
     blobs: Mapping[bytes, str]
+    """The hash of each file's content (its blob) in the commit, by path."""
 
 
 class _Repositories:
@@ -124,7 +126,8 @@ class _Repositories:
                 files_by_root.setdefault(root, []).append(file)
         self._repositories = {root: _read_repository(root, inside) for root, inside in files_by_root.items()}
 
-    def of(self, file: Path) -> _Repository | None:
+    def find(self, file: Path) -> _Repository | None:
+        """Return the repository that contains a file."""
         root = self._find_root(file.resolve().parent)
         return None if root is None else self._repositories[root]
 
@@ -199,7 +202,7 @@ def _git_source(part: PinnedFiles, files: Sequence[Path], repositories: _Reposit
         name = BUILTIN + (builtin or part.path.name)
         return FileSource(repository=None, commit=None, path=name, clean=True, why=f"comes with nip-run {__version__}")
     first = files[0]
-    repository = repositories.of(first)
+    repository = repositories.find(first)
     if repository is None:
         return FileSource(repository=None, commit=None, path=None, clean=False, why=NOT_IN_GIT)
     path = (part.path if builtin is None else first).resolve()
@@ -218,17 +221,14 @@ def _unpinned_reason(files: Sequence[Path], repository: _Repository, repositorie
     """Return the first reason why others cannot get all files from the repository's commit; None if they can."""
     files_by_reason: dict[str, list[Path]] = {}
     for file in files:
-        if repositories.of(file) is not repository:
+        if repositories.find(file) is not repository:
             files_by_reason.setdefault("in another git repository or in none; keep all files in one", []).append(file)
         elif (reason := _unpinned_reason_of_file(file.resolve(), repository)) is not None:
             files_by_reason.setdefault(reason, []).append(file)
     for reason, affected in files_by_reason.items():
-        return reason if len(files) == 1 else f"{_describe_files(affected)}: {reason}"
+        more = f" and {counted(len(affected) - 1, 'more file')}" if len(affected) > 1 else ""
+        return reason if len(files) == 1 else f"{affected[0].name}{more}: {reason}"
     return None
-
-
-def _describe_files(files: Sequence[Path]) -> str:
-    return files[0].name + (f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else "")
 
 
 def _unpinned_reason_of_file(file: Path, repository: _Repository) -> str | None:

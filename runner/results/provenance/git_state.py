@@ -1,4 +1,4 @@
-"""Run git commands that read a repository, with a time limit, and without code of the repository or the network.
+"""Run git commands that read a repository, with a time limit, and without network access or code of the repository.
 
 Somebody else's repository may be configured to run programs. So no hook, monitor or filter runs, nothing is fetched,
 and environment variables that a hook of another repository has set are removed.
@@ -18,7 +18,7 @@ _SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnul
 
 
 class GitState:
-    """Runs git commands in one folder, for `SECONDS` in total."""
+    """The git repository of a folder. Calling it runs a git command; all commands together may take `SECONDS`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

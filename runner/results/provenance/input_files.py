@@ -52,7 +52,7 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
 
 
 def resolved_spec(plan: Plan) -> dict[str, Any]:
-    """Return the spec as data in which paths name the files saved with the run, without the key `execution`."""
+    """Return the spec as data, without the key `execution`. Its paths name the files that are saved with the run."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
     parameters = to_plain(plan.spec.protocol.parameters)
@@ -86,5 +86,5 @@ def spec_hash(plan: Plan) -> str:
 
 
 def dataset_selection(plan: Plan) -> dict[str, Any]:
-    """Return the settings that selected the datapoints, which the saved spec does not have."""
+    """Return the settings that selected the datapoints. The saved spec has the selected datapoints instead."""
     return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

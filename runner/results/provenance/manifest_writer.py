@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from runner.models.prices import price_list_version, uses_price_list
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
 from runner.results.provenance.git_state import GitState
 from runner.results.provenance.input_files import dataset_selection, spec_hash
-from runner.results.provenance.sources_snapshot import source_facts
+from runner.results.provenance.sources_snapshot import sources_of
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
@@ -27,7 +27,10 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """Return the manifest of a run that starts now. `identity` is the hash that identifies the run."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
-    sources = spec.recorded_fields["sources"] if "sources" in spec.recorded_fields else source_facts(spec)
+    if "sources" in spec.recorded_fields:
+        sources = spec.recorded_fields["sources"]
+    else:
+        sources = {name: asdict(source) for name, source in sources_of(spec).items()} or None
     return replace(_plan_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
 
 
@@ -71,35 +74,27 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     return replace(manifest, **spec.recorded_fields)
 
 
-def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
-    """Return the manifest of a resumed run, whose plan may have more games. Fields about its start do not change.
+_UNCHANGED_FIELDS = (
+    "kind", "parent_run_id", "iteration", "protocol_sha256", "version", "python", "git_commit", "git_dirty",
+    "started_at", "sources", "components", "reproduces", "unknown",
+)  # fmt: skip
+"""The fields that do not change if a run is resumed with a plan that may have more games.
 
-    The protocol's hash does not change either. The rules are the same, but 0.1.0 hashed the text of the file.
-    """
+The protocol's hash is one of them. The rules are the same, but 0.1.0 hashed the text of the file.
+"""
+
+
+def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
+    """Return the manifest of a resumed run, whose plan may have more games."""
     new = _plan_manifest(plan, manifest.run_id, manifest.identity)
     if manifest.price_basis.text_only:
         new = replace(new, prices=None, recorded=INITIAL_FACTS)
-    return replace(
-        new,
-        kind=manifest.kind,
-        parent_run_id=manifest.parent_run_id,
-        iteration=manifest.iteration,
-        protocol_sha256=manifest.protocol_sha256,
-        version=manifest.version,
-        python=manifest.python,
-        git_commit=manifest.git_commit,
-        git_dirty=manifest.git_dirty,
-        started_at=manifest.started_at,
-        sources=manifest.sources,
-        components=manifest.components,
-        got_from=manifest.got_from or _release_of_spec(plan.spec, manifest.components or {}),
-        reproduces=manifest.reproduces,
-        unknown=manifest.unknown,
-    )
+    got_from = manifest.got_from or _release_of_spec(plan.spec, manifest.components or {})
+    return replace(new, got_from=got_from, **{name: getattr(manifest, name) for name in _UNCHANGED_FIELDS})
 
 
 def _release_of_spec(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """Return the fetched release that contains the spec, unless it is an installed component that the spec names."""
+    """Return the fetched release that contains the spec, unless the spec names this release as a component."""
     component_releases = {component["release"] for component in components.values()}
     return None if spec.got_from is None or spec.got_from["release"] in component_releases else spec.got_from
 

@@ -26,7 +26,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 def environment_lock() -> str:
     """Return Python's version as a comment, and a line `NAME==VERSION` for each package, sorted by name.
 
-    This includes packages that were installed from a folder.
+    Packages that were installed from a folder are included.
     """
     lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed_versions().items()))
     return f"# Python {platform.python_version()}\n{lines}"
@@ -39,11 +39,11 @@ def installed_versions() -> dict[str, str]:
     queue, visited = deque([first]), {first}
     while queue:
         name, extras = queue.popleft()
-        facts = _read_metadata(name)
-        versions = [value for key, value in facts if key == "version"]
+        headers = _read_metadata(name)
+        versions = [value for key, value in headers if key == "version"]
         if name != PACKAGE and versions and _VERSION.fullmatch(versions[0]):
             versions_by_name[name] = versions[0]
-        for requirement in _requirements([value for key, value in facts if key == "requires-dist"], extras):
+        for requirement in _requirements([value for key, value in headers if key == "requires-dist"], extras):
             if requirement not in visited:
                 visited.add(requirement)
                 queue.append(requirement)
@@ -66,18 +66,18 @@ def _read_metadata(name: str) -> list[tuple[str, str]]:
 
 
 def _requirements(requirements: Iterable[str], extras: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the requirements of a package with these extras, including those that are only for other systems."""
+    """Yield the name and the extras of each package that a package with `extras` requires, on any system."""
     for line in requirements:
         requirement = _REQUIREMENT.fullmatch(line)
         if requirement is None:
             continue
-        required = _EXTRA_MARKER.findall(requirement["rest"].partition(";")[2])
-        if required and set(map(_normalized_name, required)).isdisjoint(map(_normalized_name, extras)):
+        own_extras = _EXTRA_MARKER.findall(requirement["rest"].partition(";")[2])
+        if own_extras and set(map(_normalize, own_extras)).isdisjoint(map(_normalize, extras)):
             continue
-        extra_names = (extra.strip() for extra in (requirement["extras"] or "").split(","))
-        yield _normalized_name(requirement["name"]), tuple(sorted(filter(None, extra_names)))
+        required_extras = (extra.strip() for extra in (requirement["extras"] or "").split(","))
+        yield _normalize(requirement["name"]), tuple(sorted(filter(None, required_extras)))
 
 
-def _normalized_name(name: str) -> str:
-    """Return the normalized name of a package."""
+def _normalize(name: str) -> str:
+    """Return the normalized name of a package or of an extra."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,15 +1,14 @@
-"""Save what is known only when a run starts: the written spec, the sources of its parts, and the package versions.
+"""Save the facts that are known only when a run starts: the spec as the user wrote it, and the package versions.
 
-These facts are not part of a run's identity, which depends only on the content of the spec.
+These facts, and the sources of the spec's parts, are not part of a run's identity, which depends only on the content of
+the spec.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -46,14 +45,8 @@ def write_initial_files(spec: Spec, folder: RunFolder) -> None:
     atomic_write(folder.path / "inputs" / ENVIRONMENT, environment_lock())
 
 
-def source_facts(spec: Spec) -> dict[str, dict[str, Any]] | None:
-    """Return the sources of a spec's parts for a manifest; None for a spec that was not loaded from files."""
-    sources_by_part = {name: asdict(source) for name, source in sources_of(spec).items()}
-    return sources_by_part or None
-
-
 def sources_of(spec: Spec) -> dict[str, FileSource]:
-    """Return the source of each part of a spec, from which others can get it. A spec from Python has no source itself.
+    """Return the place where others can get each part of a spec. A spec that was built in Python has no source itself.
 
     This runs git; see `runner.results.provenance.file_pins`.
     """
@@ -89,26 +82,25 @@ def _without_duplicates(files: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def written_files(written: SpecSources) -> dict[str, bytes]:
-    """Return the content of each file to save, by its name there: the files of the spec, the overrides and an index.
+    """Return the content of each file to save, by its name: the files of the spec, the overrides and an index.
 
     Built-in files are only named in the index, since the version of nip-run determines their content.
     """
-    files = {file.path.resolve(): file for file in reversed(written.files) if builtin_name(file.path) is None}
-    files = {
-        path: files[path] for path in dict.fromkeys(file.path.resolve() for file in written.files) if path in files
-    }
-    names = _unique_names([path.name for path in files])
-    by_path = dict(zip(files, names, strict=True))
+    files: dict[Path, ReadFile] = {}
+    for file in written.files:
+        if builtin_name(file.path) is None:
+            files.setdefault(file.path.resolve(), file)
+    names = dict(zip(files, _unique_names([path.name for path in files]), strict=True))
     contents: dict[str, bytes] = {}
     remaining_bytes = MAX_WRITTEN
     for path, file in files.items():
         remaining_bytes -= len(file.content)
         if remaining_bytes >= 0:
-            contents[by_path[path]] = file.content
+            contents[names[path]] = file.content
     index = {
         "nip-run": __version__,
         "files": [
-            {"file": by_path[path], "kept": by_path[path] in contents, "extends": _describe_bases(file, by_path)}
+            {"file": names[path], "kept": names[path] in contents, "extends": _describe_bases(file, names)}
             for path, file in files.items()
         ],
     }
@@ -118,15 +110,11 @@ def written_files(written: SpecSources) -> dict[str, bytes]:
 
 def _describe_bases(file: ReadFile, names: Mapping[Path, str]) -> list[dict[str, str]]:
     """Return the files that a file extends: the name in the spec, and the name of the saved or built-in file."""
-    return [
-        {"name": base, **({"file": names[resolved]} if (resolved := path.resolve()) in names else _builtin(path))}
-        for base, path in file.bases.items()
-    ]
-
-
-def _builtin(path: Path) -> dict[str, str]:
-    name = builtin_name(path)
-    return {} if name is None else {"builtin": name}
+    rows = []
+    for base, path in file.bases.items():
+        row = {"name": base, "file": names.get(path.resolve()), "builtin": builtin_name(path)}
+        rows.append({key: value for key, value in row.items() if value is not None})
+    return rows
 
 
 def _unique_names(names: Iterable[str]) -> list[str]:
