@@ -24,7 +24,7 @@ from runner.base.storage.format_versions import LEADERBOARD
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import BOARD_GROUP_ROWS, FILE
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.schema import definitions
+from runner.results.leaderboard.schema import definitions_sql
 from tests.support.claims import Claims
 from tests.support.processes import environment
 
@@ -52,7 +52,7 @@ def make(results: Path, rollouts: int, run: RunFolder) -> None:
     connection = connect(memory="1GB", threads=2, spill=results)
     connection.execute(f"ATTACH '{board}' AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
     connection.execute("USE board")
-    connection.execute(definitions())
+    connection.execute(definitions_sql())
     connection.execute(f"CREATE TABLE format AS SELECT {LEADERBOARD} AS version")
     connection.execute(
         "INSERT INTO runs (run_id, name, kind, benchmark, protocol, status, rollouts, task) "

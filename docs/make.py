@@ -228,7 +228,13 @@ def tables_page() -> str:
     """Return the page of all tables that `nip-run sql` knows, with their columns."""
     import duckdb
 
-    from runner.results.leaderboard.schema import COMMENTS, COMPARISON_COLUMNS, RECORD_COMMENTS, comments, definitions
+    from runner.results.leaderboard.schema import (
+        COMMENTS,
+        COMPARISON_COLUMNS,
+        RECORD_COMMENTS,
+        comments_sql,
+        definitions_sql,
+    )
     from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 
     about = {
@@ -249,7 +255,7 @@ def tables_page() -> str:
         "copies": "A view with a row for each run that took the answers behind most verdicts from an earlier run.",
     }
     connection = duckdb.connect(":memory:")
-    connection.execute(definitions())
+    connection.execute(definitions_sql())
     for name, columns in (
         ("messages", COLUMNS["messages"]),
         ("completions", COLUMNS["completions"]),
@@ -258,7 +264,7 @@ def tables_page() -> str:
     ):
         listed = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
         connection.execute(f"CREATE TABLE {name} ({listed})")
-        connection.execute(comments({name: RECORD_COMMENTS[name]}))
+        connection.execute(comments_sql({name: RECORD_COMMENTS[name]}))
     query = (
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
         "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"

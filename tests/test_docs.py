@@ -23,7 +23,7 @@ from runner.base.exit_codes import ExitCode
 from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS
 from runner.game.prompts.templates import VARIABLES
-from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
+from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions_sql
 from runner.results.metric_definitions import METRICS
 from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 from runner.spec.schemas import experiment_schema
@@ -310,7 +310,7 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
     import duckdb
 
     connection = duckdb.connect(":memory:")
-    connection.execute(definitions())
+    connection.execute(definitions_sql())
     tables = {name: COLUMNS[name] for name in ("messages", "completions")}
     tables |= {"comparisons": COMPARISON_COLUMNS, "notes": NOTE_COLUMNS}
     for name, kinds in tables.items():

@@ -20,7 +20,7 @@ from runner.base.storage.locks import locked
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import FILE, LOCK
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.schema import VIEWS, used_views
+from runner.results.leaderboard.schema import VIEWS, used_views_sql
 from runner.results.manifest import Status
 from runner.results.table_columns import COLUMNS
 from tests.support.processes import ended, environment, nip_run_here
@@ -323,8 +323,8 @@ def test_a_view_that_a_query_does_not_name_is_empty_and_its_name_is_suggested(re
     with pytest.raises(UsageError, match='Did you mean "leaderboard"'):
         board.query("FROM leaderbord")
     for name, sql in VIEWS.items():
-        assert sql in used_views(f"from {name}")
-        assert f"CREATE VIEW {name} AS SELECT 0 LIMIT 0;" in used_views("from runs")
+        assert sql in used_views_sql(f"from {name}")
+        assert f"CREATE VIEW {name} AS SELECT 0 LIMIT 0;" in used_views_sql("from runs")
         (definition,) = board.query(f"SELECT sql FROM duckdb_views() WHERE view_name = '{name}'")[1][0]
         assert len(definition) > 300
 

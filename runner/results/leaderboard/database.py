@@ -32,14 +32,16 @@ from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.queries import BoardSources, refuse_newer_board, spill_folder
-from runner.results.leaderboard.schema import definitions
+from runner.results.leaderboard.schema import definitions_sql
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
+"""The time to wait for the lock of another writer."""
 BOARD_GROUP_ROWS = 10_240
+"""The number of rows in DuckDB's row groups. Rows stay in memory until their group is full; the default is 122,880."""
 CHECKPOINT = "2MB"
-"""DuckDB's threshold for a checkpoint. Rows stay in memory until then, and the default is 16 MB of log."""
+"""The size of the log at which DuckDB writes rows to the file. Rows stay in memory until then; the default is 16 MB."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class Leaderboard:
         from runner.results.leaderboard.ranks import rank_rows
         from runner.results.leaderboard.rows import insert_run
 
-        later = f"The run itself is complete. Append its rows later with: {self.rebuild_command}"
-        with self._open_for_writing(wait_seconds, later) as connection:
+        advice = f"The run itself is complete. Append its rows later with: {self.rebuild_command}"
+        with self._open_for_writing(wait_seconds, advice) as connection:
             insert_run(connection, folder)
             rank_rows(connection)
 
@@ -104,7 +106,7 @@ class Leaderboard:
     def update(
         self, new: Iterable[RunFolder], gone: Iterable[str], published: Mapping[str, int] = {}
     ) -> dict[str, str]:
-        """Add runs to the board and remove others in one step. Return an error message for each run that was not added.
+        """Add the runs `new`, remove the runs `gone`, and return an error message for each run that was not added.
 
         `published` has the position of each run in the order of publication, if a server knows the order.
 
@@ -167,7 +169,7 @@ class Leaderboard:
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a read-only query of the board and of all runs' records. Return the names of the columns, and all rows.
 
-        A query of nip-run's own (`is_own`) is not checked, which saves the time to plan it twice.
+        With `is_own`, the query is a part of nip-run. It is not checked, which saves the time to plan it twice.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
@@ -200,7 +202,7 @@ class Leaderboard:
         run_ids = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
         for folder in self.runs() if run_ids else ():
             if folder.run_id in run_ids:
-                with suppress(OSError, RunError):  # on an error, the row stays as it was, without a task
+                with suppress(OSError, RunError):  # on an error, the row is not updated and has no task
                     add_facts(connection, folder)
         if run_ids:
             connection.execute("DELETE FROM rank_tests")
@@ -215,11 +217,11 @@ class Leaderboard:
 
     @contextmanager
     def _open_for_writing(
-        self, wait_seconds: float, later: str, *, fresh: bool = False
+        self, wait_seconds: float, advice: str, *, fresh: bool = False
     ) -> Iterator[duckdb.DuckDBPyConnection]:
         """Yield a connection to a copy of the board. After the block, the copy replaces the board, except on an error.
 
-        `later` is the end of an error message: the next step if the board cannot be written now.
+        With `fresh`, the copy is empty. `advice` is the end of an error message, for a board that cannot be written.
         """
         from runner.results.leaderboard.rows import MEMORY
 
@@ -236,28 +238,27 @@ class Leaderboard:
                 connection = connect(memory=f"{MEMORY}B", spill=Path(spill))
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
-                    # Rows wait in memory until their group is full; by default, groups have 122,880 rows.
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     refuse_newer_board(connection, path)
                     # In one transaction, since separate statements would each be written to disk.
-                    connection.execute(f"BEGIN; {definitions()} COMMIT;")
+                    connection.execute(f"BEGIN; {definitions_sql()} COMMIT;")
                     self._upgrade_rows(connection)
                     yield connection  # no transaction, since the copy replaces the file or is discarded
                     connection.execute("CHECKPOINT")  # before close(), which would hide that the disk is full
                 finally:
                     connection.close()
                 if _wal_path(copy).exists():
-                    raise LeaderboardError(f"{copy} could not be completed; check that the disk is not full. {later}")
+                    raise LeaderboardError(f"{copy} could not be completed; check that the disk is not full. {advice}")
                 _replace_board(copy, path)
         except RunDirectoryError as error:
-            raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
+            raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {advice}") from error
         except (duckdb.Error, OSError) as error:
-            raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {later}") from error
+            raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {advice}") from error
 
 
 def _check_format(path: Path) -> None:
-    """Check the board's format. A board that cannot be read passes, since a later reader reports that.
+    """Check the board's format. A board that cannot be read passes, since the next access raises an error.
 
     Raises:
         LeaderboardError: a newer nip-run wrote the board.
@@ -281,15 +282,22 @@ def _working_copy(path: Path, *, fresh: bool) -> Iterator[Path]:
     """Yield the path of a working copy of the board, which is removed at the end. With `fresh`, nothing is copied."""
     with temporary_database_path(path, ".new") as copy:
         try:
-            for leftover in (copy, _wal_path(copy)):
-                leftover.unlink(missing_ok=True)
+            _remove_database(copy)  # of a writer that was killed
             if path.is_file() and not fresh:
-                with open_to_read(path) as board, create(copy) as file:
-                    shutil.copyfileobj(board, file, 1 << 20)
+                _copy_file(path, copy)
             yield copy
         finally:
-            for leftover in (copy, _wal_path(copy)):
-                leftover.unlink(missing_ok=True)
+            _remove_database(copy)
+
+
+def _remove_database(path: Path) -> None:
+    for file in (path, _wal_path(path)):
+        file.unlink(missing_ok=True)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with open_to_read(source) as source_file, create(target) as file:
+        shutil.copyfileobj(source_file, file, 1 << 20)
 
 
 def _replace_board(copy: Path, path: Path) -> None:
@@ -297,8 +305,7 @@ def _replace_board(copy: Path, path: Path) -> None:
     temporary = path.with_name(path.name + ".new")
     try:
         if copy.parent != path.parent:
-            with open_to_read(copy) as source, create(temporary) as file:
-                shutil.copyfileobj(source, file, 1 << 20)
+            _copy_file(copy, temporary)
         with open_to_read(temporary) as file:
             os.fsync(file.fileno())
         # A write-ahead log of a killed writer belongs to the old file, so it must not stay next to the new one.

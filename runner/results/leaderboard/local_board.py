@@ -1,4 +1,4 @@
-"""Read the rows of the board of a results folder."""
+"""Read the rows of a results folder's leaderboard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _check_benchmark(results: Results, name: str) -> None:
 
 
 def missing_board_hint(results: Results) -> str:
-    """Return the advice to rebuild the board if a results folder has runs but no board; else an empty text."""
+    """Return advice to rebuild the board if a results folder has runs but no board; otherwise an empty text."""
     runs = 0 if results.board.path.is_file() else len(list(results.board.runs()))
     if not runs:
         return ""
@@ -45,7 +45,7 @@ def missing_board_hint(results: Results) -> str:
 
 
 def with_stop_reasons(rows: Sequence[LeaderboardRow], results: Results) -> list[LeaderboardRow]:
-    """Return the rows with the reason why interrupted runs stopped, such as the budget."""
+    """Return the rows. The `reason` of interrupted runs says why they stopped, such as `stopped by its budget`."""
     from runner.results.manifest import Status
 
     return [row if row.status != Status.INTERRUPTED else _with_stop_reason(row, results) for row in rows]

@@ -1,7 +1,7 @@
-"""The rows of all leaderboards, and their ranks.
+"""The rows of leaderboards, and their ranks.
 
-The boards of a results folder, a registry and a competition, and the table of a sweep, use this module. They differ in
-where rows come from, and in the test of the difference between two rows.
+The leaderboards of a results folder, a registry and a competition, and the table of a sweep, use this module. They
+differ in the source of their rows, and in the test of the difference between two rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rank(values: Iterable[tuple[Name, float]], p_values: PairTests[Name]) -> dic
 
 
 def describe_ranks(count: int, tests: str = "tests") -> str:
-    """Return one line that says how the ranks of a list with `count` ranked rows were determined, by which `tests`."""
+    """Return a line that says how the ranks of `count` rows were determined. `tests` describes the tests of pairs."""
     pairs = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
     return f"rank: 95 % confidence set of ranks, from {tests} of {pairs}"
 
@@ -45,13 +45,15 @@ class RankedRow:
     n: int | None
     clusters: int | None
     rank: int | None = None
-    """The first rank that the row may have; None if it is unranked, with `reason`."""
+    """The first rank of the 95 % confidence set; None if the row is unranked."""
     rank_last: int | None = None
+    """The last rank of the confidence set."""
     reason: str | None = None
+    """The reason why the row is unranked."""
 
     @property
     def ranks(self) -> RankRange | None:
-        """The first and the last rank that the row may have; None if it is unranked."""
+        """The first and the last rank of the 95 % confidence set; None if the row is unranked."""
         return None if self.rank is None or self.rank_last is None else (self.rank, self.rank_last)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class RankedRow:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderboardRow(RankedRow):
-    """A run on the board of a results folder: a row of the view `leaderboard`, whose column comments explain fields."""
+    """A run on a leaderboard: a row of the view `leaderboard`. The comments on its columns describe the fields."""
 
     benchmark: str | None
     run_id: str
@@ -113,20 +115,20 @@ class LeaderboardRow(RankedRow):
 
     @property
     def undecided(self) -> int | None:
-        """The number of rollouts that got answers but no verdict; None if a count is unknown."""
+        """The number of rollouts with answers but without a verdict; None if unknown."""
         counts = (self.invalid_response, self.refused, self.context_exceeded, self.no_decision)
         return None if None in counts else sum(count or 0 for count in counts)
 
     @property
     def shared_note(self) -> str | None:
-        """A note on verdicts from answers of another run; None if there are none, or if `reason` says the same."""
+        """A note on verdicts that share answers with another run; None if there are none, or if `reason` says so."""
         if not self.shared or Unranked.SHARED_ANSWERS.matches(self.reason) or Unranked.REPLAY.matches(self.reason):
             return None
         return f"{self.shared} of {self.n} verdicts come from answers that it shares with {self.shared_with}"
 
 
 def rows_of_view(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[LeaderboardRow]:
-    """Return the rows of the view `leaderboard`."""
+    """Convert rows of the view `leaderboard`, given the names of its columns."""
     return [LeaderboardRow(**dict(zip(columns, row, strict=True))) for row in rows]
 
 

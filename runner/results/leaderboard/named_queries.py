@@ -1,15 +1,16 @@
 """Named queries: SQL in files of the package or of the user, which commands run by name, such as `@flips`.
 
 A file starts with comments. The first line describes the result. Each parameter has a line with its name, kind, default
-and meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. The value of a kind such as BENCHMARK must be on
-the board, since the result for a misspelled name would be empty.
+and meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. The value of a parameter of a kind such as
+BENCHMARK must be on the board, since the result for a misspelled name would be empty.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from runner.base import package_data
@@ -37,6 +38,7 @@ _VALUES_SQL: Mapping[str, str] = {
 }
 """SQL for all values of a kind of parameter, in one run or in all runs."""
 _BOARD = re.compile(r"\b(leaderboard|comparisons|flips|runs|agents|metrics|rollouts|datapoints)\b", re.IGNORECASE)
+"""Matches a query that reads a table of the board."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Parameter:
     kind: str
     default: str | None
     about: str
+    """The meaning."""
 
     @property
     def written(self) -> str:
@@ -98,8 +101,9 @@ class NamedQuery:
             UsageError: parameters are unknown, missing or invalid; the message lists all of them.
         """
         parameters = {parameter.name: parameter for parameter in self.parameters}
+        available = f"; it has {comma_join(parameters) or 'none'}"
         problems = [
-            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or _parameter_list(parameters)}"
+            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or available}"
             for name in arguments
             if name not in parameters
         ]
@@ -107,8 +111,8 @@ class NamedQuery:
         for name, parameter in sorted(parameters.items(), key=lambda item: item[1].kind != "RUN"):
             try:
                 text = arguments.get(name, None if parameter.default == "NULL" else parameter.default)
-                is_known = text is None or (name not in arguments and parameter.kind in _VALUES_SQL)
-                values[name] = text if is_known else parameter.value(str(text), results, self._run(values))
+                is_unchecked = text is None or (name not in arguments and parameter.kind in _VALUES_SQL)
+                values[name] = text if is_unchecked else parameter.value(str(text), results, self._run(values))
             except UsageError as error:
                 values[name] = None
                 problems.append(str(error))
@@ -122,10 +126,6 @@ class NamedQuery:
         """Return the run if the query has exactly one parameter of kind RUN and it is set, else None."""
         runs = [values.get(parameter.name) for parameter in self.parameters if parameter.kind == "RUN"]
         return str(runs[0]) if len(runs) == 1 and runs[0] is not None else None
-
-
-def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
-    return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
 def resolve_query(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
@@ -144,18 +144,19 @@ def resolve_query(text: str, arguments: Mapping[str, str], results: Results) -> 
 
 
 def _require_board(sql: str, results: Results) -> None:
-    """Raise an error if the query reads a board that is missing, since its result would be empty."""
-    if results.board.path.is_file() or not _BOARD.search("\n".join(_without_comments(sql))):
+    """Check that the board is not missing, if the query reads it and there are runs. Its result would be empty.
+
+    Raises:
+        LeaderboardError: the board is missing.
+    """
+    without_comments = "\n".join(line for line in sql.splitlines() if not line.startswith("--"))
+    if results.board.path.is_file() or not _BOARD.search(without_comments):
         return
     if runs := len(list(results.runs())):
         raise LeaderboardError(
             f"the query needs the leaderboard, which is missing for {counted(runs, 'run')} in {results.path}. "
             f"Rebuild it with: {results.board.rebuild_command}"
         )
-
-
-def _without_comments(sql: str) -> Iterator[str]:
-    return (line for line in sql.splitlines() if not line.startswith("--"))
 
 
 def named_queries(results: Results) -> list[NamedQuery]:
@@ -184,14 +185,9 @@ def find_query(reference: str, results: Results) -> NamedQuery:
 
 
 def _query_files(results: Results) -> dict[str, Path]:
-    return {path.stem: path for folder in _query_folders(results) for path in folder.glob(f"*{SUFFIX}")}
-
-
-def _query_folders(results: Results) -> Iterator[Path]:
-    """Yield the folders with queries. Files in later folders have precedence."""
-    for folder in (package_data.queries(), results.path / "queries"):
-        if package_data.is_folder(folder):
-            yield folder
+    """Return the files by the name of their query. Files of the results folder have precedence."""
+    folders = filter(package_data.is_folder, (package_data.queries(), results.path / "queries"))
+    return {path.stem: path for folder in folders for path in folder.glob(f"*{SUFFIX}")}
 
 
 def _read_query(path: Path) -> NamedQuery:
@@ -201,11 +197,7 @@ def _read_query(path: Path) -> NamedQuery:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}: {error.reason}; save it as UTF-8") from error
-    comments = []
-    for line in text.splitlines():
-        if not line.startswith("--"):
-            break
-        comments.append(line)
+    comments = list(takewhile(lambda line: line.startswith("--"), text.splitlines()))
     parameters = [_PARAMETER.fullmatch(line) for line in comments]
     about = comments[0].removeprefix("--").strip() if comments else ""
     return NamedQuery(path, text, about, tuple(Parameter(**match.groupdict()) for match in parameters if match))

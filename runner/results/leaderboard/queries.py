@@ -7,7 +7,7 @@ it needs, and its memory does not grow with the files. It cannot open other file
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +38,11 @@ from runner.results.leaderboard.schema import (
     COMPARISONS,
     NEW_COLUMNS,
     RECORD_COMMENTS,
-    TESTED,
+    TEST_COLUMNS,
     VIEWS,
-    comments,
-    definitions,
-    used_views,
+    comments_sql,
+    definitions_sql,
+    used_views_sql,
 )
 from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 
@@ -53,7 +53,8 @@ THREADS = 2
 BATCH_ROWS = 2_048
 _CATALOG = re.compile("duckdb_|information_schema|pg_|sqlite_|comment|show|describe|pragma|query")
 """Matches queries that may read the definitions of views or the comments on columns, without naming the view."""
-IN_PARQUET = ("messages", "completions")
+PARQUET_TABLES = ("messages", "completions")
+"""The tables that are only in the runs' Parquet files, and not in the board's file."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class BoardSources:
 
     board: Path
     runs: Callable[[], Iterable[RunFolder]]
-    update: Callable[[DuckDBPyConnection], None]
+    upgrade_rows: Callable[[DuckDBPyConnection], None]
     """Function that updates the tables of a board that an earlier version wrote."""
     rebuild_command: str
     """The command that rebuilds the board."""
@@ -96,7 +97,7 @@ class BoardSources:
     def answer(self, sql: str, parameters: Parameters = (), *, is_own: bool = False) -> Iterator[QueryResult]:
         """Yield the result of a query. Values without an equivalent type in Python become DuckDB's text for them.
 
-        A query of nip-run's own (`is_own`) reads only the tables of the board, and is not checked.
+        With `is_own`, the query is a part of nip-run that reads only the tables of the board. It is not checked.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
@@ -168,7 +169,7 @@ class BoardSources:
             yield connection
 
     def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str, is_own: bool = False) -> None:
-        """Create all tables, and prevent the connection from opening other files and changing settings.
+        """Create all tables as views, and prevent the connection from opening other files and changing settings.
 
         Tables from Parquet files have rows only if the query names them. The query may write to `files`.
         """
@@ -179,7 +180,7 @@ class BoardSources:
                     connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
                 self._create_board_views(connection, sql.lower())
             else:
-                connection.execute(_in_transaction(definitions()))
+                connection.execute(_in_transaction(definitions_sql()))
             if is_own:
                 return
             connection.begin()  # since each commit takes time
@@ -206,9 +207,9 @@ class BoardSources:
         if is_current and _has_all_columns(connection):
             views = "".join(f"CREATE VIEW {name} AS FROM board.{name};" for name in BOARD_TABLES)
             if _CATALOG.search(query):
-                views += "".join(VIEWS.values()) + comments(COMMENTS)
+                views += "".join(VIEWS.values()) + comments_sql(COMMENTS)
             else:
-                views += used_views(query + COMPARISONS * ("comparisons" in query))
+                views += used_views_sql(query + COMPARISONS * ("comparisons" in query))
             connection.execute(_in_transaction(views))
             return
         board_columns = _column_types(connection, "board")
@@ -216,9 +217,9 @@ class BoardSources:
         for name in (*BOARD_TABLES, "format"):
             if name in board_columns and name not in view_names:
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM board.{name}")
-        connection.execute(_in_transaction(definitions()))
+        connection.execute(_in_transaction(definitions_sql()))
         if not is_current:
-            self.update(connection)
+            self.upgrade_rows(connection)
         current_columns = _column_types(connection, "memory")
         views = "DROP TABLE IF EXISTS format;"
         for name in view_names:
@@ -227,11 +228,12 @@ class BoardSources:
                 for column, kind in current_columns[name].items()
             )
             views += f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name};"
-        connection.execute(_in_transaction(views + comments({name: COMMENTS.get(name, {}) for name in view_names})))
+        comments = comments_sql({name: COMMENTS.get(name, {}) for name in view_names})
+        connection.execute(_in_transaction(views + comments))
 
     def _create_parquet_views(self, connection: DuckDBPyConnection, query: str) -> Iterator[str]:
         """Create the tables from the runs' Parquet files, and yield these files. A table not in the query is empty."""
-        for name in IN_PARQUET:
+        for name in PARQUET_TABLES:
             columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
             runs = self.runs() if name in query else ()
@@ -244,9 +246,9 @@ class BoardSources:
                 file_list = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
                 source += f" UNION ALL BY NAME FROM read_parquet([{file_list}], union_by_name=true, "
                 source += "hive_partitioning=false)"
-                yield from files
+            yield from files
             connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
-            connection.execute(_comments({name: RECORD_COMMENTS[name]}, query))
+            _add_comments(connection, name, query)
 
     def _create_notes_view(self, connection: DuckDBPyConnection, query: str) -> None:
         """Create the table of notes. It has rows only if the query names it, since this reads files of all runs.
@@ -256,7 +258,7 @@ class BoardSources:
         """
         columns = ", ".join(f'"{name}" {kind}' for name, kind in NOTE_COLUMNS.items())
         connection.execute(f"CREATE TABLE empty.notes ({columns}); CREATE VIEW notes AS FROM empty.notes")
-        connection.execute(_comments({"notes": RECORD_COMMENTS["notes"]}, query))
+        _add_comments(connection, "notes", query)
         if "notes" not in query:
             return
         from runner.results.notes import note_rows
@@ -272,23 +274,24 @@ def _create_comparisons_view(connection: DuckDBPyConnection, query: str) -> None
     if "comparisons" in query:
         from runner.results.leaderboard.sql_tests import paired_test
 
-        kind = f"STRUCT({', '.join(f'{name} {kind}' for name, kind in TESTED.items())})"
+        kind = f"STRUCT({', '.join(f'{name} {kind}' for name, kind in TEST_COLUMNS.items())})"
         connection.create_function("paired_test", paired_test, [*["DOUBLE[]"] * 4, "DOUBLE", "BOOLEAN"], kind)
         connection.execute(COMPARISONS)
     else:
         columns = ", ".join(f"{name} {kind}" for name, kind in COMPARISON_COLUMNS.items())
         connection.execute(f"CREATE TABLE empty.comparisons ({columns})")
         connection.execute("CREATE VIEW comparisons AS SELECT * FROM empty.comparisons")
-    connection.execute(_comments({"comparisons": RECORD_COMMENTS["comparisons"]}, query))
+    _add_comments(connection, "comparisons", query)
 
 
-def _comments(columns: Mapping[str, Mapping[str, str]], query: str) -> str:
-    """Return the SQL that adds comments to columns; nothing unless the query may read comments, since this is slow."""
-    return comments(columns) if _CATALOG.search(query) else ""
+def _add_comments(connection: DuckDBPyConnection, table: str, query: str) -> None:
+    """Add the comments on a table's columns if the query may read comments; otherwise not, since this is slow."""
+    if _CATALOG.search(query):
+        connection.execute(comments_sql({table: RECORD_COMMENTS[table]}))
 
 
 def refuse_newer_board(connection: DuckDBPyConnection, path: Path) -> int | None:
-    """Return the format of the attached board, None for version 0.1.0; `path` is the board's file.
+    """Return the format of the attached board; None if nip-run 0.1.0 wrote it. `path` is the board's file.
 
     Raises:
         LeaderboardError: a newer nip-run wrote the board.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import duckdb
 
 AT_ONCE, VERDICTS_AT_ONCE = 64, 100_000
-"""The number of runs that one query compares with another run, which limits its memory; more if all their verdicts
-are at most `VERDICTS_AT_ONCE`, since each query reads the whole table of rollouts."""
+"""Limits of the memory of a query, which compares one system with others: at most `AT_ONCE` others, or more if they
+have at most `VERDICTS_AT_ONCE` verdicts in total. Fewer queries save time, since each reads all rollouts."""
 
 _RANKED_RUNS_SQL = """
 SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256, n FROM leaderboard
@@ -41,7 +41,7 @@ WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), sh
 ), grouped AS (
     SELECT b.system, a."group", {GROUP_TERMS_SQL}
     FROM shares a JOIN shares b ON b.datapoint_id = a.datapoint_id AND b.system <> a.system
-    WHERE a.system = $leader GROUP BY b.system, a."group"
+    WHERE a.system = $hub GROUP BY b.system, a."group"
 )
 SELECT system, {PAIR_TERMS_SQL} FROM grouped GROUP BY system
 """
@@ -59,7 +59,7 @@ class RankedSystem:
     stopped: bool
     """Whether a stopping rule ended one of its runs, so that tests for a fixed number of games are invalid."""
     game: str | None = None
-    """The hash of the common settings of its games. Two samples of one system have the same hash and are tied."""
+    """The hash of what its games have in common. Two systems with the same hash are one system, and never separated."""
     verdicts: int | None = None
     """The number of its verdicts; None if unknown."""
 
@@ -73,11 +73,11 @@ class RankedSystem:
 def pair_p_values(
     run_query: RunQuery, pairs: Sequence[tuple[str, str]], systems: Mapping[str, RankedSystem]
 ) -> dict[tuple[str, str], float]:
-    """Return the p-value of each pair of systems, the one that is placed first and the other one; see `Pairs`.
+    """Return the p-value of each pair of systems. The first system of a pair is placed before the second.
 
-    If the test favors the other one, p is 1: with lost games, two accuracies may come from different datapoints. If a
-    stopping rule ended a run of one of the two, p is 1 unless their intervals do not overlap. A query compares one
-    system with many others, so a new system on a board needs one query.
+    If the test favors the second system, p is 1: with lost games, two accuracies may come from different datapoints. If
+    a stopping rule ended a run of one of the two, p is 1 unless their intervals do not overlap. A query compares one
+    system, the hub, with many others, so a new system on a board needs one query.
     """
     untested: dict[str, set[str]] = {name: set() for pair in pairs for name in pair}
     for first, second in pairs:
@@ -86,42 +86,40 @@ def pair_p_values(
     tested: dict[frozenset[str], tuple[float, str]] = {}
     while any(untested.values()):
         hub = max(sorted(untested), key=lambda name: len(untested[name]))
-        others = sorted(untested[hub])
-        tested |= zip(
-            (frozenset((hub, other)) for other in others), _p_values(run_query, hub, others, systems), strict=True
-        )
-        for other in others:
-            untested[other].discard(hub)
+        for name, result in _test_pairs(run_query, hub, sorted(untested[hub]), systems):
+            tested[frozenset((hub, name))] = result
+            untested[name].discard(hub)
         untested[hub] = set()
     results = {pair: tested[frozenset(pair)] for pair in pairs}
     return {pair: 1.0 if favored == pair[1] else p for pair, (p, favored) in results.items()}
 
 
-def _p_values(
-    run_query: RunQuery, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]
-) -> Iterator[tuple[float, str]]:
-    """Yield for each of the other systems the p-value of its pair with `hub`, and the name of the favored system."""
-    most_verdicts = max(systems[name].verdicts or VERDICTS_AT_ONCE for name in others)
+def _test_pairs(
+    run_query: RunQuery, hub: str, names: Sequence[str], systems: Mapping[str, RankedSystem]
+) -> Iterator[tuple[str, tuple[float, str]]]:
+    """Yield each name with the result of its test against `hub`: the p-value, and the name of the favored system."""
+    most_verdicts = max(systems[name].verdicts or VERDICTS_AT_ONCE for name in names)
     size = max(AT_ONCE, VERDICTS_AT_ONCE // most_verdicts)
-    for start in range(0, len(others), size):
-        batch = others[start : start + size]
+    for start in range(0, len(names), size):
+        batch = names[start : start + size]
         runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
-        names, ids = ([row[column] for row in runs] for column in (0, 1))
-        rows = run_query(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
-        pairs = {name: Pairs(*lists) for name, *lists in rows}
-        p_values = {name: _p_value(pairs[name], systems[hub], systems[name]) for name in pairs}
-        yield from (
-            (p_values[name], name if sum(pairs[name].sums) > 0 else hub) if name in pairs else (1.0, hub)
-            for name in batch
-        )
+        system_names, run_ids = ([row[column] for row in runs] for column in (0, 1))
+        rows = run_query(_PAIRS_SQL, {"hub": hub, "systems": system_names, "runs": run_ids})
+        pairs_by_name = {name: Pairs(*lists) for name, *lists in rows}
+        for name in batch:
+            if (pairs := pairs_by_name.get(name)) is None:
+                yield name, (1.0, hub)
+            else:
+                favored = name if sum(pairs.sums) > 0 else hub
+                yield name, (_p_value(pairs, systems[hub], systems[name]), favored)
 
 
-def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
-    if leader.game is not None and leader.game == other.game:
+def _p_value(pairs: Pairs, first: RankedSystem, second: RankedSystem) -> float:
+    if first.game is not None and first.game == second.game:
         return 1.0
-    if not (leader.stopped or other.stopped):
+    if not (first.stopped or second.stopped):
         return pairs.test(level=PAIR_LEVEL).p
-    return pairs.at_any_time()[1] if leader.is_separate_from(other) else 1.0
+    return pairs.at_any_time()[1] if first.is_separate_from(second) else 1.0
 
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
@@ -141,28 +139,29 @@ def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 class _StoredTests:
-    """The p-values of pairs of runs. Those that are not stored on the board are computed."""
+    """The p-values of pairs of runs, which are computed if the board does not have them."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, systems: Mapping[str, RankedSystem]) -> None:
         self._connection = connection
         self._systems = systems
         rows = connection.execute("SELECT leader, run_id, p FROM rank_tests").fetchall()
-        self._stored = {_key(first, second): p for first, second, p in rows}
+        self._p_values = {_key(first, second): p for first, second, p in rows}
         self.used: dict[tuple[str, str], float] = {}
+        """The p-values of the pairs that are still compared, to store on the board."""
 
     def p_values(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         keys = [_key(*pair) for pair in pairs]
-        new_pairs = [pair for pair, key in zip(pairs, keys, strict=True) if key not in self._stored]
-        new_p_values = pair_p_values(self._run_query, new_pairs, self._systems)
-        self._stored |= {_key(*pair): p for pair, p in new_p_values.items()}
-        self.used |= {key: self._stored[key] for key in keys}
-        return [self._stored[key] for key in keys]
-
-    def _run_query(self, sql: str, parameters: dict[str, object]) -> list[Any]:
-        return self._connection.execute(sql, parameters).fetchall()
+        new_pairs = [pair for pair, key in zip(pairs, keys, strict=True) if key not in self._p_values]
+        new_p_values = pair_p_values(
+            lambda *query: self._connection.execute(*query).fetchall(), new_pairs, self._systems
+        )
+        self._p_values |= {_key(*pair): p for pair, p in new_p_values.items()}
+        self.used |= {key: self._p_values[key] for key in keys}
+        return [self._p_values[key] for key in keys]
 
 
 def _key(first: str, second: str) -> tuple[str, str]:
+    """Return the pair in alphabetical order."""
     return (first, second) if first < second else (second, first)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -52,7 +53,7 @@ class Results:
 
     @property
     def disk(self) -> Path:
-        """An existing folder on the disk of the results folder: the folder itself, or its nearest existing parent."""
+        """A folder that exists on the disk of the results folder: this folder, or its nearest existing parent."""
         folder = self.path.absolute()
         return next(path for path in (folder, *folder.parents) if path.is_dir())
 
@@ -73,29 +74,31 @@ class Results:
 
     def runs_with_manifests(self, start: str = "") -> Iterator[tuple[RunFolder, Manifest]]:
         """Yield the runs whose ids begin with `start`, as `runs` does, each with its manifest, which is read once."""
-        for folder in self._folders(start):
+        for folder in self._started_runs(start):
             with suppress(RunError):
                 yield folder, folder.manifest()
 
     def _runs_without_parts(self) -> Iterator[RunFolder]:
-        """Yield all runs except single shards, whose rows are counted in the merged run."""
+        """Yield all runs except single shards, whose rollouts are counted in the merged run."""
         return (folder for folder, manifest in self.runs_with_manifests() if manifest.shard is None)
 
     def damaged(self) -> list[str]:
         """Return a message about each damaged run, which `runs` leaves out."""
-        return [damage for folder in self._folders() if (damage := folder.damage()) is not None]
+        return [damage for folder in self._started_runs() if (damage := folder.damage()) is not None]
 
-    def _folders(self, start: str = "") -> Iterator[RunFolder]:
+    def _folders(self, start: str = "") -> list[RunFolder]:
+        """Return the folders whose names begin with `start`, sorted by name; some may not have a manifest."""
         runs = self.path / RUNS
-        for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-            if path.name.startswith(start) and (folder := RunFolder(path)).manifest_path.is_file():
-                yield folder
+        return (
+            [RunFolder(path) for path in sorted(runs.iterdir()) if path.name.startswith(start)] if runs.is_dir() else []
+        )
+
+    def _started_runs(self, start: str = "") -> Iterator[RunFolder]:
+        return (folder for folder in self._folders(start) if folder.manifest_path.is_file())
 
     def sharded_runs(self, start: str = "") -> list[RunFolder]:
         """Return the runs with shards in this folder, merged or not, whose ids begin with `start`."""
-        runs = self.path / RUNS
-        paths = sorted(path for path in runs.iterdir() if path.name.startswith(start)) if runs.is_dir() else []
-        return [folder for folder in map(RunFolder, paths) if folder.parts_folder.is_dir()]
+        return [folder for folder in self._folders(start) if folder.parts_folder.is_dir()]
 
     def find_part(self, name: str, shard: Shard) -> RunFolder:
         """Return a shard of the run that `name` names: by its id, the start of its id, or its folder.
@@ -103,12 +106,11 @@ class Results:
         Raises:
             UsageError: no such run or shard exists, or several runs match.
         """
-        path = Path(name)
-        runs = [RunFolder(path)] if RunFolder(path).parts_folder.is_dir() else self.sharded_runs(name)
+        named_folder = RunFolder(Path(name))
+        runs = [named_folder] if named_folder.parts_folder.is_dir() else self.sharded_runs(name)
         runs = [folder for folder in runs if folder.run_id == name] or runs
         if len(runs) > 1:
-            listed = ", ".join(folder.run_id for folder in runs[:5])
-            raise UsageError(f"{name!r} is the start of {len(runs)} run ids; write more of one: {listed}")
+            raise _ambiguous_name(name, runs)
         if not runs:
             raise UsageError(f"no run {name!r} in {self.path} was played in shards; omit --shard, or name another run")
         part = runs[0].part(shard)
@@ -143,14 +145,12 @@ class Results:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            listed = ", ".join(folder.run_id for folder in matches[:5])
-            raise UsageError(f"{name!r} is the start of {len(matches)} run ids; write more of one: {listed}")
+            raise _ambiguous_name(name, matches)
         for folder in self.sharded_runs(name) if name else ():
-            if folder.started_parts():
+            if parts := folder.started_parts():
                 raise UsageError(
                     f"the shards of run {folder.run_id} are not merged yet{_started_shards(folder)}; merge them with "
-                    f"nip-run merge {folder.run_id}, or name one shard, such as "
-                    f"{part_id(folder.run_id, folder.started_parts()[0][0])}"
+                    f"nip-run merge {folder.run_id}, or name one shard, such as {part_id(folder.run_id, parts[0][0])}"
                 )
         ids = {folder.run_id for folder in self.runs()}
         hint = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
@@ -165,7 +165,7 @@ class Results:
         for modified, folder in sorted(self._modified_folders(), key=itemgetter(0), reverse=True):
             latest_start = datetime.fromtimestamp(modified, UTC) + _CLOCK_DIFFERENCE
             if newest is not None and f"{latest_start:%Y-%m-%dT%H:%M:%SZ}" < newest[0]:
-                break  # the other manifests were last written before this run started
+                break  # all further manifests were last written before the newest run started
             with suppress(RunError):
                 manifest = folder.manifest()
                 if manifest.parent_run_id is None:
@@ -177,13 +177,12 @@ class Results:
 
     def _modified_folders(self) -> Iterator[tuple[float, RunFolder]]:
         """Yield each run with the time when its manifest was last written."""
-        runs = self.path / RUNS
-        for folder in map(RunFolder, runs.iterdir()) if runs.is_dir() else ():
+        for folder in self._folders():
             with suppress(OSError):
                 yield folder.manifest_path.stat().st_mtime, folder
 
     def parts_of(self, run_id: str) -> list[RunFolder]:
-        """Return the runs that are parts of a training run, sorted by iteration, training games before tests."""
+        """Return the runs that are parts of a training run, sorted by iteration and run id."""
         parts = [
             (manifest.iteration, folder.run_id, folder)
             for folder, manifest in self.runs_with_manifests()
@@ -194,7 +193,7 @@ class Results:
     def name_for(
         self, run_id: str, *, again: bool = False, replay: bool = False, reserved: Collection[str] = ()
     ) -> str:
-        """Return the id of a new or unfinished run for a plan with this id: with `again` or `replay`, the next free id.
+        """Return the id for a run of a plan with this id: with `again` or `replay`, the next free id.
 
         The id of an unfinished run counts as free, so that the run is resumed, unless the id is in `reserved`.
         """
@@ -206,18 +205,16 @@ class Results:
                 return folder.manifest().status if folder.manifest_path.is_file() else None
             return None
 
-        def is_free(name: str) -> bool:
-            return name not in reserved and status_of(name) != Status.DONE
-
         if not (again or replay) or (status_of(run_id) is None and run_id not in reserved):
             return run_id
         base = f"{run_id}-replay" if replay else run_id
-        number = 1 if replay else 2
-        while True:
-            name = base if replay and number == 1 else f"{base}-{number}"
-            if is_free(name):
-                return name
-            number += 1
+        names = (f"{base}-{number}" for number in count(2))
+        free_names = (
+            name
+            for name in (chain([base], names) if replay else names)
+            if name not in reserved and status_of(name) != Status.DONE
+        )
+        return next(free_names)
 
     def open(self, plan: RunPlan, run_id: str) -> tuple[RunFolder, Manifest]:
         """Return the folder of a plan's run, which is created if it does not exist, and the run's manifest.
@@ -286,6 +283,11 @@ class Results:
         return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds, advice)
 
 
+def _ambiguous_name(name: str, runs: Sequence[RunFolder]) -> UsageError:
+    listed = ", ".join(folder.run_id for folder in runs[:5])
+    return UsageError(f"{name!r} is the start of {len(runs)} run ids; write more of one: {listed}")
+
+
 def _started_shards(folder: RunFolder) -> str:
     """Return a list of a run's started shards in brackets, or an empty text."""
     shards = [str(shard) for shard, _ in folder.started_parts()]
@@ -295,9 +297,8 @@ def _started_shards(folder: RunFolder) -> str:
 
 def _open_folder(path: Path) -> RunFolder | None:
     """Return the run in a folder, or the run in the folder of a fetched release; None if there is neither."""
-    for folder, root in ((path, path.parent), (path / DATA, path)):
+    for folder, parent in ((path, path.parent), (path / DATA, path)):
         if is_file(folder / "manifest.json"):
-            return (
-                RunFolder.from_release(folder) if folder.name == DATA and is_file(root / MARKER) else RunFolder(folder)
-            )
+            is_release = folder.name == DATA and is_file(parent / MARKER)
+            return RunFolder.from_release(folder) if is_release else RunFolder(folder)
     return None

@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 10_000
 PIECE_BYTES = 8 << 20
+"""Maximum size of a piece, which is a number of rollouts that are inserted at once; see `_row_ranges`."""
 MEMORY = 128 << 20
 """The memory limit of a writer. DuckDB caches data of the board up to this limit, and spills larger data to files."""
 MAX_SPEC = 4 << 20
 """The maximum size in bytes of a resolved spec, which is longer than the written one."""
 COPIES = 8
-"""The maximum number of copies of a batch in DuckDB's memory while it is copied from Parquet to the board."""
+"""The maximum number of copies of a piece in DuckDB's memory while it is copied from Parquet to the board."""
 
 DATAPOINTS, DATAPOINTS_SIZE = 1_000, 1 << 20
 """The maximum number of datapoints, and of their characters, that are inserted at once."""
 
 FAILURES = (Outcome.TRANSPORT_FAILED, Outcome.INVALID_RESPONSE, Outcome.REFUSED, Outcome.CONTEXT_EXCEEDED)
+"""The outcomes in the deprecated column `failures`."""
 
 _RUN_COLUMNS = (
     "run_id", "name", "kind", "benchmark", "protocol", "status", "seed", "spec_sha256", "version", "git_commit",
@@ -91,7 +93,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
 
 
 def fixed_verdicts_of(folder: RunFolder) -> str | None:
-    """Return the reason why a run's verdicts do not measure its verifier, such as `force_guess`; None if they do."""
+    """Return why a run's verdicts are not the answers of its verifier, such as `force_guess`; None if they are."""
     return explain_fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
 
 
@@ -120,7 +122,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
 
 
 def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of columns about the selection of datapoints, the games, and the hashes of inputs."""
+    """Return the values of the columns about the selection of datapoints, the games, and the hashes of inputs."""
     selection = manifest.dataset_selection
     replay_of, until_round = manifest.replay_of or (_common_replay_source(spec), None)
     return {
@@ -144,10 +146,12 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_facts(outcomes: Mapping[str, int]) -> dict[str, int | None]:
-    """Return the number of rollouts with each outcome except verdicts; null if unknown."""
-    counted = (outcome.value for outcome in Outcome if outcome != Outcome.DECIDED)
-    counts = {name: outcomes.get(name, 0) if outcomes else None for name in counted}
-    return {**counts, "failures": sum(outcomes.get(outcome, 0) for outcome in FAILURES) if outcomes else None}
+    """Return the number of rollouts with each outcome except `decided`; None if unknown."""
+    names = [outcome.value for outcome in Outcome if outcome != Outcome.DECIDED]
+    if not outcomes:
+        return dict.fromkeys((*names, "failures"))
+    failures = sum(outcomes.get(outcome, 0) for outcome in FAILURES)
+    return {**{name: outcomes.get(name, 0) for name in names}, "failures": failures}
 
 
 def _common_replay_source(spec: Mapping[str, Any]) -> str | None:
@@ -162,7 +166,7 @@ def _common_replay_source(spec: Mapping[str, Any]) -> str | None:
 
 
 def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder, group_by: str | None) -> Task | None:
-    """Insert a run's datapoints and return its task, or None if its inputs cannot be read."""
+    """Insert a run's datapoints and return its task. If its inputs cannot be read, insert none and return None."""
     connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
 
     def inserted_points() -> Iterator[PlayedDatapoint]:
@@ -205,7 +209,7 @@ def _lookup(data: Mapping[str, Any], *names: str) -> Any:
 
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
-    """Copy a run's rollouts in batches, so that memory does not grow with their number or their error messages."""
+    """Copy a run's rollouts in pieces, so that memory does not grow with their number or their error messages."""
     path = duckdb_pattern(folder.intact_table("rollouts"))
     ranges = list(_row_ranges(connection, path))
     memory = COPIES * max((size for _, _, size in ranges), default=0)
@@ -220,7 +224,7 @@ def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -
 
 
 def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges of complete row groups of a Parquet file: the first row, the row after the last, and the bytes."""
+    """Split a Parquet file into pieces of complete row groups: the first row, the row after the last, and the bytes."""
     groups = connection.execute(
         "SELECT row_group_num_rows, sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?) "
         "GROUP BY row_group_id, row_group_num_rows ORDER BY row_group_id",
@@ -242,6 +246,7 @@ def saved_value(folder: RunFolder, *names: str) -> Any:
 
 
 def _load_spec(folder: RunFolder) -> dict[str, Any]:
+    """Return a run's saved spec as data, without the checks and the time of `load_saved`."""
     import yaml
 
     raw = read_bounded(folder.spec, MAX_SPEC)
@@ -250,6 +255,6 @@ def _load_spec(folder: RunFolder) -> dict[str, Any]:
     for event in yaml.parse(raw, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         deepest = max(deepest, depth)
-    # On deeply nested YAML, libyaml's recursive composer crashes, while Python's raises an error.
+    # libyaml crashes on deeply nested YAML, while the parser in Python raises an error.
     spec: dict[str, Any] = yaml.load(raw, Loader=loader if deepest <= MAX_DEPTH else yaml.SafeLoader)  # noqa: S506
     return spec

@@ -62,10 +62,10 @@ CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE)
 """
 
 _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
-"""The columns of `runs` that a reason names after its cause, if they differ between two runs of different tasks."""
+"""The columns of `runs` about the selection of datapoints. The reason why a run has another task names differences."""
 
 LOST_TOO_MANY_SQL = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
-"""SQL for whether a run lost too many rollouts. It uses the counts, since runs of 0.1.0 have no status for this."""
+"""SQL for whether a run lost too many rollouts. It needs the counts, since runs of 0.1.0 have no status for this."""
 
 UNRANKED_SQL = f"""
 CASE
@@ -216,7 +216,7 @@ SELECT
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id LEFT JOIN examples e ON e.run = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id
 """
-"""SQL for the rows of the view `leaderboard`, for queries of nip-run's own: creating the view takes long."""
+"""SQL for the rows of the view `leaderboard`. nip-run uses it instead of the view, which takes long to create."""
 
 _SHARES_SQL = """
     SELECT
@@ -261,9 +261,9 @@ COMPARISON_COLUMNS: Mapping[str, str] = {
     "detectable": "DOUBLE", "datapoints": "BIGINT", "groups": "BIGINT", "differing": "BIGINT",
     "reason": "VARCHAR",
 }  # fmt: skip
-"""The columns of the view `comparisons`. The view exists only in queries of nip-run, which add its test function."""
+"""The columns of the view `comparisons`. Only nip-run can create it, since it needs the function `paired_test`."""
 
-TESTED: Mapping[str, str] = {
+TEST_COLUMNS: Mapping[str, str] = {
     name: COMPARISON_COLUMNS[name]
     for name in ("difference", "stderr", "ci_low", "ci_high", "p", "detectable", "groups", "differing")
 }
@@ -274,28 +274,28 @@ GROUP_TERMS_SQL = """
         sum(
             a.variance * (1 / least(a.plays, b.plays) - 1 / a.plays)
             + b.variance * (1 / least(a.plays, b.plays) - 1 / b.plays)
-        ) AS spare,
+        ) AS missing_variance,
         min((1 + least(a.plays, b.plays) / greatest(a.plays, b.plays)) / 2) AS least_share,
         min(least(a.plays, b.plays)) AS fewest
 """
 """SQL for the terms of the test that compares systems a and b, in one group of datapoints; see `paired_groups`."""
 
 PAIR_TERMS_SQL = """
-            list(difference ORDER BY "group"), list(size ORDER BY "group"), list(spare ORDER BY "group"),
+            list(difference ORDER BY "group"), list(size ORDER BY "group"), list(missing_variance ORDER BY "group"),
             list(least_share ORDER BY "group"), count(*) / (sum(size) * min(fewest))
 """
 """SQL for the arguments of `paired_test`, aggregated over groups."""
 
 
 def _comparison_column_sql(name: str) -> str:
-    """Return SQL for a column of `comparisons`. As in `compare`, pairs that are not two samples have no test."""
+    """Return SQL for a column of `comparisons`. As in `compare`, two runs that share answers are not tested."""
     if name in ("p", "detectable"):
         return f"CASE WHEN is_one_system OR NOT is_fair THEN NULL ELSE t.{name} END AS {name}"
     if name in ("stderr", "ci_low", "ci_high"):
         return f"CASE WHEN is_fair THEN t.{name} END AS {name}"
     if name == "reason":
         return "nullif(reasons, '') AS reason"
-    return f"t.{name} AS {name}" if name in TESTED else name
+    return f"t.{name} AS {name}" if name in TEST_COLUMNS else name
 
 
 COMPARISONS = f"""
@@ -492,20 +492,21 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
 """Comments on tables that exist only in queries: the runs' Parquet files, notes, and `comparisons`."""
 
 
-def definitions() -> str:
+def definitions_sql() -> str:
     """Return the SQL that creates missing parts of the board: tables, columns, views, comments."""
     added_columns = "".join(
         f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS "{name}" {kind};\n'
         for table, columns in NEW_COLUMNS.items()
         for name, kind in columns.items()
     )
-    return _TABLES + added_columns + "".join(VIEWS.values()) + comments(COMMENTS)
+    return _TABLES + added_columns + "".join(VIEWS.values()) + comments_sql(COMMENTS)
 
 
-def used_views(query: str) -> str:
-    """Return the SQL that creates the views that a query names. Each other view becomes an empty one.
+def used_views_sql(query: str) -> str:
+    """Return the SQL that creates the views that a query names. All other views are created without rows.
 
-    DuckDB checks the definition of a view, which takes long. An empty view suffices to suggest similar names.
+    DuckDB checks the definition of a view, which takes long. For a misspelled name, an empty view is enough: DuckDB
+    suggests the names of existing views.
     """
     sql = ""
     for name, definition in reversed(VIEWS.items()):  # a view reads only earlier views
@@ -515,8 +516,8 @@ def used_views(query: str) -> str:
     return sql
 
 
-def comments(columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the SQL that adds comments to columns, by table."""
+def comments_sql(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the SQL that adds comments to columns. `columns` has the comments by table and column."""
     return "".join(
         f"COMMENT ON COLUMN {table}.\"{name}\" IS '{text.replace(chr(39), 2 * chr(39))}';\n"
         for table, texts in columns.items()

@@ -8,13 +8,13 @@ from runner.statistics.paired_groups import Pairs
 
 
 def paired_test(  # noqa: PLR0917 -- SQL has no keywords
-    sums: list[float], sizes: list[float], spare: list[float], least: list[float], step: float, stopped: bool
+    sums: list[float], sizes: list[float], missing: list[float], least: list[float], step: float, stopped: bool
 ) -> dict[str, Any]:
-    """Return a row with the columns `schema.TESTED`. The first five arguments are those of `Pairs`.
+    """Return a row with the columns `schema.TEST_COLUMNS`. The first five arguments are those of `Pairs`.
 
     With `stopped`, a stopping rule ended a run, so the interval and p come from a confidence sequence.
     """
-    pairs = Pairs(sums, sizes, spare, least, step)
+    pairs = Pairs(sums, sizes, missing, least, step)
     difference, sign_flip = pairs.compare(1.0)
     p = sign_flip.p if difference.groups > 1 else None
     if stopped:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError
@@ -96,35 +96,28 @@ class SweepRow:
 
 
 @dataclass
-class _BoardData:
-    """The board's data about the runs of a sweep."""
+class _BoardRun:
+    """A run of a sweep, as the board has it."""
 
-    results: Results
-    status: dict[str, str] = field(default_factory=dict)
-    task: dict[str, str | None] = field(default_factory=dict)
-    group_by: dict[str, str | None] = field(default_factory=dict)
-    unranked_reason: dict[str, str | None] = field(default_factory=dict)
-    source: dict[str, str | None] = field(default_factory=dict)
-    """For each run, another run with more than half of the same answers."""
-    cost: dict[str, float | None] = field(default_factory=dict)
-    sums: dict[tuple[str, str], dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
-    """The number of rollouts and the sum of a metric for each cluster, by run and metric."""
-    grouped: set[str] = field(default_factory=set)
-    """The runs with a cluster of several datapoints."""
-    values: dict[tuple[str, str], SweepValue] = field(default_factory=dict)
-    numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] = lambda _: {}
-    """Returns metrics over the verdicts of several runs together."""
-    stopped: set[str] = field(default_factory=set)
-    """The runs that a stopping rule ended."""
+    status: str = "not started"
+    task: str | None = None
+    group_by: str | None = None
+    cost: float | None = 0.0
+    is_stopped: bool = False
+    """Whether a stopping rule ended the run."""
+    unranked_reason: str | None = None
+    source: str | None = None
+    """Another run with more than half of the same answers."""
+    is_grouped: bool = False
+    """Whether a cluster has several datapoints."""
+    values: dict[str, SweepValue] = field(default_factory=dict)
+    """The metrics by name."""
+    sums: dict[str, dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
+    """The number of rollouts and the sum of a metric in each cluster, by metric and cluster."""
 
-    def describe_difference(self, run_id: str, other: str) -> str:
-        """Return how the task of a run differs from that of another run."""
-        first, second = self.results.run(other), self.results.run(run_id)
-        try:
-            return describe_task_difference(first, second, (self.group_by[other], self.group_by[run_id]))
-        except (OSError, ValueError, RunError):
-            return "unknown, because saved inputs cannot be read"
 
+PooledNumbers = Callable[[Sequence[str]], Mapping[str, "Estimate"]]
+"""A function that returns metrics over the games of several runs, given the ids of the runs."""
 
 NOT_ON_BOARD = "not on the board"
 """The status in a row of a finished run that is not on the board, if the board must not be changed."""
@@ -136,26 +129,24 @@ def sweep_rows(
     metrics: Sequence[str] = (RANKING_METRIC,),
     *,
     writes: bool = True,
-    numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,
+    numbers: PooledNumbers | None = None,
 ) -> list[SweepRow]:
     """Return the rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
     Finished runs that are not on the board, as after a kill, are added to it. Without `writes` they count as missing
-    instead, with the status `NOT_ON_BOARD`. `numbers` is a function that returns metrics over several runs together;
-    the default computes them from the board.
+    instead, with the status `NOT_ON_BOARD`. By default, `numbers` computes metrics from the board.
 
     Raises:
         UsageError: no metric has one of the names.
         LeaderboardError: the board is damaged, or remains locked.
     """
     names = dict.fromkeys((RANKING_METRIC, *metrics))
-    data = _load_board_data([point.run_id for point in points], results, names, writes=writes)
-    if numbers is not None:
-        data.numbers = numbers
+    runs = _load_runs([point.run_id for point in points], results, list(names), writes=writes)
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}
     for point in points:
         systems.setdefault(point.system, {})[point.run_id] = point
-    rows = [_System(tuple(members.values()), data) for members in systems.values()]
+    pool = numbers or partial(_pooled_estimates, results)
+    rows = [_System(tuple(members.values()), runs, results, pool) for members in systems.values()]
     ranks = _rank_rows(rows, results)
     return [row.build(metrics, ranks.get(index)) for index, row in enumerate(rows)]
 
@@ -163,14 +154,17 @@ def sweep_rows(
 class _System:
     """The runs of one system, before ranking."""
 
-    def __init__(self, points: Sequence[SweepPoint], data: _BoardData) -> None:
-        self._points, self._data = points, data
-        self.played = [point.run_id for point in points if data.status.get(point.run_id) in PLAYED]
-        statuses = {point.run_id: data.status.get(point.run_id, "not started") for point in points}
-        self.missing = {run_id: status for run_id, status in statuses.items() if status != Status.DONE}
+    def __init__(
+        self, points: Sequence[SweepPoint], runs: Mapping[str, _BoardRun], results: Results, pool: PooledNumbers
+    ) -> None:
+        self._points, self._results, self._pool = points, results, pool
+        self._runs = {point.run_id: runs[point.run_id] for point in points}
+        self._played = {run_id: run for run_id, run in self._runs.items() if run.status in PLAYED}
+        self.missing = {run_id: run.status for run_id, run in self._runs.items() if run.status != Status.DONE}
         self._first_runs: dict[str | None, str] = {}
-        for run_id in self.played:
-            self._first_runs.setdefault(data.task.get(run_id), run_id)
+        """The first run with each task."""
+        for run_id, run in self._played.items():
+            self._first_runs.setdefault(run.task, run_id)
         self.task = next(iter(self._first_runs)) if len(self._first_runs) == 1 else None
 
     @cached_property
@@ -181,46 +175,56 @@ class _System:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             return Unranked.MISSING_RUNS.format(runs=f"{run_id}{more}", status=status)
         if len(self._first_runs) > 1:
-            other, run_id, *_ = self._first_runs.values()
-            difference = self._data.describe_difference(run_id, other)
-            return Unranked.SEVERAL_TASKS.format(run=run_id, other=other, difference=difference)
-        return next((reason for run_id in self.played if (reason := self._data.unranked_reason.get(run_id))), None)
+            first_run, run_id, *_ = self._first_runs.values()
+            difference = self._describe_difference(run_id, first_run, self._runs[first_run])
+            return Unranked.SEVERAL_TASKS.format(run=run_id, other=first_run, difference=difference)
+        return next((reason for run in self._played.values() if (reason := run.unranked_reason)), None)
 
     def describe_alone(self, other: _System) -> str:
         """Return the reason why the system, alone with its task, is unranked; `other` has another task."""
-        run_id, other_run = self.played[0], other.played[0]
-        return Unranked.ALONE.format(other=other_run, difference=self._data.describe_difference(run_id, other_run))
+        run_id, (other_run_id, other_run) = next(iter(self._played)), next(iter(other._played.items()))
+        difference = self._describe_difference(run_id, other_run_id, other_run)
+        return Unranked.ALONE.format(other=other_run_id, difference=difference)
+
+    def _describe_difference(self, run_id: str, other_run_id: str, other_run: _BoardRun) -> str:
+        """Return how the task of a run of this system differs from that of another run."""
+        folders = self._results.run(other_run_id), self._results.run(run_id)
+        try:
+            return describe_task_difference(*folders, (other_run.group_by, self._runs[run_id].group_by))
+        except (OSError, ValueError, RunError):
+            return "unknown, because saved inputs cannot be read"
 
     def pooled(self, metric: str) -> PooledMean:
-        seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
-        entry, is_grouped = find_metric(metric), not self._data.grouped.isdisjoint(self.played)
+        """Return the mean of a metric over the rollouts of all seeds."""
+        seeds: list[Sums] = [run.sums[metric] for run in self._played.values()]
+        entry, is_grouped = find_metric(metric), any(run.is_grouped for run in self._played.values())
         return pool_seeds(seeds, proportion=entry is not None and entry.is_proportion, grouped=is_grouped)
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        return tuple(run_id for run_id in self.played if run_id in self._data.stopped)
+        return tuple(run_id for run_id, run in self._played.items() if run.is_stopped)
 
     @property
     def interval_problem(self) -> str | None:
         """The reason why the pooled seeds have no interval."""
-        sources = [self._data.source.get(run_id) or run_id for run_id in self.played]
-        if len(set(sources)) < len(sources):
+        if len({run.source or run_id for run_id, run in self._played.items()}) < len(self._played):
             return "some seeds share their answers, so they are not separate samples"
         return _STOPPED_EARLY if self.stopped else None
 
     @property
     def ranked(self) -> RankedSystem:
         accuracy = self._value(RANKING_METRIC)
-        return RankedSystem(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
+        return RankedSystem(list(self._played), accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
 
     def build(self, metrics: Sequence[str], ranks: RankRange | str | None) -> SweepRow:
+        """Return the row. `ranks` is the range of ranks, or the reason why the system is unranked among other rows."""
         first = self._points[0]
-        costs = [self._data.cost.get(run_id, 0.0) for run_id in (point.run_id for point in self._points)]
+        costs = [run.cost for run in self._runs.values()]
         known_costs = [cost for cost in costs if cost is not None]
         return SweepRow(
             first.name,
             {key: value for key, value in first.point.items() if key != SEED},
-            tuple(point.run_id for point in self._points),
+            tuple(self._runs),
             tuple(point.seed for point in self._points),
             {metric: self._value(metric) for metric in metrics},
             self.missing,
@@ -232,10 +236,11 @@ class _System:
         )
 
     def _value(self, metric: str) -> SweepValue:
-        run_values = [value for run_id in self.played if (value := self._data.values.get((run_id, metric))) is not None]
-        if len(self.played) < 2 or not run_values:
-            missing = SweepValue(reason="not measured" if self.played else "not played yet")
-            return run_values[0] if run_values else missing
+        run_values = [value for run in self._played.values() if (value := run.values.get(metric)) is not None]
+        if not run_values:
+            return SweepValue(reason="not measured" if self._played else "not played yet")
+        if len(self._played) < 2:
+            return run_values[0]
         problem = self.interval_problem
         if _pooled_by_sums(metric) is not None and (total := self.pooled(metric)).value is not None:
             ends = (None, None) if problem else (total.ci_low, total.ci_high)
@@ -256,28 +261,28 @@ class _System:
 
     @cached_property
     def _numbers(self) -> Mapping[str, Estimate]:
-        return self._data.numbers(self.played)
+        return self._pool(list(self._played))
 
 
 def _pooled_by_sums(name: str) -> Metric | None:
-    """Return the metric if it is a mean over rollouts, whose seeds are pooled by sums."""
+    """Return the metric if it is a mean over rollouts, so that the sums of several seeds can be added."""
     metric = find_metric(name)
     return metric if metric is not None and metric.is_mean_of_rollouts else None
 
 
 def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange | str]:
-    """Return the range of ranks of each rankable row, or the reason if no other row has the same task."""
+    """Return the range of ranks of each rankable row, or the reason if only rows with other tasks are rankable."""
     by_task: dict[str | None, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         if row.unranked_reason is None:
             by_task[row.task].append(index)
     ranks: dict[int, RankRange | str] = {}
     for task, indices in by_task.items():
-        others = [rows[other_indices[0]] for other_task, other_indices in by_task.items() if other_task != task]
-        if len(indices) == 1 and others:
-            ranks[indices[0]] = rows[indices[0]].describe_alone(others[0])
-            continue
-        ranks |= _rank_task({index: rows[index] for index in indices}, results)
+        other_tasks = [other_indices for other_task, other_indices in by_task.items() if other_task != task]
+        if len(indices) == 1 and other_tasks:
+            ranks[indices[0]] = rows[indices[0]].describe_alone(rows[other_tasks[0][0]])
+        else:
+            ranks |= _rank_task({index: rows[index] for index in indices}, results)
     return ranks
 
 
@@ -318,36 +323,42 @@ FROM metrics WHERE run_id IN (SELECT unnest(?::VARCHAR[]))
 """
 
 
-def _load_board_data(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, writes: bool) -> _BoardData:
-    data, names, ids = _BoardData(results), list(metrics), list(run_ids)
+def _load_runs(
+    run_ids: Sequence[str], results: Results, metrics: Sequence[str], *, writes: bool
+) -> dict[str, _BoardRun]:
+    """Return the board's data about runs, by id. Raises the same errors as `sweep_rows`."""
+    runs, ids = {run_id: _BoardRun() for run_id in run_ids}, list(run_ids)
     statuses = _statuses(ids, results, writes=writes)
     if not results.board.path.is_file():
-        data.status = statuses
         if NOT_ON_BOARD not in statuses.values():
-            check_metrics(names, (), ())
-        return data
-    for row in results.board.query(_RUNS_SQL, [ids])[1]:
-        run_id, status, task, group_by, cost, stopped, unranked_reason, source = row
-        data.status[run_id], data.task[run_id], data.group_by[run_id], data.cost[run_id] = status, task, group_by, cost
-        data.unranked_reason[run_id], data.source[run_id] = unranked_reason, source
-        if stopped:
-            data.stopped.add(run_id)
-    data.status |= statuses
+            check_metrics(metrics, (), ())
+    else:
+        _read_board(runs, results, metrics)
+    for run_id, status in statuses.items():
+        runs[run_id].status = status
+    return runs
+
+
+def _read_board(runs: Mapping[str, _BoardRun], results: Results, metrics: Sequence[str]) -> None:
+    """Set the fields of the runs that are on the board."""
+    query, ids = results.board.query, list(runs)
+    for run_id, status, task, group_by, cost, is_stopped, unranked_reason, source in query(_RUNS_SQL, [ids])[1]:
+        run = runs[run_id]
+        run.status, run.task, run.group_by, run.cost = status, task, group_by, cost
+        run.is_stopped, run.unranked_reason, run.source = is_stopped, unranked_reason, source
     measured = set()
-    for run_id, name, value, low, high, n, clusters, reason in results.board.query(_VALUES_SQL, [ids])[1]:
+    for run_id, name, value, low, high, n, clusters, reason in query(_VALUES_SQL, [ids])[1]:
         measured.add(name)
-        data.values[run_id, name] = SweepValue(value, low, high, n, clusters, reason=reason)
-    check_metrics(names, measured, {agent for agent, dot, _ in (name.rpartition(".") for name in measured) if dot})
-    data.numbers = lambda runs: _pooled_estimates(results, runs)
-    means = [name for name in names if _pooled_by_sums(name) is not None]
-    columns = "".join(_sums_sql(metric) for name in means if (metric := _pooled_by_sums(name)) is not None)
-    for run_id, cluster, datapoints, *numbers in results.board.query(_SUMS_SQL.format(columns=columns), [ids])[1]:
-        if datapoints > 1:
-            data.grouped.add(run_id)
+        runs[run_id].values[name] = SweepValue(value, low, high, n, clusters, reason=reason)
+    check_metrics(metrics, measured, {agent for agent, dot, _ in (name.rpartition(".") for name in measured) if dot})
+    means = {name: metric for name in metrics if (metric := _pooled_by_sums(name)) is not None}
+    columns = "".join(map(_sums_sql, means.values()))
+    for run_id, cluster, datapoints, *numbers in query(_SUMS_SQL.format(columns=columns), [ids])[1]:
+        run = runs[run_id]
+        run.is_grouped = run.is_grouped or datapoints > 1
         for mean, count, total in zip(means, numbers[::2], numbers[1::2], strict=True):
             if count:
-                data.sums[run_id, mean][cluster] = count, total
-    return data
+                run.sums[mean][cluster] = count, total
 
 
 def _sums_sql(metric: Metric) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Unranked(StrEnum):
-    """The reasons why a row is unranked. Each is a text about the row, with placeholders."""
+    """A reason why a row is unranked: a text with placeholders, such as `replay of {run}`."""
 
     FAILED = "unfinished: it failed"
     UNFINISHED = "unfinished: {status}"
@@ -34,20 +34,16 @@ class Unranked(StrEnum):
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 
     def sql(self, **placeholders: str) -> str:
-        """Return a SQL expression for the reason, given a SQL expression for each placeholder."""
+        """Return a SQL expression for the text of the reason, given a SQL expression for each placeholder."""
         parts = re.split(r"\{(\w+)\}", self.value)
         expressions = (placeholders[part] if index % 2 else f"'{part}'" for index, part in enumerate(parts) if part)
         return " || ".join(expressions)
 
     def matches(self, reason: str | None) -> bool:
-        """Return whether the reason of a row is this one."""
-        return reason is not None and re.fullmatch(self._pattern, reason, re.DOTALL) is not None
-
-    @property
-    def _pattern(self) -> str:
-        parts = re.split(r"\{\w+\}", self.value)
-        return ".*".join(map(re.escape, parts))
+        """Return whether a text is this reason, with any values of the placeholders."""
+        pattern = ".*".join(map(re.escape, re.split(r"\{\w+\}", self.value)))
+        return reason is not None and re.fullmatch(pattern, reason, re.DOTALL) is not None
 
 
 OTHER_TASK = (Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
-"""The reasons of rows that are shown below the list of another task."""
+"""The reasons of rows with another task than the list that they are shown in."""
