@@ -207,77 +207,66 @@ def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]
     return 0.0, parameters.prover_reward
 
 
+_game_share = partial(Metric, source=Source.GAMES, is_proportion=True)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False)
 _verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
 _forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
 
 _TABLE = (
-    Metric(
+    _game_share(
         name=ACCURACY,
         description="share of right verdicts; a game without a verdict counts as wrong",
         over="all games that were not lost in transport",
-        source=Source.GAMES,
         compute=lambda game: game.correct,
-        is_proportion=True,
         rule=IntervalRule(fewest_clusters=0),  # a board ranks by it
         sql=_CORRECT,
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
     ),
-    Metric(
+    _game_share(
         name="accuracy_excluding_failures",  # a name of 0.1.0: failures are now only games that were lost in transport
         symbol="lost or undecided",
         description="share of right verdicts; lost and undecided games do not count",
         over="decided games",
-        source=Source.GAMES,
         compute=lambda game: game.correct if game.is_decided else (),
-        is_proportion=True,
         sql=f"CASE WHEN decision <> 2 THEN {_CORRECT} END",
     ),
     *(
-        Metric(
+        _game_share(
             name=f"accuracy_{label}",
             description=f"share of right verdicts on {solutions}",
             over=f"games with label {label}",
-            source=Source.GAMES,
             compute=lambda game, label=label: game.correct if game.label == label else (),
-            is_proportion=True,
             sql=_CORRECT,
             label=label,
             show=Show.CURVE | Show.COMPETITION,
         )
         for label, solutions in ((0, "wrong solutions"), (1, "right solutions"))
     ),
-    Metric(
+    _game_share(
         name="precision",
         description="share of right solutions among the accepted solutions",
         over="accepted games",
-        source=Source.GAMES,
         compute=lambda game: game.truth(game.label == 1) if game.is_accepted and game.label is not None else (),
-        is_proportion=True,
         sql="CASE WHEN decision = 1 THEN (y = 1)::INT::DOUBLE END",
         not_compared="two runs accept different solutions",
         show=Show.COMPETITION,
     ),
-    Metric(
+    _game_share(
         name="recall",
         description="share of accepted solutions among the right solutions with a verdict",
         over="decided games with label 1",
-        source=Source.GAMES,
         compute=lambda game: game.truth(game.is_accepted) if game.label == 1 and game.is_decided else (),
-        is_proportion=True,
         sql="CASE WHEN decision <> 2 THEN (decision = 1)::INT::DOUBLE END",
         label=1,
         not_compared="two runs decide different games; compare by completeness",
         show=Show.COMPETITION,
     ),
-    Metric(
+    _game_share(
         name="decided",
         description="share of games with a verdict",
         over="all games",
-        source=Source.GAMES,
         compute=lambda game: game.truth(game.is_decided),
-        is_proportion=True,
         needs_labels=False,
         sql="(decision <> 2)::INT::DOUBLE",
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,

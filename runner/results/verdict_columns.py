@@ -128,24 +128,15 @@ class JudgedGames:
         self._points.append(code)
         self._labels.append(UNSET if game.label is None else game.label)
         self._decisions.append(game.decision)
-        if game.argued is not None:
-            self._count_in_block(game, game.argued, index)
-        if game.stated is not None:
-            self._confidence[_STATED].put(index, game.stated)
-        if game.logprob is not None:
-            self._confidence[_LOGPROB].put(index, game.logprob)
-            if game.is_bound:
-                self._bound.put(index, 1)
-
-    def _count_in_block(self, game: GameVerdict, argued: Sequence[int], index: int) -> None:
-        if game.swapped is not None:
-            self._swapped.put(index, int(game.swapped))
-        if game.stances_exchanged is not None:
-            self._exchanged.put(index, int(game.stances_exchanged))
-        if game.stance is not None:
-            self._stance.put(index, game.stance)
-        for column, stance in zip(self._argued.values(), argued, strict=True):
-            column.put(index, stance)
+        values = (
+            (self._stance, game.stance), (self._swapped, game.swapped), (self._exchanged, game.stances_exchanged),
+            (self._confidence[_STATED], game.stated), (self._confidence[_LOGPROB], game.logprob),
+            (self._bound, 1 if game.is_bound and game.logprob is not None else None),
+            *(zip(self._argued.values(), game.argued, strict=True) if game.argued is not None else ()),
+        )  # fmt: skip
+        for column, value in values:
+            if value is not None:
+                column.put(index, value)
 
     @property
     def n(self) -> int:

@@ -65,10 +65,6 @@ def encode_example(format_: Format, example: Example) -> ExampleLine | str:
     return ExampleLine(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
 
 
-_BUFFER_BYTES = 1 << 16
-"""The number of bytes that are buffered before they are written."""
-
-
 class _LineWriter:
     """Writes JSON lines to a temporary file."""
 
@@ -77,31 +73,21 @@ class _LineWriter:
         self.temporary = target.with_name(target.name + ".new")
         self.size = self.longest = 0
         self._hash = hashlib.sha256()
-        self._buffer: list[bytes] = []
-        self._written = 0
         self._file: IO[bytes] = create(self.temporary)
 
     @property
     def sha256(self) -> str:
-        """The hash of all lines, after `finish`."""
+        """The hash of all lines."""
         return self._hash.hexdigest()
 
     def write(self, line: bytes) -> None:
-        self._buffer.append(line)
+        self._file.write(line)
+        self._hash.update(line)
         self.size += len(line)
         self.longest = max(self.longest, len(line))
-        if self.size - self._written >= _BUFFER_BYTES:
-            self._write_buffer()
-
-    def _write_buffer(self) -> None:
-        data, self._buffer = b"".join(self._buffer), []
-        self._written = self.size
-        self._file.write(data)
-        self._hash.update(data)
 
     def finish(self) -> None:
         """Write all lines to the disk and close the file."""
-        self._write_buffer()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
