@@ -87,7 +87,7 @@ class Situation:
             chances = expit(centre(accuracy, spread) + self.deviation * ease)
             mean = rng.binomial(repeats, np.broadcast_to(chances, (n, self.groups, self.members))) / repeats
             means.append(mean)
-            if repeats > fewest:  # the variance of its verdicts, as `spare_variance` has it
+            if repeats > fewest:  # the variance of its verdicts, as `missing_variance` has it
                 own_variance = mean * (1 - mean) * repeats / (repeats - 1)
                 spare += (own_variance * (1 / fewest - 1 / repeats)).sum(axis=2)
         sizes, least = [float(self.members)] * self.groups, [least_share(*self.repeats)] * self.groups

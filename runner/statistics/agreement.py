@@ -1,11 +1,11 @@
 """Agreement between two judges of the same debates: the share of equal verdicts, and Cohen's kappa (Cohen 1960).
 
-Kappa is 0 if the judges agree as often as the frequencies of their verdicts alone would make them, and 1 if they always
-agree. Its standard error follows from that of the frequencies (the delta method), summed by cluster. Its interval is
-that of the posterior distribution of the table of verdicts, with a prior of `PRIOR` debates spread evenly over the
-cells. The debates count as fewer if those of a group resemble each other (the design effect) or if there are few
-groups. An interval from the standard error covers the truth only 89 to 92 % of the time if nearly all verdicts are
-equal, because kappa then depends on a few debates.
+Kappa is 0 if the judges agree as often as independent judges with the same frequencies of verdicts, and 1 if they
+always agree. Its standard error follows from the errors of the frequencies (the delta method), summed by cluster. Its
+interval comes from the posterior distribution of the table of verdicts, with a prior of `PRIOR` debates spread evenly
+over the cells. The number of debates is reduced if the debates of a group resemble each other (the design effect), or
+if there are few groups. An interval from the standard error would cover the true value only 89 to 92 % of the time if
+nearly all verdicts are equal, because kappa then depends on a few debates.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity,
 from runner.statistics.intervals import CONFIDENCE, t_quantile
 
 PRIOR = 1.4
-"""The debates that the prior stands for: with fewer, intervals of 40 to 100 groups cover too rarely; with more, of 10.
+"""The number of debates that the prior is worth.
 
-With 10 debates, intervals cover 90 % if 1 % of verdicts are unequal, and 88 % if 2 % are and both judges accept 90 %.
+With fewer, intervals of 40 to 100 groups cover the true value too rarely; with more, intervals of 10 groups do. For 10
+debates, intervals cover it 90 % of the time if 1 % of verdicts are unequal, and 88 % if 2 % are unequal and both judges
+accept 90 %.
 """
 EXTRA_CLUSTERS = 2.5
-"""The groups added to the table to compute its design effect, spread evenly over its cells.
+"""The number of groups that are added to the table to compute its design effect, spread evenly over its cells.
 
-Otherwise the effect would be too small if the few groups whose debates resemble each other are missing.
+Otherwise the effect would be too small if the sample lacks the few groups whose debates resemble each other.
 """
 DRAWS = 4_000
 
@@ -81,14 +83,14 @@ def _linearize(first: Codes, second: Codes, weights: Floats) -> tuple[float, Flo
     equal = first == second
     observed, expected = float(weights[equal].sum() / size), float(shares[0] @ shares[1])
     # Each debate's part in the errors of the observed and of the expected agreement.
-    of_expected = shares[1][np.searchsorted(verdicts, first)] + shares[0][np.searchsorted(verdicts, second)]
+    expected_parts = shares[1][np.searchsorted(verdicts, first)] + shares[0][np.searchsorted(verdicts, second)]
     slope = (1 - observed) / (1 - expected) ** 2
-    parts = (equal - observed) / (1 - expected) - slope * (of_expected - 2 * expected)
+    parts = (equal - observed) / (1 - expected) - slope * (expected_parts - 2 * expected)
     return 1 - (1 - observed) / (1 - expected), weights * parts / size
 
 
 def _design_effect(first: Codes, second: Codes, clusters: Codes, total: int, mean_size: float) -> float:
-    """Return the variance of kappa by clusters over that of independent debates, with `EXTRA_CLUSTERS` added."""
+    """Return the clustered variance of kappa divided by its variance for independent debates; see `EXTRA_CLUSTERS`."""
     verdicts = np.union1d(first, second)
     cells = len(verdicts) ** 2
     weights = np.concatenate((np.ones(len(first)), np.full(cells, EXTRA_CLUSTERS * mean_size / cells)))
@@ -100,7 +102,7 @@ def _design_effect(first: Codes, second: Codes, clusters: Codes, total: int, mea
 
 
 def _posterior_interval(first: Codes, second: Codes, verdicts: Codes, effective: float) -> Interval:
-    """Return the interval of kappa's posterior distribution, for a table of so many independent debates."""
+    """Return the interval of kappa's posterior distribution. The table has `effective` independent debates."""
     kinds = len(verdicts)
     cells = np.searchsorted(verdicts, first) * kinds + np.searchsorted(verdicts, second)
     counts = np.bincount(cells, minlength=kinds**2) * effective / len(first) + PRIOR / kinds**2

@@ -6,15 +6,15 @@ overall (1 - overall). Brier = reliability - resolution + uncertainty holds exac
 equal; otherwise the variation within bins is left over. ECE = sum of n_b/n |mean p - mean y| over the same bins (Naeini
 2015).
 
-ECE, reliability and resolution are sizes (sums of absolute values or of squares) of estimates by bin, so errors of the
-estimates enlarge them: they are biased upwards if the truth is near 0. The intervals of ECE and reliability have all
-sizes of the true gaps for which the observed size is not in a tail of its distribution (an inverted test). The true
-gaps are taken to be multiples of the observed ones; for the high end they are first made more even, because the bias of
-ECE depends on how even they are. The errors are drawn from a normal distribution with the clustered covariance of the
-bins. If the observed size is below the quantile `LEAST_SIZE` of those of a calibrated judge, the high end is that of
-this quantile: otherwise it would be 0 if errors happen to be small. The corrected values subtract the bias: that of
-reliability is the variance of the bins' gaps (Bröcker 2012), that of ECE is estimated by the same draws (the parametric
-bootstrap).
+The gap of a bin is mean p - mean y. ECE, reliability and resolution are sizes: sums over bins of absolute values or of
+squares. Errors of the gaps enlarge these sizes, so they are biased upwards if the true gaps are near 0. The intervals
+of ECE and reliability have all sizes of the true gaps for which the observed size is not in a tail of its distribution
+(an inverted test). The true gaps are assumed to be multiples of the observed gaps. For the high end, the gaps are first
+made more even, because the bias of ECE depends on how even they are. The errors are drawn from a normal distribution
+with the clustered covariance of the bins. If the observed size is below the quantile `LEAST_SIZE` of the sizes of a
+calibrated judge, this quantile replaces it in the high end: otherwise the high end would be 0 if errors happen to be
+small. The corrected values subtract the bias: for reliability, the variance of the bins' gaps (Bröcker 2012), and for
+ECE, an estimate from the same draws (the parametric bootstrap).
 
 Calibration slope and intercept are those of a logistic regression of the labels on the log odds of P(accept) (Cox
 1958): 1 and 0 if the judge is calibrated, a slope below 1 if it is overconfident. A few groups often determine the
@@ -47,6 +47,7 @@ LOG_FLOOR = 0.001
 DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
 LEAST_SIZE = 0.05
+"""A quantile of the sizes of a calibrated judge; see above."""
 DEGREES = 1.5
 """The degrees of freedom for each effective group.
 
@@ -80,7 +81,7 @@ class Bin:
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """Probabilities of acceptance with the labels, as columns. `clusters` has a number below `total` for each game."""
+    """At least one P(accept) with its label, as columns. `clusters` has a number below `total` for each game."""
 
     p: Floats
     y: Codes
@@ -209,7 +210,7 @@ class Forecasts:
 
     @cached_property
     def ece_error(self) -> float | None:
-        """The clustered error of ECE with the signs of the gaps fixed; too small if the gaps are near 0."""
+        """The clustered error of ECE if the signs of the gaps are known; too small if gaps are near 0."""
         signed = (self.p - self.y) * np.sign(self._gaps)[self._bin]
         return self._mean(signed).stderr
 
@@ -348,7 +349,7 @@ class Forecasts:
         errors = self._draw_errors(self._gap_residuals) * factor
 
         def solve(direction: Floats, observed: float, tail: float) -> float:
-            """Return the size, in this direction, of which a share `tail` of the observations is at most `observed`."""
+            """Return the size of the true gaps, in this direction, for which `observed` is the quantile `tail`."""
 
             def excess(scale: float) -> float:
                 return float(np.quantile(measure(scale * direction + errors) @ self._weights, tail)) - observed
@@ -395,14 +396,16 @@ def auroc(p: Floats, y: Codes, clusters: Codes, total: int) -> Share | None:
 def _effective_size(area: float, right: int, wrong: int) -> float:
     """Return the largest effective sample size, that of independent games (Hanley and McNeil 1982).
 
-    The components have almost no spread if hardly any wrong solution ranks above a right one.
+    It limits the size that follows from the components, whose spread is almost 0 if hardly any wrong solution ranks
+    above a right one.
     """
     first, second = area / (2 - area), 2 * area**2 / (1 + area)
     spread = area * (1 - area) + (right - 1) * (first - area**2) + (wrong - 1) * (second - area**2)
     return area * (1 - area) * right * wrong / spread if spread > 0 else math.inf
 
 
-def _shares_below(values: Floats, others: Floats) -> Floats:
+def _shares_below(values: Floats, sorted_values: Floats) -> Floats:
     """Return for each value the share of `sorted_values` below it, with ties half."""
-    shares: Floats = (np.searchsorted(others, values) + np.searchsorted(others, values, "right")) / (2 * len(others))
+    below, not_above = (np.searchsorted(sorted_values, values, side) for side in ("left", "right"))
+    shares: Floats = (below + not_above) / (2 * len(sorted_values))
     return shares

@@ -1,11 +1,11 @@
-"""Confidence sequences by betting: intervals that hold at every look at once, so that you may stop at any time.
+"""Confidence sequences by betting: intervals that all hold at the same time, so that you may stop at any time.
 
 For independent observations x in [0, 1] with weights v in (0, 1], the sequence covers theta = E[v x] / E[v]. With the
-sizes of groups as weights, theta is the mean over datapoints, for any sizes. A bet against theta from below has the
+sizes of groups as weights, theta is the mean over datapoints, for any sizes. A bet that the mean is above theta has the
 capital prod(1 + c v (x / theta - 1)) for a fixed c in (0, 1), which is a test martingale if theta is true. The capital
-is mixed over c in advance (a universal portfolio) and falls as theta grows. By Ville's inequality it ever reaches 2 /
-alpha with a probability of at most alpha / 2; so does the bet from above, on 1 - x. The interval has the values of
-theta that neither bet rejects.
+is mixed over c in advance (a universal portfolio) and falls as theta grows. By Ville's inequality, the probability that
+it ever reaches 2 / alpha is at most alpha / 2. The same holds for the bet that the mean is below theta, on 1 - x. The
+interval has the values of theta that neither bet rejects.
 
 Sources: Waudby-Smith and Ramdas 2024 (arXiv 2010.09686) for betting and its capital; Orabona and Jun 2024
 (arXiv 2110.14099) for the mixture. `benchmarks/stopping.py` measures the error rate.
@@ -35,18 +35,18 @@ class Bets:
     log_shares: np.ndarray
 
     @classmethod
-    def of(cls, small: float) -> Self:
-        """Spread the stake evenly over the fractions; `small` is the share of the stake on small fractions."""
+    def spread(cls, small: float) -> Self:
+        """Spread the stake evenly over the fractions. `small` is the share of the stake on small fractions."""
         if not small:
             return cls(_EVEN, np.full(len(_EVEN), -math.log(len(_EVEN))))
         shares = [np.full(len(_EVEN), (1 - small) / len(_EVEN)), np.full(len(_SMALL), small / len(_SMALL))]
         return cls(np.concatenate((_EVEN, _SMALL)), np.log(np.concatenate(shares)))
 
 
-FOR_WIDTH = Bets.of(0.3)
+FOR_WIDTH = Bets.spread(0.3)
 """Bets for narrow intervals: small fractions make intervals of many observations narrower."""
-FOR_EFFECTS = Bets.of(0.0)
-"""Bets for tests: even fractions detect relevant effects sooner."""
+FOR_EFFECTS = Bets.spread(0.0)
+"""Bets for tests: fractions that are spread evenly detect relevant effects sooner."""
 _HALVINGS = 44
 
 
@@ -152,10 +152,5 @@ class DifferenceSequence:
 
     @property
     def evidence(self) -> float:
-        """The progress towards rejecting no difference; 1 or more rejects it. The sign of `mean` is the direction."""
+        """The progress towards rejecting a difference of 0, which is rejected at 1 or more."""
         return self._rescaled.evidence(0.5)
-
-    @property
-    def decided(self) -> bool:
-        """Whether a difference of 0 is rejected."""
-        return self.evidence >= 1

@@ -1,14 +1,14 @@
 """Differences between two systems, with intervals and the smallest difference that the data could detect.
 
-All terms are of groups, which are independent. The paired interval is Student's over the groups and half a group more
-in each direction (after Agresti and Min 2005, and Bonett and Price 2012, who do this for pairs of single verdicts).
-That fails if few groups cause the spread. Then the interval is the score interval of Tango 1998 for an equal number of
-differing pairs, or, if differences have no bound, two whole groups are added. The unpaired interval combines the
-intervals of the two systems (Newcombe 1998), and the test is Welch's. The smallest detectable difference is that of
-Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound. Otherwise it is that of `variance_components`,
-or of `minimum_detectable_effect` if all groups that differ do so by one amount. The spread of the differences between
-groups is assumed to stay as it is in the data.
-`benchmarks/comparisons.py` measures the coverage of the intervals.
+The observations are groups of datapoints, which are independent. The paired interval is Student's over the groups and
+half an additional group in each direction (after Agresti and Min 2005, and Bonett and Price 2012, who do this for pairs
+of single verdicts). That interval fails if few groups cause the spread. Then the interval is the score interval of
+Tango 1998 for an equal number of differing pairs or, if differences have no bound, two whole groups are added. The
+unpaired interval combines the intervals of the two systems (Newcombe 1998), and the test is Welch's. The smallest
+detectable difference is that of Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound. Otherwise it is
+that of `variance_components`, or of `minimum_detectable_effect` if all groups that differ do so by one amount. The
+spread of the differences between groups is assumed to stay as it is in the data. `benchmarks/comparisons.py` measures
+the coverage of the intervals.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.intervals import CONFIDENCE, mean_interval, t_quantile
-from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectable_share
-from runner.statistics.sign_flip import nonzero_differences
-from runner.statistics.significance import ALPHA
+from runner.statistics.intervals import CONFIDENCE, mean_interval, student_tail, t_quantile
+from runner.statistics.minimum_detectable_effect import detectable_share
+from runner.statistics.sign_flip import FEWEST_GROUPS, nonzero_differences
+from runner.statistics.significance import ALPHA, POWER
 from runner.statistics.variance_components import smallest_difference
 
 FEW = 4.0
-"""If fewer groups cause the spread, their differences are treated as those of single verdicts."""
+"""The effective number of differing groups below which differences are treated like those of single verdicts."""
 _EQUAL = 1e-9
 _HALVINGS = 50
 
@@ -52,11 +52,11 @@ def paired_difference(
     step: float = 0.0,
     level: float = CONFIDENCE,
 ) -> Difference:
-    """Return the difference of paired group means, given by group with the size of each group.
+    """Return the mean difference, given the difference of each group and its size.
 
     `bound` is the largest possible difference, None if there is none. `step` is the largest change that one score can
-    cause in the difference of a group. If no group differs by half of it, the error is that of groups that differ by
-    `step`.
+    cause in the difference of a group. If no group differs by at least half of `step`, the error is computed as if
+    groups differed by `step`.
 
     The error is unknown for a single group, and if no group differs and differences have no bound.
     """
@@ -78,7 +78,7 @@ def paired_difference(
     low, high = max(low, -limit), min(high, limit)
     smallest: float | None = None
     if bound is None:
-        smallest = _detectable(stderr, groups) if groups >= FEWEST else None
+        smallest = _detectable(stderr, groups) if groups >= FEWEST_GROUPS else None
     elif is_few or np.ptp(np.abs(nonzero_differences(weights * d))) < _EQUAL:
         smallest = approximation.detectable()
     else:
@@ -102,9 +102,9 @@ def approximate_differences(
 def agree_with_test(difference: Difference, p: float | None, alpha: float = ALPHA) -> Difference:
     """Return the difference with an interval that contains 0 if and only if the test does not reject at `alpha`.
 
-    A confidence set may use a different exact test for each value. This one uses the test of p for 0, and the interval
-    for all other values, and is widened to have no gap. So 0 is added to an interval without it, or excluded: then the
-    interval ends at a thousandth of the difference.
+    If the test does not reject, the interval is extended to 0. If it rejects, an interval that contains 0 is cut: it
+    ends at a thousandth of the difference. This is a valid confidence set, which may use a different test for each
+    value: here, the test of `p` for 0, and the test of the interval for all other values.
     """
     if p is None or difference.low is None or difference.high is None:
         return difference
@@ -148,7 +148,7 @@ class EqualDifferences:
         return min(max(self.total / self.amount, -self.groups), self.groups)
 
     def _solve(self, low: float, high: float, score: float) -> float:
-        """Find by bisection the share of groups between two limits that gives the observed net this score."""
+        """Find by bisection the net share between two limits for which the observed `net` has this score."""
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._score(middle) > score else (low, middle)
@@ -226,8 +226,8 @@ def unpaired_difference(first: Sample, second: Sample, level: float = CONFIDENCE
     """Return the second mean minus the first, of systems with different datapoints, and Welch's p-value.
 
     The interval of the given level contains 0 exactly if the test does not reject at that level. There is no p-value if
-    the error is unknown. If no group differs from another in either system, half the width of each system's interval
-    gives its error.
+    the error is unknown. If all groups of each system have the same mean, the errors follow from the widths of the
+    systems' intervals.
     """
     value, groups = second.mean - first.mean, min(len(first.means), len(second.means))
     errors = [sample.stderr for sample in (first, second)]
@@ -245,15 +245,8 @@ def unpaired_difference(first: Sample, second: Sample, level: float = CONFIDENCE
     degrees = stderr**4 / sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
     low = value - math.hypot(second.mean - low2, high1 - first.mean)
     high = value + math.hypot(high2 - second.mean, first.mean - low1)
-    p = _two_sided_p(value / stderr, degrees)
+    p = 2 * student_tail(abs(value / stderr), degrees)
     smallest: float | None = _detectable(stderr, degrees + 1)
     if first.proportion and second.proportion and smallest is not None and smallest > 1:
         smallest = None
     return agree_with_test(Difference(value, stderr, low, high, smallest, groups), p, 1 - level), p
-
-
-def _two_sided_p(t: float, degrees: float) -> float:
-    """Return the two-sided p-value of Student's t."""
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(degrees, -abs(t)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.statistics.differences import paired_difference
-from runner.statistics.intervals import t_quantile
+from runner.statistics.intervals import student_tail, t_quantile
 from runner.statistics.significance import ALPHA
 
 _HALVINGS = 40
@@ -62,10 +62,9 @@ def equivalence_test(
         return ends is not None and -margin < ends[0] and ends[1] < margin
 
     low, high = interval(ALPHA) or (None, None)
-    student = student_p(differences, sizes, margin)
+    student, is_shown = student_p(differences, sizes, margin), is_inside(ALPHA)
     if low is None or student is None:
-        return Equivalence(margin, None, low, high, is_inside(ALPHA))
-    is_shown = is_inside(ALPHA)
+        return Equivalence(margin, None, low, high, is_shown)
     smallest, largest = (0.0, ALPHA) if is_shown else (ALPHA, 0.5)
     for _ in range(_HALVINGS):
         middle = (smallest + largest) / 2
@@ -79,7 +78,7 @@ def student_p(differences: Sequence[float], sizes: Sequence[float], margin: floa
     if stderr == 0:
         return None
     value = math.fsum(d * n for d, n in zip(differences, sizes, strict=True)) / math.fsum(sizes)
-    return max(_upper_tail((margin + sign * value) / stderr, count - 1) for sign in (-1, 1))
+    return max(student_tail((margin + sign * value) / stderr, count - 1) for sign in (-1, 1))
 
 
 def _student_error(differences: Sequence[float], sizes: Sequence[float]) -> float:
@@ -91,6 +90,7 @@ def _student_error(differences: Sequence[float], sizes: Sequence[float]) -> floa
 
 
 def _skewness_shift(differences: Sequence[float], sizes: Sequence[float], level: float) -> float:
+    """Return how far an interval end moves because the differences are skewed (Hall 1992)."""
     d, weights = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
     weights, count = weights / weights.mean(), len(d)
     value = math.fsum(weights * d) / count
@@ -99,9 +99,3 @@ def _skewness_shift(differences: Sequence[float], sizes: Sequence[float], level:
         return 0.0
     skewness = math.fsum((weights * (d - value)) ** 3) / count / deviation**3
     return deviation * skewness * (1 + 2 * t_quantile(count, level) ** 2) / (6 * count)
-
-
-def _upper_tail(t: float, degrees: float) -> float:
-    from scipy.special import stdtr
-
-    return float(stdtr(degrees, -t))

@@ -21,10 +21,9 @@ def mean_interval(
 ) -> tuple[float | None, float | None]:
     """Return a confidence interval for a mean over clusters; (None, None) if a single cluster leaves the error unknown.
 
-    A proportion has Wilson's interval at n_eff = min(n, p(1-p)/SE^2) * (z/t)^2; if all values are right or all are
-    wrong, n_eff is the number of clusters. With `grouped`, a cluster has several datapoints that may balance each
-    other, such as the right and the wrong version of a program under a judge who leans one way; then n_eff may exceed
-    n.
+    A proportion has Wilson's interval at n_eff = min(n, p(1-p)/SE^2) * (z/t)^2; if all values are equal, n_eff is the
+    number of clusters. With `grouped`, a cluster has several datapoints that may balance each other, such as the right
+    and the wrong version of a program if the judge is biased; then n_eff may exceed n.
     """
     if mean is None or (stderr is None and not (proportion and clusters)):
         return None, None
@@ -43,7 +42,7 @@ def wilson_interval(
     size = min(n, p * (1 - p) / stderr**2) * (z / t_quantile(clusters, level)) ** 2 if stderr else float(clusters)
     centre = (p + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
-    # At 0 and 1 the bound is exact, not off by the last bit.
+    # Rounding must not move the ends 0 and 1.
     return (0.0 if p == 0 else max(centre - half, 0.0)), (1.0 if p == 1 else min(centre + half, 1.0))
 
 
@@ -70,8 +69,15 @@ def t_quantile(clusters: float, level: float = CONFIDENCE) -> float:
     return float(stdtrit(clusters - 1, 0.5 + level / 2))
 
 
+def student_tail(t: float, degrees: float) -> float:
+    """Return the probability that Student's t is at least `t`."""
+    from scipy.special import stdtr
+
+    return float(stdtr(degrees, -t))
+
+
 def variance_factors(groups: int) -> tuple[float, float]:
-    """Return the factors of the interval of a variance estimated from so many normal scores (chi-squared)."""
+    """Return the factors that turn a variance of this many normal scores into its interval (chi-squared)."""
     from scipy.special import chdtri
 
     degrees, tail = groups - 1, (1 - CONFIDENCE) / 2

@@ -1,8 +1,9 @@
 """The smallest difference that the sign-flip test detects with 80 % power, for groups that differ by one amount.
 
-An effect is assumed to multiply the odds of differing in one direction, and to divide those of the other: the product
-of the shares of groups that differ in each direction stays as it is in the data. So an effect makes few groups more
-differ if many differ anyway, and nearly all groups that it needs if hardly any do.
+An effect is assumed to multiply the number of groups that differ in one direction, and to divide the number of groups
+that differ in the other direction, so that their product stays as it is in the data. If many groups differ without the
+effect, it mainly changes their direction. If hardly any group differs, it makes further groups differ.
+
 The test is that of `runner.statistics.sign_flip`, which cannot reject unless at least six groups differ in one
 direction. If many groups differ, the result equals the formula of Miller 2024 (arXiv 2411.00640, section 5) without its
 normal approximation of the errors.
@@ -16,12 +17,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.sign_flip import MID_P_GROUPS, MOST_REJECTED
-from runner.statistics.significance import ALPHA
+from runner.statistics.sign_flip import FEWEST_GROUPS, MID_P_GROUPS, MOST_REJECTED
+from runner.statistics.significance import ALPHA, POWER
 
-POWER = 0.8
-FEWEST = 6
-"""The fewest groups: with five that all differ in one direction, p = 2 / 2^5 is above 5 %."""
 _MANY = 400
 """The expected number of differing groups above which it is treated as normally distributed."""
 _TABLE_SIZE = 1_000
@@ -29,11 +27,11 @@ _BISECTIONS = 30
 
 
 def detectable_share(groups: int, differing: float, net: float) -> float | None:
-    """Return the smallest detectable net share of groups, given how many differ, and how many more in one direction.
+    """Return the smallest detectable net share of groups; None if there are too few groups to detect anything.
 
-    None if there are too few groups to detect anything.
+    In the data, `differing` groups differ, `net` more of them in one direction than in the other.
     """
-    if groups < FEWEST:
+    if groups < FEWEST_GROUPS:
         return None
     balanced = math.sqrt(max(differing**2 - net**2, 0.0)) / groups
     if differing >= _MANY:

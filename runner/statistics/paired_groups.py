@@ -1,12 +1,13 @@
-"""Paired groups of two systems with the same datapoints: the one test of their difference, and its size.
+"""The test of the difference between two systems with the same datapoints, and the size of this difference.
 
-Comparisons, the ranks of boards and sweeps, and the view `comparisons` all use this test. Its terms are sums over the
-datapoints of a group: the difference between the means of all repeats of the two systems.
+Comparisons, the ranks of boards and sweeps, and the view `comparisons` all use this test. Its observations are groups
+of datapoints. The value of a group is a sum over its datapoints: of the mean over the repeats of the second system,
+minus that of the first.
 
-If one system has more repeats than the other, its mean varies less. So the difference is asymmetric even if the systems
-are alike, and flipping its signs would reject up to a third of the time. Then each sum is replaced by the root mean
-square that it would have if both systems had as many repeats as the one with fewer. All of these values are scaled to
-the variance of the sums, or to the least possible variance if that is larger.
+If one system has more repeats than the other, its mean varies less. So the distribution of the difference is asymmetric
+even if the systems are equal, and a test that flips its signs would reject in up to a third of cases. Then the test
+flips other values: the root mean square of each sum if both systems had as many repeats as the one with fewer. These
+values are scaled to the variance of the sums, or to the least possible variance if that is larger.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from runner.statistics.significance import ALPHA
 
 @dataclass(frozen=True)
 class Pairs:
-    """The terms of the groups that two systems share; all lists have the same order."""
+    """The groups of datapoints that two systems share. All lists have the same order."""
 
     sums: Sequence[float]
     """Sums over the datapoints of a group: the mean over the repeats of the second system, minus that of the first."""
     sizes: Sequence[float]
     """The number of datapoints in each group, or their weight."""
-    spare: Sequence[float]
+    missing_variances: Sequence[float]
     """The variance that each sum would gain if both systems had as many repeats as the one with fewer."""
-    least: Sequence[float]
-    """The least share of that variance that the sum can have; 1 if both systems have as many repeats."""
+    least_shares: Sequence[float]
+    """The least share of the variance after this gain that each sum can have; 1 with equal numbers of repeats."""
     step: float
     """The largest change that one score can cause in the difference of a group; see `paired_difference`."""
 
     @property
     def _flipped(self) -> Sequence[float] | None:
         """The values that the test flips instead of the sums; None if it flips the sums."""
-        if not any(self.spare):
+        if not any(self.missing_variances):
             return None
-        squares = [total * total + spare for total, spare in zip(self.sums, self.spare, strict=True)]
+        squares = [total * total + missing for total, missing in zip(self.sums, self.missing_variances, strict=True)]
         observed = math.fsum(total * total for total in self.sums)
-        minimum = math.fsum(share * square for share, square in zip(self.least, squares, strict=True))
+        minimum = math.fsum(share * square for share, square in zip(self.least_shares, squares, strict=True))
         scale = max(observed, minimum) / math.fsum(squares)
         return [math.sqrt(scale * square) for square in squares]
 
@@ -74,7 +75,7 @@ class Pairs:
         return equivalence_test(means, self.sizes, margin, bound, self.step)
 
     def at_any_time(self, level: float = CONFIDENCE) -> tuple[Difference, float]:
-        """Return the difference of shares, with an interval and a p-value that are valid whenever the runs stopped.
+        """Return the difference of shares, with an interval and a p-value that are valid for any stopping rule.
 
         Both come from the confidence sequence of the groups' differences, which does not depend on their order.
         """
@@ -88,12 +89,12 @@ class Pairs:
         return Difference(value, None, low, high, None, len(self.sizes)), p
 
 
-def spare_variance(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return `Pairs.spare` for the scores of one datapoint."""
+def missing_variance(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the value of `Pairs.missing_variances` for the scores of one datapoint."""
     fewest = min(len(first), len(second))
     return sum(variance(scores) * (1 / fewest - 1 / len(scores)) for scores in (first, second) if len(scores) > fewest)
 
 
 def least_share(first: int, second: int) -> float:
-    """Return `Pairs.least` for the numbers of repeats of one datapoint."""
+    """Return the value of `Pairs.least_shares` for the numbers of repeats of one datapoint."""
     return (1 + min(first, second) / max(first, second)) / 2

@@ -1,8 +1,8 @@
-"""The rules that decide whether an interval is reported, as simulated coverage shows.
+"""The rules that decide whether an interval is reported.
 
-An interval is left out if it covers the truth in fewer than 90 % of simulated benchmarks, or if its coverage has not
-been measured. The number of clusters behind it decides. `benchmarks/coverage_metrics.py` measures the coverage,
-and `benchmarks/coverage.md` has the result.
+An interval is left out if it covers the true value in fewer than 90 % of simulated benchmarks with as many clusters, or
+if its coverage has not been measured. `benchmarks/coverage_metrics.py` measures the coverage, and
+`benchmarks/coverage.md` has the result.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 FEWEST_OF_ANY = 5
 """The fewest clusters whose coverage was measured."""
 NOTHING = "nothing to count"
-UNDER = "the measured coverage of such intervals is under 90 %"
-UNKNOWN = "how often such intervals hold the truth is not measured"
+LOW_COVERAGE = "the measured coverage of such intervals is under 90 %"
+UNKNOWN_COVERAGE = "how often such intervals hold the truth is not measured"
 FEWEST_DIFFERING = 10
-"""The groups that must differ from the commonest group mean before Student's t is used.
+"""The minimum number of groups that differ from the most frequent group mean, for an interval by Student's t.
 
 If hardly any group differs, a sample may contain no differing group. For a value that one group in twenty has, 1,000
 such intervals covered the truth 65 % of the time at 20 datapoints and 88 % at 100. With this rule, the coverage is at
 least 90 % if a fifth of the runs have an interval.
 """
 MOST_BOUNDS = 0.05
-"""The share of probabilities from log-probabilities that may be mere bounds."""
+"""The maximum share of probabilities that may be only bounds, if a metric has an interval."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class IntervalRule:
     truth 75.2 % of the time at 20 datapoints, 89.8 % at 50 and 94.8 % at 100; of the log score 70.7, 85.2 and 92.3
     %."""
     is_measured: bool = False
-    """Whether the coverage with fewer clusters was measured and is below 90 %."""
+    """Whether the coverage with fewer clusters was measured, and is below 90 %; otherwise it is unknown."""
     needs_each_label: bool = False
     """Whether only clusters of the rarer label count, for metrics that need right and wrong solutions."""
     is_open_with_any_bound: bool = False
-    """Whether any probability that is only a bound counts, not just those far from 0 and 1."""
+    """Whether all probabilities that are only bounds count against an interval, not just those far from 0 and 1."""
     never: str | None = None
     """The reason why the metric never has an interval."""
 
@@ -50,7 +50,7 @@ class IntervalRule:
         if clusters >= self.fewest_clusters:
             return None
         label = " of each label" if self.needs_each_label else ""
-        explanation = UNDER if self.is_measured else UNKNOWN
+        explanation = LOW_COVERAGE if self.is_measured else UNKNOWN_COVERAGE
         return f"fewer than {self.fewest_clusters} groups of datapoints{label}: {explanation}"
 
     def bounds_reason(self, bounds: float, loose: float) -> str | None:
@@ -69,5 +69,5 @@ def near_constant_reason(differing: int) -> str | None:
     if differing == 0:
         return "every group has the same value, which leaves its error open"
     if differing < FEWEST_DIFFERING:
-        return f"fewer than {FEWEST_DIFFERING} groups differ from the commonest value: {UNDER}"
+        return f"fewer than {FEWEST_DIFFERING} groups differ from the commonest value: {LOW_COVERAGE}"
     return None

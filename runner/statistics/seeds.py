@@ -1,7 +1,7 @@
-"""Seeds as repeats of one system: their pooled mean, and the spread between them next to the one that chance explains.
+"""Seeds as repeats of one system: their pooled mean, the spread between them, and the spread to expect by chance.
 
-Sources: the clustered error of Miller 2024 (arXiv 2411.00640). The spread by chance is that of a sum of independent
-clusters, each with the variance that its own seeds show.
+The clustered error follows Miller 2024 (arXiv 2411.00640). The expected spread is that of a sum of independent
+clusters, each with the variance between its own seeds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ class PooledMean:
     """The standard deviation of the seeds' means; None for fewer than two seeds."""
     within: float | None
     """The expected standard deviation if seeds differ only by chance; None if no cluster has two seeds."""
-    by_group: Mapping[str, float]
-    """The mean of each cluster."""
 
 
 def pool_seeds(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False) -> PooledMean:
-    """Return the estimate from all seeds; for `proportion` and `grouped` see `intervals.mean_interval`."""
+    """Return the mean over all seeds. For `proportion` and `grouped`, see `intervals.mean_interval`."""
     sums: dict[str, tuple[int, float]] = {}
     for seed in seeds:
         for group, (count, total) in seed.items():
@@ -51,7 +49,6 @@ def pool_seeds(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False
         mean, stderr, low, high, n, len(sums),
         stdev(means) if len(means) > 1 else None,
         _expected_spread(seeds) if len(means) > 1 else None,
-        {group: total / count for group, (count, total) in sums.items()},
     )  # fmt: skip
 
 
@@ -60,9 +57,9 @@ def _count(sums: Sums) -> int:
 
 
 def _expected_spread(seeds: Sequence[Sums]) -> float | None:
-    """Return the standard deviation of a seed's mean if each cluster varies only as much as its seeds do.
+    """Return the standard deviation of a seed's mean if seeds differ only by chance, from the clusters of all seeds.
 
-    Seeds with different datapoints share no clusters: then it is the clustered error of one seed's mean.
+    If the seeds share no cluster, because they have different datapoints, it is the clustered error of a seed's mean.
     """
     shared = set.intersection(*(set(seed) for seed in seeds))
     if not shared:

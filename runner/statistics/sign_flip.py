@@ -1,7 +1,7 @@
-"""Tests of paired differences between systems with the same datapoints.
+"""Tests of paired differences: the sign-flip permutation test (Fisher 1935), and mid-p McNemar (Fagerland 2013).
 
-A difference is that of two systems on one group of datapoints. Groups are independent; datapoints of one group are not.
-Sources: the sign-flip permutation (Fisher 1935), mid-p McNemar (Fagerland 2013).
+A difference is the score of one system on a group of datapoints, minus the score of another system. Groups are
+independent; datapoints of one group are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from runner.statistics.significance import ALPHA
 
 EXACT_GROUPS = 20
-"""The largest number of differing groups whose 2^n sign flips are all enumerated."""
+"""The largest number n of differing groups whose 2^n sign flips are all enumerated."""
 MID_P_GROUPS = 50
 """The fewest differing groups for mid-p, where flips with the same sum count half.
 
@@ -31,13 +31,13 @@ If all groups differ by the same amount, few rates are possible: with 50 groups 
 FLIPS = 20_000
 """The fewest random flips if there are too many to enumerate."""
 CLEAR_COUNT = 20
-"""The number of flips as extreme as the differences that shows that p is above a level that needs more flips."""
+"""If this many flips are as extreme as the differences, p is clearly above the level, and no more flips are drawn."""
 FEWEST_GROUPS = 6
 """The fewest differing groups that the test can reject: five in one direction have p = 2 / 2^5 = 0.06."""
 _BATCH_ELEMENTS = 1 << 22
 _RELATIVE_TOLERANCE = 1e-12
 _MAX_DENOMINATOR = 5_040
-"""Differences of shares are multiples of a fraction: they come from few repeats of few datapoints."""
+"""The largest denominator of the fraction. It is small for shares of few repeats of few datapoints."""
 _MAX_COUNTING_STEPS = 1 << 26
 _MAX_SUM = 1 << 18
 
@@ -58,11 +58,10 @@ def sign_flip(
 ) -> SignFlip:
     """Test whether the differences of groups are symmetric around 0, by their sum; p is 1 if no group differs.
 
-    All flips are enumerated for up to `EXACT_GROUPS` groups. With more groups, the flips of each possible sum are
-    counted if the differences are multiples of one fraction, as those of shares are. Otherwise flips are drawn at
-    random from `seed`: so many that a p-value below `level` can be observed, unless p is clearly above it. Neither the
-    order of the differences nor their common sign matters. `reached` is the sum to compare flips with; None means the
-    sum of the differences.
+    If the differences are multiples of one fraction, as differences of shares are, the flips with each possible sum are
+    counted. Otherwise, all flips are enumerated for up to `EXACT_GROUPS` groups. For more groups, flips are drawn at
+    random with `seed`: so many that a p-value below `level` can be observed, unless p is clearly above it. The order of
+    the differences does not matter. `reached` is the sum to compare flips with; None means the sum of the differences.
     """
     values = nonzero_differences(differences)
     if not len(values):
@@ -90,7 +89,7 @@ def sign_flip(
 
 
 def nonzero_differences(differences: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return the differences that are not 0, up to rounding errors of adding fractions."""
+    """Return the differences that are not 0. Rounding errors of sums of fractions count as 0."""
     values = np.asarray(differences, dtype=float)
     nonzero: np.ndarray = values[np.abs(values) > _RELATIVE_TOLERANCE]
     return nonzero

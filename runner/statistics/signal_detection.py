@@ -1,4 +1,4 @@
-"""Signal detection: how well verdicts separate right from wrong solutions (d'), and which way the judge leans (c).
+"""Signal detection: how well verdicts separate right from wrong solutions (d'), and the bias of the judge (c).
 
 H is the share of right solutions that are accepted and F that of wrong ones, both among decided games. d' = z(H) -
 z(F); c = -(z(H) + z(F)) / 2, above 0 if the judge leans to reject (Macmillan and Creelman 2005). z(0) and z(1) are
@@ -94,6 +94,7 @@ class Signal:
 EXACT_FLIPS = 12
 """The largest number of groups whose 2^n exchanges are all enumerated."""
 FLIPS = 10_000
+"""The number of random exchanges if there are more groups."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,10 @@ def sensitivity_difference(
 ) -> SensitivityDifference | None:
     """Test the difference of two d' by exchanging the judges within groups; None for fewer than two groups.
 
-    Each row has four counts of a group's decided games: accepted right ones, right ones, accepted wrong ones, and wrong
-    ones. The interval is Student's over groups, by the delta method, with half an accepted and half a rejected game
-    added for each label, as in d' itself. It contains 0 exactly if the test does not reject.
+    For each group, the counts of a judge's decided games have four numbers: accepted right solutions, right solutions,
+    accepted wrong solutions, and wrong solutions. The interval is Student's over groups, by the delta method, with half
+    an accepted and half a rejected game added for each label, as in d' itself. It contains 0 exactly if the test does
+    not reject.
     """
     groups = len(first_counts)
     if groups < 2:
@@ -172,10 +174,11 @@ def _influence(counts: npt.NDArray[np.floating], totals: npt.NDArray[np.floating
 
 
 def _added_variance(totals: npt.NDArray[np.floating]) -> float:
-    """Return the variance of the two halves of a game that the correction adds for each label."""
+    """Return the variance of the two half games that the correction adds for each label."""
     return sum((slope / 2) ** 2 * ((1 - rate) ** 2 + rate**2) for rate, slope in _slopes(totals))
 
 
 def _on_z(share: Share) -> tuple[float, float, float]:
+    """Return z of a share and of the ends of its interval."""
     low, high = share.interval
     return z(log_linear_share(share)), z(low), z(high)

@@ -1,10 +1,12 @@
-"""The level of all tests, and the correction for several tests (Holm 1979), without NumPy."""
+"""The level and the power of all tests, and the correction for several tests (Holm 1979), without NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 ALPHA = 0.05
+POWER = 0.8
+"""The power for which sample sizes and detectable differences are computed."""
 
 
 def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:

@@ -18,9 +18,8 @@ from statistics import NormalDist, fmean, variance
 from typing import NamedTuple
 
 from runner.statistics.sign_flip import FEWEST_GROUPS, MID_P_GROUPS
-from runner.statistics.significance import ALPHA
+from runner.statistics.significance import ALPHA, POWER
 
-POWER = 0.8
 _LEVEL_Z, _POWER_Z = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(POWER)
 """Quantiles of the normal distribution, in standard errors."""
 
@@ -30,7 +29,7 @@ _MID_P_EXPECTED = 1.2 * MID_P_GROUPS
 UNKNOWN_ONCE = 0.25
 """The variance of a group's score if nothing is known about it: the largest variance of a share."""
 UNKNOWN = 2 * UNKNOWN_ONCE
-"""The variance of the difference of two such systems, if they find different groups hard."""
+"""The variance of the difference of two such systems, if their scores are independent."""
 
 _CONTINUITY = 0.5
 """The share of Fleiss's correction: with all of it, 20 to 40 groups have a power of 85 to 89 % instead of 80 %."""
@@ -46,10 +45,6 @@ class Split:
 
     between: float
     within: float
-
-    def of_mean(self, repeats: float) -> float:
-        """Return the variance of a group's score over this number of repeats."""
-        return self.between + self.within / repeats
 
     @property
     def enough_repeats(self) -> int | None:
@@ -79,7 +74,7 @@ class Scores:
     """Scores in [0, 1] by group and datapoint, in memory that does not grow with the number of repeats."""
 
     groups: dict[str, dict[Hashable, list[float]]] = field(default_factory=dict)
-    """The number of scores, their sum and their sum of squares, by group and by datapoint or way to play it."""
+    """The number of scores, their sum and their sum of squares, by group and by datapoint (or `Play`)."""
 
     def add(self, group: str, datapoint: Hashable, score: float) -> None:
         """Add the score of one game."""
@@ -153,10 +148,9 @@ def paired_differences(first: Scores, second: Scores) -> list[float]:
 
 
 def with_one_more_group(variance_of_groups: float, groups: int, furthest: float) -> float:
-    """Return the variance if one more group were observed, `furthest` from the mean of the others.
+    """Return the variance between groups if one more group were observed, at the distance `furthest` from the mean.
 
-    For groups that do not differ at all: they show no variance, but a group that differs may exist. It is about as rare
-    as one in this many.
+    If no groups differ, their variance is 0. But a group that differs may exist, as rare as about one in this many.
     """
     return ((groups - 1) * variance_of_groups + groups / (groups + 1) * furthest**2) / groups
 

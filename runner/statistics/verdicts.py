@@ -26,7 +26,6 @@ from runner.statistics.clustered_means import (
     difference_interval,
     mean_share,
 )
-from runner.statistics.reporting_rules import NOTHING
 from runner.statistics.signal_detection import Signal
 
 Mask = npt.NDArray[np.bool_]
@@ -34,6 +33,7 @@ NONE, UNSET = 2, -1
 LEAST_PLAYS = 5
 """The number of plays of every datapoint that the accuracy of the worst one needs."""
 ONE_STANCE = "seat and stance are one here: add stances: both"
+"""The reason why a run has no position bias."""
 MOST_VOTES = 99
 """The largest panel in vote@k: datapoints may be played thousands of times, but such large panels are unrealistic."""
 
@@ -46,12 +46,14 @@ ENOUGH_PLAYED = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """Decided and undecided games. `points` and `clusters` are numbers from 0; a cluster has one or more datapoints."""
+    """At least one decided or undecided game, as columns. A cluster has one or more datapoints."""
 
     labels: Codes
     decisions: Codes
     points: Codes
+    """The number of each game's datapoint, from 0."""
     clusters: Codes
+    """The number of each game's cluster, from 0."""
     total: int
     """The number of clusters."""
     grouped: bool
@@ -69,7 +71,7 @@ class Verdicts:
         return right
 
     def of(self, values: Mask | Floats, where: Mask | None = None) -> Share | None:
-        """Return the mean of a value of each game, over the games of a mask."""
+        """Return the mean of the games' values, over all games or over the games of a mask."""
         mask = np.ones(len(self.labels), bool) if where is None else where
         selected = np.asarray(values, float)[mask]
         return mean_share(selected, self.clusters[mask], self.total, cap=math.inf if self.grouped else len(selected))
@@ -107,7 +109,7 @@ class Verdicts:
 
     @property
     def sensitivity(self) -> Quantity | None:
-        """D' of decided games; None without decided games of both labels."""
+        """D' (see `signal_detection`) of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
         counts = combined_counts(signal.hits, signal.false_alarms)
@@ -116,7 +118,7 @@ class Verdicts:
 
     @property
     def criterion(self) -> Quantity | None:
-        """C of decided games; None without decided games of both labels."""
+        """C (see `signal_detection`) of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
         counts = combined_counts(signal.hits, signal.false_alarms)
@@ -125,22 +127,18 @@ class Verdicts:
     # By datapoint
 
     @property
-    def lowest_accuracy(self) -> float | None:
-        """The lowest accuracy of a datapoint; None without games."""
-        if not len(self.points):
-            return None
+    def lowest_accuracy(self) -> float:
+        """The lowest accuracy of a datapoint."""
         return float((np.bincount(self.points, weights=self.right) / np.bincount(self.points)).min())
 
     @property
     def worst_datapoint(self) -> Quantity:
         """The lowest accuracy of a datapoint; without a value if so few plays make it a matter of luck."""
-        lowest, plays = self.lowest_accuracy, np.bincount(self.points)
-        if lowest is None:
-            return Quantity(None, None, None, 0, 0, NOTHING)
+        plays = np.bincount(self.points)
         if plays.min() < LEAST_PLAYS:
             reason = f"a datapoint was played fewer than {LEAST_PLAYS} times: the lowest mean is luck"
             return Quantity(None, None, None, len(self.points), len(plays), reason)
-        return Quantity(lowest, None, None, len(self.points), len(plays))
+        return Quantity(self.lowest_accuracy, None, None, len(self.points), len(plays))
 
     @property
     def always_failed(self) -> Quantity | None:
@@ -206,7 +204,7 @@ class Verdicts:
 
     @cached_property
     def _play_kinds(self) -> Codes:
-        """The number of each game's kind; games of one kind have the same datapoint, stance and seats."""
+        """The number of each game's kind. Games with the same datapoint, stances and seats are of one kind."""
         codes = self.points * 27
         for times, column in ((9, self.exchanged), (3, self.stances), (1, self.swapped)):
             codes = codes if column is None else codes + times * (column + 1)
@@ -214,7 +212,7 @@ class Verdicts:
         return kinds
 
     def _by_unit(self, values: Mask, units: Codes) -> Share | None:
-        """Return the mean of one value for each unit; `at` has the unit of each game."""
+        """Return the mean of one value for each unit, such as a datapoint. `units` has the unit of each game."""
         clusters = np.zeros(len(values), dtype=np.int64)
         clusters[units] = self.clusters
         cap = math.inf if self.grouped else len(values)
@@ -273,7 +271,7 @@ class Verdicts:
 
     @property
     def swap_effect(self) -> Quantity | None:
-        """P(accept) as written less P(accept) with the seats swapped; None without swapped seats."""
+        """P(accept) with the seats of the spec minus P(accept) with swapped seats; None without swapped seats."""
         if self.swapped is None:
             return None
         written, swapped = (self.of(self.decisions == 1, self.swapped == value) for value in (0, 1))
@@ -282,9 +280,8 @@ class Verdicts:
     def position_bias(self, first: Codes | None) -> Quantity | None:
         """Return P(verdict = stance of the first seat) - P(verdict = stance of the other).
 
-        `first` has the stance of the first prover in each game, None if provers do not oppose each other. If a
-        seat always argues the same stance, its bias cannot be separated from a leaning to accept: it has no position
-        bias.
+        `first` has the stance of the first prover in each game, None if provers do not oppose each other. If each seat
+        always argues the same stance, the bias cannot be separated from a leaning to accept and has no value.
         """
         if first is None:
             return None
@@ -334,8 +331,8 @@ class Verdicts:
     def _accepted_by_first_stance(self, first: Codes) -> tuple[Share | None, Share | None]:
         """Return P(accept) if the first seat argues to accept, and if it argues to reject; undecided counts as half.
 
-        Labels count alike. The difference of the two is the position bias: both ways to assign the stances include a
-        leaning to accept, which cancels.
+        Both labels have the same weight. The difference of the two values is the position bias. A leaning to accept
+        raises both values alike, so the difference does not include it.
         """
         accepted = np.where(self.decisions == NONE, 0.5, (self.decisions == 1).astype(float))
 
@@ -384,7 +381,7 @@ def _enumerated_chance(right: int, wrong: int, none: int, k: int) -> float:
 def _sequential_chances(right: int, wrong: int, none: int) -> Sequence[float]:
     """Return the probability for each k up to `MOST_VOTES`, from the number of deciding plays and their majority.
 
-    It only multiplies and adds positive numbers, so that it is exact up to some hundred roundings on every machine.
+    All terms are positive, so the result is exact up to a few hundred rounding errors on every machine.
     """
     chances = []
     for distribution in _draw_distributions(right, wrong):

@@ -19,7 +19,7 @@ def sequence_of(*values: float, weight: float = 1.0) -> ConfidenceSequence:
 
 def test_before_the_first_observation_everything_is_left() -> None:
     assert (ConfidenceSequence().interval(), ConfidenceSequence().mean) == ((0.0, 1.0), None)
-    assert not DifferenceSequence().decided
+    assert DifferenceSequence().evidence < 1
 
 
 def test_capital_is_that_of_bets_written_out() -> None:
@@ -75,7 +75,7 @@ def test_a_difference_is_a_mean_from_minus_one_to_one() -> None:
         sequence.add(1.0)
         sequence.add(0.0)
     low, high = sequence.interval()
-    assert sequence.decided
+    assert sequence.evidence >= 1
     assert sequence.mean == 0.5
     assert 0 < low < 0.5 < high
 
@@ -96,6 +96,6 @@ def test_looked_at_after_every_game_it_errs_at_most_5_percent() -> None:
         for _ in range(50):
             sequence.add(float(rng.random() < 0.7))
             difference.add(rng.choice((-1.0, 0.0, 0.0, 1.0)))
-            left_out = left_out or sequence.evidence(0.7) >= 1 or difference.decided
+            left_out = left_out or sequence.evidence(0.7) >= 1 or difference.evidence >= 1
         wrong += left_out
     assert wrong <= 6  # two errors of at most 5 % each

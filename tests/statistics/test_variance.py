@@ -68,8 +68,8 @@ def test_repeats_are_enough_where_more_gain_less_than_5_percent(
     split = Split(between, within)
     assert split.enough_repeats == enough
     if enough and within:
-        assert math.sqrt(split.of_mean(math.inf) / split.of_mean(enough)) >= 0.95
-        assert enough == 1 or math.sqrt(split.of_mean(math.inf) / split.of_mean(enough - 1)) < 0.95
+        assert math.sqrt(between / (between + within / enough)) >= 0.95
+        assert enough == 1 or math.sqrt(between / (between + within / (enough - 1))) < 0.95
 
 
 def test_sizes_are_those_of_the_power_formula() -> None:

@@ -15,7 +15,7 @@ from runner.results.metric_definitions import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.gap_recovered import GapRecovered, gap_recovered
-from runner.statistics.paired_groups import Pairs, least_share, spare_variance
+from runner.statistics.paired_groups import Pairs, least_share, missing_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
 from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
 
@@ -136,7 +136,7 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
     return Pairs(
         [math.fsum(weight * row.difference for row, weight in members) for members in groups.values()],
         [math.fsum(weight for _, weight in members) for members in groups.values()],
-        [math.fsum(w * w * spare_variance(row.base, row.other) for row, w in members) for members in groups.values()],
+        [math.fsum(w * w * missing_variance(row.base, row.other) for row, w in members) for members in groups.values()],
         [min(least_share(len(row.base), len(row.other)) for row, _ in members) for members in groups.values()],
         (measure.bound or 0.0) * len(groups) / (len(rows) * fewest),
     )

@@ -80,7 +80,7 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
     assert (pair.ci_low, pair.ci_high) == pytest.approx(sequence.interval())
     assert (pair.exact, pair.mid_p_mcnemar, pair.detectable) == (False, None, None)
     assert pair.p is not None
-    assert (pair.p <= 0.05) == (sequence.decided)
+    assert (pair.p <= 0.05) == (sequence.evidence >= 1)
     assert sign_flip([-1.0] * (pair.differing or 0)).p < pair.p
     assert any("has a stopping rule" in note for note in pair.notes)
     sql = "SELECT p, ci_low, ci_high FROM comparisons WHERE run_a = 'fixed' AND run_b = 'stopped'"
