@@ -200,8 +200,6 @@ HOMES = {
     "scipy": {
         "runner.statistics.calibration",
         "runner.statistics.minimum_detectable_effect",
-        "runner.statistics.differences",
-        "runner.statistics.equivalence",
         "runner.statistics.intervals",
         "runner.statistics.signal_detection",
     },

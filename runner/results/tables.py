@@ -80,7 +80,7 @@ class Rows(NamedTuple):
     """Rows of a table as JSON lines."""
 
     lines: bytes
-    count: int
+    row_count: int
 
 
 def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
@@ -108,8 +108,8 @@ class _UnsealedTable:
         self._file: IO[bytes] | None = None
 
     def write(self, rows: Rows) -> None:
-        if self._rows + rows.count <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
-            self._write(self._file or self._open_next_file(), rows.lines, rows.count)
+        if self._rows + rows.row_count <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
+            self._write(self._file or self._open_next_file(), rows.lines, rows.row_count)
             return
         for row in BytesIO(rows.lines):
             is_full = self._rows >= PART_ROWS or (self._rows and self._bytes + len(row) > PART_BYTES)

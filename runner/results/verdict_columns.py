@@ -77,7 +77,7 @@ def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
 
 
 class _Column:
-    """The values of games, some or all of which have none. A column without values needs no memory."""
+    """The values of games. Some games have none, and a column without any values needs no memory."""
 
     def __init__(self, kind: str, default: float) -> None:
         self._values, self._default = array(kind), default

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 ALPHA = 0.05
 POWER = 0.8
-"""The power for which sample sizes and detectable differences are computed."""
+"""The power of a test in the computation of sample sizes and detectable differences."""
 
 
 def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:

@@ -1,4 +1,4 @@
 """Comparison of systems: load scores, match datapoints, test the difference and describe it.
 
-In this package, a *measure* is a `Metric` by which systems are compared, and a *metric* is its name.
+In this package, a *measure* is a `Metric` that systems are compared by, and a *metric* is its name.
 """

@@ -229,24 +229,24 @@ def compare_systems(
 
 
 def compare_by_metric(
-    couples: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reader: SystemReader
+    run_pairs: Sequence[tuple[RunFolder, RunFolder]], metrics: Sequence[str], reader: SystemReader
 ) -> list[list[SystemComparison] | UsageError]:
-    """Compare each couple of runs by each metric that both have scores for, adjusted for the number of couples.
+    """Compare each pair of runs by each metric that both have scores for, adjusted for the number of pairs.
 
-    The result has for each couple a list of rows, or an error if the couple cannot be compared by the first metric.
+    The result has for each pair a list of rows, or an error if the pair cannot be compared by the first metric.
 
     Raises:
         RunError: a file of a run is missing or damaged.
     """
-    results: list[list[SystemComparison] | UsageError] = [[] for _ in couples]
+    results: list[list[SystemComparison] | UsageError] = [[] for _ in run_pairs]
     for metric in metrics:
         tested: list[tuple[list[SystemComparison], _TestedRow]] = []
-        for number, couple in enumerate(couples):
+        for number, run_pair in enumerate(run_pairs):
             rows = results[number]
             if isinstance(rows, UsageError):
                 continue
             try:
-                tested.append((rows, _compare_runs(couple, metric, reader)))
+                tested.append((rows, _compare_runs(run_pair, metric, reader)))
             except UsageError as error:
                 if not rows:  # a run may lack scores for a later metric, such as a confidence that was not requested
                     results[number] = error
@@ -255,11 +255,11 @@ def compare_by_metric(
     return results
 
 
-def _compare_runs(couple: tuple[RunFolder, RunFolder], metric: str, reader: SystemReader) -> _TestedRow:
+def _compare_runs(run_pair: tuple[RunFolder, RunFolder], metric: str, reader: SystemReader) -> _TestedRow:
     """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
-    base, other = (reader.system(folder) for folder in couple)
+    base, other = (reader.system(folder) for folder in run_pair)
     refuse_overlap([base, other])
-    return _Comparer([base, other], Results.of(couple[0]), metric, None, 0, reader).compare(base, other, metric)
+    return _Comparer([base, other], Results.of(run_pair[0]), metric, None, 0, reader).compare(base, other, metric)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
@@ -286,11 +286,11 @@ class _Comparer:
 
     def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
-        couples = list(self._couples(baseline, has_base=has_base))
-        rows = [self.compare(base, other, self.metric) for base, other in couples]
-        slices = [row for (base, other) in couples for row in self._compare_slices(base, other)] if self.by else []
-        all_systems = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
-        judged = [result for assertion in assertions for result in self._judge(assertion, couples)]
+        system_pairs = list(self._system_pairs(baseline, has_base=has_base))
+        rows = [self.compare(base, other, self.metric) for base, other in system_pairs]
+        slices = [row for (base, other) in system_pairs for row in self._compare_slices(base, other)] if self.by else []
+        all_systems = dict.fromkeys([*(system for pair in system_pairs for system in pair), *self.systems])
+        judged = [result for assertion in assertions for result in self._judge(assertion, system_pairs)]
         notes = [*system_notes(list(all_systems)), *_assertion_notes(judged, len(self.systems), baseline)]
         if self.by:
             notes += untested_slices_note(self.by, [row.p is not None for row, _ in slices])
@@ -305,7 +305,7 @@ class _Comparer:
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def _couples(self, baseline: str | None, *, has_base: bool) -> Iterator[tuple[System, System]]:
+    def _system_pairs(self, baseline: str | None, *, has_base: bool) -> Iterator[tuple[System, System]]:
         """Yield each base with a system that is compared with it. With `has_base`, the first system is the base."""
         if baseline is not None:
             for system in self.systems:
@@ -408,10 +408,12 @@ class _Comparer:
                 row = replace(row, slice=value, equivalence=result.equivalence if is_tested else None)
                 yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
 
-    def _judge(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[AssertedComparison]:
+    def _judge(
+        self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]
+    ) -> Iterator[AssertedComparison]:
         """Yield the result of an assertion for each system, or for its difference from its base."""
         if assertion.against_base:
-            for base, other in couples:
+            for base, other in system_pairs:
                 row, _ = self.compare(base, other, assertion.metric)
                 ends = (row.ci_low, row.ci_high)
                 yield AssertedComparison(

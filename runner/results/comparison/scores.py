@@ -30,7 +30,7 @@ class ScoredRun:
     rollouts: Sequence[tuple[str, str, bool, int]]
     """The datapoint, the rollout, whether its verdict is right, and the verdict: 0 reject, 1 accept, 2 none."""
     scores: Mapping[str, Sequence[float | None] | UsageError]
-    """For each measure by name, the scores of the rollouts or the reason why there are none."""
+    """The scores of the rollouts, or the reason why there are none, by the name of the measure."""
 
 
 def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:

@@ -28,7 +28,7 @@ _CACHED_LENGTH = 4096
 
 
 def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
-    """Return why a text cannot be in a dataset, or None. Besides `<|...|>`, it must not contain any of `tokens`."""
+    """Return why a text cannot be in a dataset, or None. It must contain neither `<|...|>` nor any of `tokens`."""
     return _short_text_problem(text, tokens) if len(text) <= _CACHED_LENGTH else _text_problem(text, tokens)
 
 

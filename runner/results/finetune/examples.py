@@ -89,6 +89,6 @@ class ExampleSource:
     reward: float
     datapoint_id: str = ""
     other: Mapping[str, Any] = field(default_factory=dict)
-    """For a preference, `rejected_rollout_id` and `rejected_reward` of the rejected answer."""
+    """Additional fields: for a preference, `rejected_rollout_id` and `rejected_reward` of the rejected answer."""
     group: str = ""
     """The datapoint's group, or its id."""

@@ -41,7 +41,8 @@ WAIT_SECONDS = 60.0
 BOARD_GROUP_ROWS = 10_240
 """The number of rows in DuckDB's row groups. Rows stay in memory until their group is full; the default is 122,880."""
 CHECKPOINT = "2MB"
-"""The size of the log at which DuckDB writes rows to the file. Rows stay in memory until then; the default is 16 MB."""
+"""The maximum size of the log before DuckDB writes rows to the file. Until then, rows stay in memory; the default is
+16 MB."""
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> GameColumns | None:
     )  # fmt: skip
     bound = np.array([is_bound(note) for note in notes])
     columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}
-    known = {kind: None if np.isnan(p).all() else p for kind, p in columns.items()}
-    return GameColumns(verdicts, known, bound if bound.any() else None)
+    confidence_columns = {kind: None if np.isnan(p).all() else p for kind, p in columns.items()}
+    return GameColumns(verdicts, confidence_columns, bound if bound.any() else None)
 
 
 def _column_or_none(column: Sequence[int]) -> Any:
