@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.base.batches import batches
 from runner.base.errors import RunError
 from runner.base.redaction import REMOVED, Redactor
 from runner.cli.main import main
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import MlflowGames
-from runner.exports.mlflow.limits import MlflowTexts, batches, sent_bytes
+from runner.exports.mlflow.limits import MlflowTexts, sent_bytes
 from runner.exports.mlflow.record import MetricPoint, MlflowRun
 from runner.exports.mlflow.sender import _spans
 from runner.exports.mlflow.training import training_record
@@ -198,7 +199,7 @@ def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
 @pytest.mark.parametrize("text", ["x" * 6_000, "\u20ac" * 6_000, "\U0001f600" * 6_000])
 def test_no_batch_is_larger_than_mlflow_takes(text: str) -> None:
     rows = [("key", text)] * 250
-    made = list(batches(rows, limits.MAX_PARAMS, lambda row: sent_bytes(*row)))
+    made = list(batches(rows, limits.MAX_PARAMS, limits.MAX_BYTES, lambda row: sent_bytes(*row)))
     assert sum(map(len, made)) == 250
     assert all(len(batch) <= 100 and len(json.dumps(batch)) < 1_000_000 for batch in made)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import orjson
 
@@ -24,8 +24,6 @@ MAX_BYTES = 900_000
 
 _NOT_IN_KEYS = re.compile(r"[^\w.\- :]")
 _NOT_IN_MODEL_NAMES = re.compile(r"[/:.%\"']")
-
-Item = TypeVar("Item")
 
 
 class MlflowTexts:
@@ -110,21 +108,6 @@ def schema_columns(columns: Iterable[str]) -> str:
             break
         schema_rows.append(row)
     return orjson.dumps({"mlflow_colspec": schema_rows}).decode()
-
-
-def batches(items: Iterable[Item], max_items: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield the items, in order, in batches of at most `max_items` items and `MAX_BYTES` bytes."""
-    batch: list[Item] = []
-    size = 0
-    for item in items:
-        item_size = size_of(item)
-        if batch and (len(batch) == max_items or size + item_size > MAX_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += item_size
-    if batch:
-        yield batch
 
 
 def sent_bytes(*texts: str) -> int:

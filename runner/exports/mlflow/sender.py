@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from runner.base.batches import batches
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import file_hash
 from runner.base.text import counted
 from runner.exports.mlflow.client import SERVER_HINT, convert_errors
 from runner.exports.mlflow.limits import (
+    MAX_BYTES,
     MAX_DATASET_NAME,
     MAX_DIGEST,
     MAX_METRICS,
@@ -31,7 +33,6 @@ from runner.exports.mlflow.limits import (
     MAX_TAG,
     MAX_TAGS,
     MlflowTexts,
-    batches,
     schema_columns,
     sent_bytes,
 )
@@ -194,7 +195,7 @@ class Sender:
                     f"parameters; the current value is {value[:80]!r} (see the artifact spec.yaml)"
                 )
         missing = [Param(key, value) for key, value in run.params.items() if key not in stored_params]
-        for batch in batches(missing, MAX_PARAMS, lambda param: sent_bytes(param.key, param.value)):
+        for batch in batches(missing, MAX_PARAMS, MAX_BYTES, lambda param: sent_bytes(param.key, param.value)):
             self._client.log_batch(sent.run_id, params=batch)
             sent.counts["parameter"] += len(batch)
 
@@ -213,7 +214,7 @@ class Sender:
                 "current values"
             )
         missing = [point for point in run.metrics if point.step not in values.get(point.key, {})]
-        for batch in batches(missing, MAX_METRICS, lambda point: sent_bytes(point.key)):
+        for batch in batches(missing, MAX_METRICS, MAX_BYTES, lambda point: sent_bytes(point.key)):
             metrics = [Metric(point.key, point.value, point.time_ms or run.started_ms, point.step) for point in batch]
             self._client.log_batch(sent.run_id, metrics=metrics)
             for point in batch:
@@ -335,7 +336,7 @@ class Sender:
         elif run.parent is not None:
             sent.notes.append(f"{run.name} is not nested below its training run; export the training run, too")
         new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
-        for batch in batches(new, MAX_TAGS, lambda tag: sent_bytes(tag.key, tag.value)):
+        for batch in batches(new, MAX_TAGS, MAX_BYTES, lambda tag: sent_bytes(tag.key, tag.value)):
             self._client.log_batch(sent.run_id, tags=batch)
             sent.counts["tag"] += len(batch)
 

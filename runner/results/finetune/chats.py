@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from runner.base.text import encoding_problem
 from runner.game.prompts.chat import ChatMessage
 
 ALTERNATING_OPTION = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
@@ -37,7 +38,7 @@ def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
         return "empty content"
     if "\ufeff" in text:
         return "byte-order mark"
-    if not is_utf8(text):
+    if encoding_problem(text) is not None:  # the JSON of an answer can contain half of a surrogate pair
         return "not UTF-8"
     if _SPECIAL_TOKEN.search(text):
         return "special token <|...|>"
@@ -46,15 +47,6 @@ def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
 
 
 _short_text_problem = lru_cache(maxsize=256)(_text_problem)
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which the JSON of an answer can contain
-        return False
-    return True
 
 
 def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) -> str | None:

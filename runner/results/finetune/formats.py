@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.base.text import encoding_problem
 from runner.models.settings import ModelSettings
-from runner.results.finetune.chats import TEMPLATE_TOKENS, chat_problem, is_utf8, text_problem, turn_problem
+from runner.results.finetune.chats import TEMPLATE_TOKENS, chat_problem, text_problem, turn_problem
 from runner.results.finetune.examples import Preference, RlTurn, RolloutExample, SupervisedExample
 
 
@@ -147,7 +148,7 @@ def _verl_rl_problem(example: RlTurn) -> str | None:
         return "the reward is not a number"
     if example.ground_truth not in (0, 1):
         return "no ground truth"
-    if not is_utf8(example.response):
+    if encoding_problem(example.response) is not None:
         return "not UTF-8"
     return chat_problem(example.prompt, TEMPLATE_TOKENS) or turn_problem(example.prompt)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.batches import batches
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.duckdb_connections import duckdb_pattern
 from runner.base.storage.safe_files import read_bounded
@@ -34,7 +35,7 @@ MAX_SPEC = 4 << 20
 COPIES = 8
 """The maximum number of copies of a piece in DuckDB's memory while it is copied from Parquet to the board."""
 
-DATAPOINTS, DATAPOINTS_SIZE = 1_000, 1 << 20
+MAX_DATAPOINTS, MAX_CHARACTERS = 1_000, 1 << 20
 """The maximum number of datapoints, and of their characters, that are inserted at once."""
 
 FAILURES = (Outcome.TRANSPORT_FAILED, Outcome.INVALID_RESPONSE, Outcome.REFUSED, Outcome.CONTEXT_EXCEEDED)
@@ -170,7 +171,8 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
     connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
 
     def inserted_points() -> Iterator[PlayedDatapoint]:
-        for batch in _batches(played_datapoints(folder, group_by)):
+        points = played_datapoints(folder, group_by)
+        for batch in batches(points, MAX_DATAPOINTS, MAX_CHARACTERS, _count_characters):
             rows = [(p.id, p.group, p.label, p.content_sha256, canonical(p.columns).decode()) for p in batch]
             connection.execute(
                 "INSERT INTO datapoints SELECT ?, unnest(?), unnest(?), unnest(?), unnest(?), unnest(?)",
@@ -185,19 +187,8 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
         return None
 
 
-def _batches(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoint]]:
-    """Yield datapoints in batches of limited number and size. A single datapoint may exceed the size."""
-    batch: list[PlayedDatapoint] = []
-    size = 0
-    for point in points:
-        length = sum(len(str(value)) for value in point.columns.values())
-        if batch and (len(batch) >= DATAPOINTS or size + length > DATAPOINTS_SIZE):
-            yield batch
-            batch, size = [], 0
-        batch.append(point)
-        size += length
-    if batch:
-        yield batch
+def _count_characters(point: PlayedDatapoint) -> int:
+    return sum(len(str(value)) for value in point.columns.values())
 
 
 def _lookup(data: Mapping[str, Any], *names: str) -> Any:
