@@ -82,11 +82,11 @@ def test_a_live_check_measures_what_the_server_can_do(folder: Path) -> None:
 
 def test_a_weak_model_decides_every_game_only_if_its_answers_are_constrained(folder: Path) -> None:
     size = (f"dataset.limit={GAMES}", "rollouts.concurrency=1")
-    free = run(folder, "spec.yaml", "--run-id", "free", "models.judge=null", *size)
-    forced = run(
-        folder, "spec.yaml", "--run-id", "forced", "agents.verifier.model=judge", "verdict.confidence=logprob", *size
-    )
-    assert free["metrics"]["outcomes"].get("decided", 0) < GAMES
-    assert forced["metrics"]["outcomes"]["decided"] == GAMES
+    run(folder, "spec.yaml", "--run-id", "free", "models.judge=null", *size)
+    judge = ("agents.verifier.model=judge", "verdict.confidence=logprob")
+    run(folder, "spec.yaml", "--run-id", "forced", *judge, *size)
+    query = "SELECT run_id, count(*) AS games FROM rollouts WHERE outcome = 'decided' GROUP BY run_id"
+    decided = {row["run_id"]: row["games"] for row in run(folder, "sql", query)}
+    assert decided.get("free", 0) < decided["forced"] == GAMES
     rows = run(folder, "sql", "SELECT DISTINCT content FROM messages WHERE run_id = 'forced' AND agent = 'verifier'")
     assert {row["content"] for row in rows} <= set(VERDICTS)

@@ -73,11 +73,11 @@ def serving(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that prepare.sh makes, with models that were trained for at most 150 steps."""
+    """The folder that prepare.sh makes, with models that were trained for at most 100 steps."""
     folder = tmp_path_factory.mktemp("tiny")
     command = ["bash", str(ROOT / "specs/tiny/prepare.sh")]
     done = subprocess.run(
-        command, cwd=folder, env={**ONE_THREAD, "STEPS": "150"}, capture_output=True, text=True, check=False,
+        command, cwd=folder, env={**ONE_THREAD, "STEPS": "100"}, capture_output=True, text=True, check=False,
         timeout=10 * HANG_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
