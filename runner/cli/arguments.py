@@ -1,4 +1,4 @@
-"""Arguments that several commands share. Each module of a command adds those that its command needs."""
+"""Arguments and help texts that several commands share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 MAX_PORT = 65_535
 
 # Parts of the help texts of several commands.
-RUN = "a run id, the start of one, or last"
-RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
-REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
-WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REGISTRY"
+RUN_HELP = "a run id, the start of one, or last"
+RUNS_HELP = "a run's id, the start of one, `last`, `last~N`, or its folder"
+REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
+REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REGISTRY"
 
 
 def folder(text: str) -> Path:
@@ -50,13 +50,13 @@ def parse_kind(text: str | None) -> Kind | None:
     return None if text is None else Kind(text)
 
 
-def results_option(path: Path) -> list[str]:
+def results_arguments(path: Path) -> list[str]:
     """Return the command-line words that select a results folder; none for the default folder."""
     return [] if path.as_posix() == "results" else ["--results", str(path)]
 
 
-class OldName(argparse.Action):
-    """An option's old name, which help does not list. It sets the value of the new one, and records its use."""
+class RenamedOption(argparse.Action):
+    """The old name of an option. It works like the new name, but help does not list it, and its use prints a note."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
@@ -69,18 +69,18 @@ class OldName(argparse.Action):
         args.renamed = [*args.renamed, (option, self.new)]
 
 
-def add_shard(parser: argparse.ArgumentParser, help_text: str) -> None:
+def add_shard_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--shard", metavar="K/N", help=help_text)
 
 
-def add_specs(parser: argparse.ArgumentParser) -> None:
+def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", nargs="+", metavar="SPEC|KEY=VALUE",
+        "spec_arguments", nargs="+", metavar="SPEC|KEY=VALUE",
         help="specs or run folders, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
     )  # fmt: skip
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
+def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that allow a downloaded spec to use keys, programs and servers."""
     add = parser.add_argument
     add(
@@ -102,10 +102,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         "connection is not encrypted; repeatable")  # fmt: skip
 
 
-def add_registry(parser: argparse.ArgumentParser, label: str = "the registry") -> None:
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"{label}: {WHERE}")
+def add_registry_option(parser: argparse.ArgumentParser, label: str = "the registry") -> None:
+    parser.add_argument("--from", dest="registry", metavar="WHERE", help=f"{label}: {REGISTRY_HELP}")
 
 
-def add_board(parser: argparse.ArgumentParser, help_text: str) -> None:
+def add_board_options(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--board", action="store_true", help=help_text)
-    add_registry(parser, "with --board: the leaderboard of this registry instead")
+    add_registry_option(parser, "with --board: the leaderboard of this registry instead")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
-from runner.cli.arguments import add_shard, add_specs, add_trust
+from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import format_point
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_specs(parser)
-    add_shard(parser, "show shard K of N: its games, calls, and share of each limit")
+    add_spec_arguments(parser)
+    add_shard_option(parser, "show shard K of N: its games, calls, and share of each limit")
     parser.add_argument(
         "--live",
         action="store_true",
         help="also print the price of a request to the server of each model group, send it, and print what the server "
         "supports",
     )
-    add_trust(parser)
+    add_trust_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.spec.warnings.catalog import check_warnings_of
 
     results = Results(args.results)
-    arguments = resolve_shard_folders(args.words, results, args.shard)
+    arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
     points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
     points = keep_chat_formats(points, results)
     check_shard(points, args.shard)

@@ -9,7 +9,7 @@ from runner.base.async_runner import run_sync
 from runner.base.errors import ProviderRefusal, TransientError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollars, in_one_line
-from runner.cli.terminal.output import heading, say
+from runner.cli.terminal.output import print_heading, say
 from runner.models.api_keys import KeyUse, host_of
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
@@ -97,7 +97,7 @@ def _show_prices(targets: Sequence[_Target]) -> None:
 def _show_report(target: _Target, report: ServerReport) -> None:
     settings, completion = report.settings, report.completion
     say()
-    heading(f"{report.group}: {settings.name} at {host_of(settings.server_url)}")
+    print_heading(f"{report.group}: {settings.name} at {host_of(settings.server_url)}")
     lines = [("key", comma_join(f"${name}" for name in settings.variables) or "none is sent")]
     lines += [("retried", _split_message(text)[0]) for text in dict.fromkeys(report.failed_attempts)]
     if completion is not None:

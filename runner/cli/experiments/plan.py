@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
-from runner.cli.arguments import add_specs
+from runner.cli.arguments import add_spec_arguments
 from runner.cli.experiments.plan_time import show_time
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.sweep_points import format_point
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_specs(parser)
+    add_spec_arguments(parser)
     add("--detect", type=float, metavar="D", help="the difference in accuracy to detect, such as 0.05 for five points")
     variance_source = parser.add_mutually_exclusive_group()
     variance_source.add_argument(
@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
             "estimate how long the run takes"
         )
     results = Results(args.results)
-    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):
             raise UsageError(

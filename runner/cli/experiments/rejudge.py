@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import SpecError
 from runner.base.text import counted, dollar_range
-from runner.cli.arguments import RUN, add_trust
+from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "words",
+        "spec_arguments",
         nargs="+",
         metavar="RUN|KEY=VALUE",
-        help=f"runs ({RUN}; or a folder), then overrides of the judge: its model, templates (prompts=FOLDER), "
+        help=f"runs ({RUN_HELP}; or a folder), then overrides of the judge: its model, templates (prompts=FOLDER), "
         "decision_format, votes, and a sweep over any of them",
     )
     add(
@@ -40,25 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="last: judge at the turn where the first judge decided, or at its last turn; each: at every turn up to "
         "that one at which the judge may decide; default: last",
     )
-    add_trust(parser)
+    add_trust_options(parser)
     add("--again", action="store_true", help="judge again as a new run")
     add("--run-id", metavar="ID", help="the new run's id; default: derived from the first run")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.run import check_usage, play
+    from runner.cli.experiments.run import check_run_options, play
     from runner.cli.specs import split_arguments
     from runner.results.leaderboard.results_folder import Results
 
-    runs, overrides = split_arguments(args.words, kind="run", hint="list the runs with `nip-run runs`")
+    runs, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
     results = Results(args.results)
     folders = [results.find(run) for run in runs]
     points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
     # Messages print the command that resumes this run, but `last` names another run once this one has started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
-    args.words = [*names, *overrides]
+    args.spec_arguments = [*names, *overrides]
     args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
-    check_usage(args, len(points))
+    check_run_options(args, len(points))
     if not args.quiet:
         for point in points:
             note(_describe_judging(point))

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, one of its agents, and overrides")
+    add(
+        "spec_arguments",
+        nargs="+",
+        metavar="SPEC AGENT [KEY=VALUE...]",
+        help="a spec, one of its agents, and overrides",
+    )
     add("--datapoint", metavar="ID", help="default: the first")
     add(
         "--round",
@@ -81,7 +86,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 
-    names, overrides = split_arguments(args.words)
+    names, overrides = split_arguments(args.spec_arguments)
     if len(names) != 2:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names

@@ -32,7 +32,7 @@ from runner.base.errors import (
 )
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
+from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
@@ -67,8 +67,8 @@ class _WaitingPoint(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_specs(parser)
-    add_shard(parser, "play shard K of N, such as 3/8; the shard that finishes last merges all into one run")
+    add_spec_arguments(parser)
+    add_shard_option(parser, "play shard K of N, such as 3/8; the shard that finishes last merges all into one run")
     add("--replay", metavar="RUN", help="play with the answers of this run, without network and cost")
     add(
         "--until-round",
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP=NAME",
         help="the model that you trained for a group with `backend: files`",
     )
-    add_trust(parser)
+    add_trust_options(parser)
     add("--again", action="store_true", help="play a finished run again as a new run")
     add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
 
@@ -94,8 +94,10 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
-    points = load_points(resolve_shard_folders(args.words, results, args.shard), results.path_of, quiet=args.quiet)
-    check_usage(args, len(points))
+    points = load_points(
+        resolve_shard_folders(args.spec_arguments, results, args.shard), results.path_of, quiet=args.quiet
+    )
+    check_run_options(args, len(points))
     points = restrict_to_shard(points, args.shard)
     load_scipy_with_one_thread()
     return play(args, points)
@@ -145,7 +147,10 @@ class _RunCommand:
             try:
                 with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
                     run_all(
-                        [self._planned_run(point, display.watcher(i), budgets) for i, point in enumerate(self.points)],
+                        [
+                            self._planned_run(point, display.on_progress_of(i), budgets)
+                            for i, point in enumerate(self.points)
+                        ],
                         self.results,
                         partial(self._on_point_end, display),
                     )
@@ -154,7 +159,7 @@ class _RunCommand:
                 raise
             except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                 _add_next_step(error, self.args)
-                error.seen_lines = frozenset(f"note: {line}" for line in self._printed)
+                error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
                 raise
             finally:
                 if self._in_table:
@@ -301,7 +306,7 @@ def _notes_of_point(point: SpecPoint) -> list[str]:
     return [*point.notes, *shard_lines(point.plan.games), *debate_notes(point.plan.games)]
 
 
-def check_usage(args: argparse.Namespace, size: int) -> None:
+def check_run_options(args: argparse.Namespace, size: int) -> None:
     from runner.runs.execution.shard_consistency import parse_shard
 
     if args.run_id and size > 1:
@@ -383,7 +388,7 @@ def _parse_model_names(assignments: list[str]) -> dict[str, str]:
 
 def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
     """Return this command again, with the placeholder NAME for the model of each group in `groups`."""
-    command = ["nip-run", getattr(args, "command", "run"), *args.words, *_options(args)]
+    command = ["nip-run", getattr(args, "command", "run"), *args.spec_arguments, *_options(args)]
     # The names in args.set_model are already used; these groups wait for other models.
     for assignment in [f"{group}=NAME" for group in groups] or args.set_model:
         command += ["--set-model", assignment]
@@ -397,16 +402,16 @@ def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]
     """
     from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 
-    arguments = [_override_with_change(argument, changes) for argument in args.words]
+    arguments = [_override_with_change(argument, changes) for argument in args.spec_arguments]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
-    return _same_command(argparse.Namespace(**{**vars(args), "words": arguments, "run_id": run_id}))
+    return _same_command(argparse.Namespace(**{**vars(args), "spec_arguments": arguments, "run_id": run_id}))
 
 
 def _command_with_override(args: argparse.Namespace, key: str, value: str) -> str:
     """Return this command with `key=value` in place of its overrides of the same key."""
-    arguments = [argument for argument in args.words if argument.partition("=")[0].removeprefix("+") != key]
-    return _same_command(argparse.Namespace(**{**vars(args), "words": [*arguments, f"{key}={value}"]}))
+    arguments = [argument for argument in args.spec_arguments if argument.partition("=")[0].removeprefix("+") != key]
+    return _same_command(argparse.Namespace(**{**vars(args), "spec_arguments": [*arguments, f"{key}={value}"]}))
 
 
 def _override_with_change(argument: str, changes: Mapping[str, str | None]) -> str:
@@ -419,7 +424,7 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     """Return the command that resumes one point of a sweep alone, since each point waits for different models."""
     from runner.cli.specs import split_arguments
 
-    _, overrides = split_arguments(args.words)
+    _, overrides = split_arguments(args.spec_arguments)
     point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
     command = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
@@ -429,7 +434,7 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    options = results_option(args.results)
+    options = results_arguments(args.results)
     if args.run_id:
         options += ["--run-id", args.run_id]
     if getattr(args, "shard", None):

@@ -13,7 +13,7 @@ from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import find_file, is_file, is_folder
 from runner.base.text import counted
-from runner.cli.arguments import results_option
+from runner.cli.arguments import results_arguments
 from runner.cli.terminal.output import note
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
@@ -186,7 +186,7 @@ class ShardMerges:
         from runner.runs.shards.merge import count_finished_parts, merge
 
         run = self._results.run(run_id)
-        command = shlex.join(["nip-run", "merge", run_id, *results_option(self._args.results)])
+        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._args.results)])
         is_last, count = count_finished_parts(run, shard.of)
         if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:

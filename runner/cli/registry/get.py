@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
-from runner.cli.arguments import REF, add_registry, folder
-from runner.cli.terminal.output import heading, print_json, say, warn
+from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder
+from runner.cli.terminal.output import print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
 from runner.version import __version__
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF", help=f"{REF}; without a kind, a run")
+    add("reference", metavar="REF", help=f"{REFERENCE_HELP}; without a kind, a run")
     add("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
-    add_registry(parser)
+    add_registry_option(parser)
     add("--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)")
 
 
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.transports.locations import connect_to_read
 
     reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         fetched = fetch_release(registry, reference, args.folder, args.signer_key)
         trust_tier = describe_tier(registry.find(fetched.release.reference), registry.address)
     needs = find_requirements(fetched.folder) if fetched.release.kind == Kind.RUN else None
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**_as_json(fetched, needs), "vouched": trust_tier})
         return ExitCode.DONE
-    heading(f"{fetched.release.reference}  sha256:{fetched.sha256[:12]}")
+    print_heading(f"{fetched.release.reference}  sha256:{fetched.sha256[:12]}")
     if fetched.release.description:
         say(in_one_line(fetched.release.description))
     rows = _run_rows(fetched, needs, trust_tier, quiet=args.quiet) if needs else _component_rows(fetched)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, in_one_line, with_interval
-from runner.cli.arguments import WHERE
+from runner.cli.arguments import REGISTRY_HELP
 from runner.cli.terminal.output import can_print, format_time, note, print_json, print_table, wrap_for_stderr
 from runner.documents.fetched_files import MARKER
 
@@ -37,7 +37,7 @@ _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="name of an agent, model group or model, or a run id")
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"also include this registry: {WHERE}")
+    parser.add_argument("--from", dest="registry", metavar="WHERE", help=f"also include this registry: {REGISTRY_HELP}")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
 
     skipped: list[str] = []
     results = Results(args.results)
-    published = list(_published_nodes(args.where, skipped))
+    published = list(_published_nodes(args.registry, skipped))
     hashes = {node.sha256 for node in published}
     downloaded = [node for node in _downloaded_nodes(results, skipped) if node.sha256 not in hashes]
     rows = build_history(args.agent, [*_local_nodes(results, skipped), *published, *downloaded])

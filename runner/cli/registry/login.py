@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.transports.http.tokens import REGISTRY, TOKEN, normalize_address, store_token, tokens_file
 
-    where = args.where or os.environ.get(REGISTRY, "")
+    where = args.registry or os.environ.get(REGISTRY, "")
     if not where:
         raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
     base = normalize_address(where)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from runner.base.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.arguments import REF, RUN, WHERE, parse_kind
-from runner.cli.terminal.output import heading, note, print_json, print_table, say
+from runner.cli.arguments import REFERENCE_HELP, REGISTRY_HELP, RUN_HELP, parse_kind
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind, Reference
@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="+",
         metavar="RUN|FILE|FOLDER",
-        help=f"runs ({RUN}; or a folder); or with --kind the file or folder of a component",
+        help=f"runs ({RUN_HELP}; or a folder); or with --kind the file or folder of a component",
     )
-    add("--to", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
+    add("--to", dest="registry", metavar="WHERE", help=f"the registry: {REGISTRY_HELP}")
     add("--kind", help="kind of a component: protocol, prompts, dataset, agent, trainer, spec or model")
     add(
         "--as",
@@ -90,7 +90,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="publish this user name, machine name, host or path anyway; repeatable",
     )
-    add("--child-of", metavar="REF", help=f"the release it was derived from: {REF}")
+    add("--child-of", metavar="REF", help=f"the release it was derived from: {REFERENCE_HELP}")
     add("--pull-request", action="store_true", help="git, hf: propose a branch or a pull request")
     add("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")
     add(
@@ -138,9 +138,9 @@ def execute(args: argparse.Namespace) -> int:
 def _connect_registry(args: argparse.Namespace) -> Registry | None:
     from runner.registry.transports.locations import VARIABLE, connect
 
-    if args.dry_run and args.where is None and not os.environ.get(VARIABLE):
+    if args.dry_run and args.registry is None and not os.environ.get(VARIABLE):
         return None
-    return connect(args.where, pull_request=args.pull_request)
+    return connect(args.registry, pull_request=args.pull_request)
 
 
 # Drafts
@@ -289,7 +289,7 @@ def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
 
     if args.child_of is None:
         return None
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         return registry.find(parse_reference(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
@@ -338,7 +338,7 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
 def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
     bundle = ready_release.bundle
     release = ready_release.draft.release if bundle is None else bundle.release
-    heading(str(release.reference))
+    print_heading(str(release.reference))
     say(f"to          {where or 'not chosen; add --to WHERE'}")
     say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
     say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
@@ -466,7 +466,7 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
         if not isinstance(parsed, Reference) or parsed.version is None:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         references.append(parsed)
-    with connect(args.where, pull_request=args.pull_request) as registry:
+    with connect(args.registry, pull_request=args.pull_request) as registry:
         added = AddResult()
         for reference in references:
             if registry.find(reference).yanked != args.yank:  # skip releases that are already yanked for this reason

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REF, add_registry, add_trust, results_option
+from runner.cli.arguments import REFERENCE_HELP, add_registry_option, add_trust_options, results_arguments
 from runner.cli.startup import load_scipy_with_one_thread
-from runner.cli.terminal.output import heading, note, print_json, say, warn
+from runner.cli.terminal.output import note, print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def share(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF|DIR", help=f"{REF}; or a folder written by `get`")
-    add_registry(parser)
+    add("reference", metavar="REF|DIR", help=f"{REFERENCE_HELP}; or a folder written by `get`")
+    add_registry_option(parser)
     add(
         "--fresh",
         action="store_true",
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --fresh: the largest difference that counts as reproduced, as a share of the metric's scale (or of "
         "the published value if it has no scale); default: 0.1",
     )
-    add_trust(parser)
+    add_trust_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     if fetched.is_training_run:
         return _reproduce_training_run(args, fetched, results)
     with show_progress([WatchedRun(str(fetched.release.reference), None)], set(), quiet=args.quiet) as display:
-        replay = replay_run(fetched, results, display.watcher(0))
+        replay = replay_run(fetched, results, display.on_progress_of(0))
     if args.json:
         print_json(replay_json(replay))
     else:
@@ -119,7 +119,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
         reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:
         raise UsageError(_suggest_verify(args, results) or str(error)) from error
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         return fetch_into_results(registry, find_run(registry, reference), results)
 
 
@@ -129,7 +129,7 @@ def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
         run = results.find(args.reference)
     except (RunError, UsageError):
         return None
-    command = shlex.join(["nip-run", "verify", args.reference, *results_option(args.results)])
+    command = shlex.join(["nip-run", "verify", args.reference, *results_arguments(args.results)])
     return f"{run.run_id} is a local run, but reproduce needs a published run; check its numbers with: {command}"
 
 
@@ -141,7 +141,7 @@ def _show_replay(replay: ReplayResult) -> None:
         reported = "reported differently:" if replay.version_notes else "nothing differs"
         differences = "these differ:" if replay.errors else reported
         summary = f"{replay.versions_text}: {differences}"
-    heading(f"{name}: {summary}")
+    print_heading(f"{name}: {summary}")
     for line in (*replay.errors, *replay.version_notes):
         say(line)
 
@@ -166,7 +166,7 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
         for part in result.parts:
             _show_replay(part)
         summary = "its parts and the chain of its models follow" if not result.has_errors else "does not follow:"
-        heading(f"{fetched.release.reference}: {summary}")
+        print_heading(f"{fetched.release.reference}: {summary}")
         for line in result.errors:
             say(line)
     return ExitCode.FAILED if result.has_errors else ExitCode.DONE
@@ -183,10 +183,10 @@ def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease
     from runner.registry.transports.locations import connect_to_read
 
     try:
-        return connect_to_read(args.where)
+        return connect_to_read(args.registry)
     except UsageError as error:
         where = fetched_registry(fetched.folder)
-        if args.where is not None or where is None:
+        if args.registry is not None or where is None:
             raise
         command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
         raise UsageError(
@@ -215,7 +215,13 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
     size = plan.size if isinstance(plan, Plan) else None
     with show_progress([WatchedRun(str(fetched.release.reference), size)], set(), quiet=args.quiet) as display:
         fresh_play = play_again(
-            fetched, plan, results, allowed, metric=args.metric, margin=args.margin, on_progress=display.watcher(0)
+            fetched,
+            plan,
+            results,
+            allowed,
+            metric=args.metric,
+            margin=args.margin,
+            on_progress=display.on_progress_of(0),
         )
     code = EXIT_CODES_OF_FRESH_PLAY[fresh_play.outcome]
     _show_fresh_play(args, fresh_play, code)
@@ -241,14 +247,14 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
             }
         )
         return
-    heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
+    print_heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
     for line in () if args.quiet else _next_commands(args, fresh_play):
         say(line)
 
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
     """Return commands that show more about the comparison."""
-    results = "".join(f" {shlex.quote(argument)}" for argument in results_option(args.results))
+    results = "".join(f" {shlex.quote(argument)}" for argument in results_arguments(args.results))
     folder = shlex.quote(str(fresh_play.fetched.folder))
     run_id = fresh_play.run_id
     lines = [f"compare: nip-run compare {folder} {run_id}{results}"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, shortened, with_interval
-from runner.cli.arguments import add_registry, parse_kind
+from runner.cli.arguments import add_registry_option, parse_kind
 from runner.cli.terminal.output import format_time, note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _SearchHit(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("words", metavar="WORD", nargs="*", help="words in names, descriptions, models or benchmarks")
-    add_registry(parser)
+    add_registry_option(parser)
     add("--kind", help="only this kind: protocol, prompts, dataset, agent, trainer, spec, model or run")
     add("--all", action="store_true", help="include private and yanked releases and older versions")
 
@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.transports.locations import connect_to_read
 
     kind = parse_kind(args.kind)
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         entries = registry.entries(kind)
         unreadable: list[str] = []
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REF
+from runner.cli.arguments import REFERENCE_HELP
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("references", metavar="REF", nargs="+", help=REF)
+    parser.add_argument("references", metavar="REF", nargs="+", help=REFERENCE_HELP)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.arguments import REF, RUN, add_registry
+from runner.cli.arguments import REFERENCE_HELP, RUN_HELP, add_registry_option
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder written by `get`")
-    add_registry(parser)
+    parser.add_argument(
+        "what", metavar="RUN|REF|DIR", help=f"a run ({RUN_HELP}), {REFERENCE_HELP}, or a folder written by `get`"
+    )
+    add_registry_option(parser)
     parser.add_argument(
         "--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)"
     )
@@ -123,7 +125,7 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         return str(folder), checks, findings
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         reference = parse_reference(args.what, None if args.what.count("/") > 1 else Kind.RUN)
-        with connect_to_read(args.where) as registry:
+        with connect_to_read(args.registry) as registry:
             entry = registry.find(reference)
             findings = list(find_release_problems(registry, entry, args.signer_key))
             if (tier := describe_tier(entry, registry.address)) and not (args.quiet or args.json):

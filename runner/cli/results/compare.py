@@ -28,8 +28,8 @@ from runner.base.text import (
     p_value,
     with_interval,
 )
-from runner.cli.arguments import RUN, results_option
-from runner.cli.terminal.output import heading, note, print_json, print_table, say
+from runner.cli.arguments import RUN_HELP, results_arguments
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help=f"{RUN}; RUN,RUN,... pools runs as repeats of one system, such as one spec with several seeds",
+        help=f"{RUN_HELP}; RUN,RUN,... pools runs as repeats of one system, such as one spec with several seeds",
     )
     add(
         "--metric",
@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
         return code
     for pair in comparison.pairs:
-        heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
+        print_heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
     if worst is not None:
         value = with_interval(worst.value, worst.ci_low, worst.ci_high)
         coverage = "simultaneous 95 % interval" if worst.reason is None else f"no interval: {worst.reason}"
@@ -270,14 +270,14 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
     if not pair.flips or not args.flips:
         return
     say()
-    heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
+    print_heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
     for flip in pair.flips[: args.flips]:
         arguments = [flip.base_run, flip.base_rollout, flip.other_run, flip.other_rollout]
         accuracies = "" if {flip.base_accuracy, flip.other_accuracy} == {0.0, 1.0} else (
             f", {flip.base_accuracy:.0%} and {flip.other_accuracy:.0%}"
         )  # fmt: skip
         say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{accuracies}")
-        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_option(args.results)])}")
+        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_arguments(args.results)])}")
     if len(pair.flips) > args.flips:
         say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
 

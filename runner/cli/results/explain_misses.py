@@ -16,7 +16,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import is_file
 from runner.base.text import shortened
-from runner.cli.arguments import RUN, OldName
+from runner.cli.arguments import RUN_HELP, RenamedOption
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", help=RUN)
+    add("run", metavar="RUN", help=RUN_HELP)
     add("--cache", type=Path, metavar="FILE", help="the cache to search; default: the cache that the run used")
     add("--max", type=int, default=5, metavar="N", help="number of misses to explain; default: 5")
-    add("--most", type=int, dest="max", action=OldName, new="--max")
+    add("--most", type=int, dest="max", action=RenamedOption, new="--max")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import RUN, folder
+from runner.cli.arguments import RUN_HELP, folder
 from runner.cli.terminal.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MLFLOW = "mlflow"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", metavar="RUN", nargs="+", help=f"{RUN}; several with --format mlflow")
+    add("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; several with --format mlflow")
     add(
         "--format",
         required=True,

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rebuild", action="store_true", help="rebuild the file from the run folders")
     add(
         "--from",
-        dest="where",
+        dest="registry",
         metavar="WHERE",
         help="rank the published runs of this registry instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
         "reads only new releases",
@@ -34,16 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.terminal.board_lists import show_lists
+    from runner.cli.terminal.leaderboard import print_leaderboard
     from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
     from runner.results.leaderboard.results_folder import Results
 
-    if args.where is not None:
+    if args.registry is not None:
         if args.rebuild:
             raise UsageError("--rebuild works only with the local leaderboard; omit --rebuild, or omit --from")
         from runner.cli.results.published_board import show_published
 
-        return show_published(args.where, args.benchmark, as_json=args.json)
+        return show_published(args.registry, args.benchmark, as_json=args.json)
     results = Results(args.results)
     if args.rebuild:
         return _rebuild(results, as_json=args.json)
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
             + missing_board_hint(results)
         )
     else:
-        show_lists(records)
+        print_leaderboard(records)
         for row in records:
             if row.shared_note is not None:
                 note(f"note: {row.run_id}: {row.shared_note}")

@@ -21,7 +21,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, csv_text, in_one_line
-from runner.cli.arguments import RUNS
+from runner.cli.arguments import RUNS_HELP
 from runner.cli.terminal.output import format_time, print_json, print_table, say
 from runner.cli.terminal.output import note as print_note
 
@@ -35,7 +35,7 @@ _COLUMNS = ("id", "rollout", "at", "by", "tags", "note")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", help=RUNS)
+    add("run", metavar="RUN", help=RUNS_HELP)
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--add", metavar="TEXT", help="add a note to the rollout, or to the run")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS
+from runner.cli.arguments import RUNS_HELP
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FIGURES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
-    add("runs", nargs="+", metavar="RUN", help=f"{RUNS}; runs of one game are pooled as seeds")
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; runs of one game are pooled as seeds")
     add(
         "-o",
         "--output",

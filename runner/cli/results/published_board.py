@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
-from runner.cli.terminal.board_lists import show_lists
+from runner.cli.terminal.leaderboard import print_leaderboard
 from runner.cli.terminal.output import note, print_json, say, wrap_for_stderr
 from runner.registry.board.board import PublishedRow, registry_board
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
@@ -29,7 +29,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     marks_legend = explain_marks(mark for row in board.rows for mark in row.marks[:MAX_MARKS])
     if board.rows:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(_extra_cells(row)[name] for row in board.rows)]
-        show_lists(board.rows, columns, _extra_cells)
+        print_leaderboard(board.rows, columns, _extra_cells)
         note(wrap_for_stderr(explain_tiers(board)))
         if marks_legend is not None:
             note(wrap_for_stderr(marks_legend))

@@ -18,7 +18,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS, add_board
+from runner.cli.arguments import RUNS_HELP, add_board_options
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS_HELP)
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
     output.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
-    add_board(parser, "include the leaderboard; without RUN, only the leaderboard")
+    add_board_options(parser, "include the leaderboard; without RUN, only the leaderboard")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     _check_arguments(args)
     results = Results(args.results)
     folders = [results.find(name) for name in args.runs]
-    board = _load_board(args.where, results) if args.board else None
+    board = _load_board(args.registry, results) if args.board else None
     path: Path = args.output if args.dir is None else args.dir / "index.html"
     try:
         if args.dir is None:
@@ -65,7 +65,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
     """Raise an error if the arguments name nothing to show, or contradict each other."""
     if not args.runs and not args.board:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
-    if args.where is not None and not args.board:
+    if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"-o {args.output}: the file name must end in .html")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, list_some
-from runner.cli.arguments import RUN, add_shard, results_option
-from runner.cli.terminal.output import heading, note, print_json, print_table, say, say_wrapped
+from runner.cli.arguments import RUN_HELP, add_shard_option, results_arguments
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
     from runner.results.folder import RunFolder
@@ -40,10 +40,10 @@ DEFAULT_LIMIT = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN}; default: last, the newest run")
+    add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN_HELP}; default: last, the newest run")
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
     add("other", metavar="RUN ROLLOUT", nargs="*", help="a second run and rollout, shown after the first")
-    add_shard(parser, "shard K of N of a run that is played in shards")
+    add_shard_option(parser, "shard K of N of a run that is played in shards")
     add("--wrong", action="store_true", help="only rollouts with a wrong verdict")
     add("--undecided", action="store_true", help="only rollouts without a verdict")
     add("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")
@@ -127,7 +127,7 @@ def _print_summary(
         _print_metrics(metrics, full=args.verbose > 0)
     _print_problems(folder, (), args)
     if manifest.status != Status.DONE:
-        next_step = resume_advice(folder, manifest, results_option(args.results))
+        next_step = resume_advice(folder, manifest, results_arguments(args.results))
         if metrics is None:
             note(f"no results yet; {next_step}")
         else:
@@ -153,7 +153,7 @@ def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) ->
 
     is_in_results = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
     run = folder.run_id if is_in_results else str(folder.path)
-    return shlex.join(["nip-run", "show", run, *options, *(results_option(args.results) if is_in_results else ())])
+    return shlex.join(["nip-run", "show", run, *options, *(results_arguments(args.results) if is_in_results else ())])
 
 
 def _print_problems(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
@@ -272,7 +272,7 @@ def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
         if args.json:
             transcripts.append({"run_id": match.folder.run_id, **match.details.to_json(args.round)})
             continue
-        heading(f"run {match.folder.run_id}")
+        print_heading(f"run {match.folder.run_id}")
         print_transcript(match.details, args.round)
         say()
     if args.json:

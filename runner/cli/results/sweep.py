@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal, with_interval
-from runner.cli.arguments import add_specs
+from runner.cli.arguments import add_spec_arguments
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _DROPPED_IF_NARROW = ("cost", "between seeds", "n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_specs(parser)
+    add_spec_arguments(parser)
     parser.add_argument(
         "--metric",
         action="append",
@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.training.dispatch import choose_run_id
 
     results = Results(args.results)
-    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     run_ids = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
     rows = sweep_rows(sweep_points_of(points, run_ids), results, metrics)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.cli.arguments import RUNS, add_board, add_shard, port
+from runner.cli.arguments import RUNS_HELP, add_board_options, add_shard_option, port
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
-    add_shard(parser, "shard K of N of runs that are played in shards")
+    add("runs", nargs="*", metavar="RUN", help=f"{RUNS_HELP}; default: last, the newest run")
+    add_shard_option(parser, "shard K of N of runs that are played in shards")
     add("--port", type=port, default=0, metavar="N", help="default: a free port")
     add("--no-open", dest="open", action="store_false", help="print the address, but open no browser")
-    add_board(parser, "show the leaderboard instead, updated whenever the page is loaded")
+    add_board_options(parser, "show the leaderboard instead, updated whenever the page is loaded")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
-    if args.where is not None and not args.board:
+    if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.board and args.runs:
         raise UsageError("--board shows only the leaderboard; omit RUN, or view the runs separately")
@@ -78,12 +78,12 @@ def _view_board(results: Results, args: argparse.Namespace) -> int:
     from runner.pages.live.board import BoardPages
     from runner.pages.live.server import PageServer
 
-    if args.where is None:
+    if args.registry is None:
         return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         board = published_board(registry_board(registry))
     return _serve(PageServer(BoardPages(lambda: board), args.port), [], args)
 

@@ -6,20 +6,20 @@ from runner.cli.terminal.output import note, say, say_wrapped, warn, wrap_for_st
 from runner.runs.finished.stored_problems import GameProblem
 
 
-def print_problem_warning(problem: GameProblem, show: str) -> None:
-    """Print a problem on stderr with an example, advice, and `show`, the command that shows a rollout with it."""
+def print_problem_warning(problem: GameProblem, show_command: str) -> None:
+    """Print a problem on stderr with an example, advice, and the command that shows a rollout with this problem."""
     warn(wrap_for_stderr(f"warning: {problem.message}"))
     for line in _details(problem):
         note(wrap_for_stderr(f"  {line}", "    "))
-    note(f"  show it: {show}")
+    note(f"  show it: {show_command}")
 
 
-def print_problem(problem: GameProblem, show: str) -> None:
+def print_problem(problem: GameProblem, show_command: str) -> None:
     """Print a problem on stdout, for `nip-run show`."""
     say_wrapped(f"trouble: {problem.message}", style="33")
     for line in _details(problem):
         say_wrapped(line, "  ")
-    say(f"  show it: {show}")
+    say(f"  show it: {show_command}")
 
 
 def _details(problem: GameProblem) -> list[str]:
