@@ -1,7 +1,4 @@
-"""Arguments that the public functions share: specs in any form, and the results folder.
-
-Every other module of the public functions uses them.
-"""
+"""Conversion of arguments that the public functions share: a spec in any form, and the results folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.chat_format_lock import plans_with_original_formats
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC
@@ -124,12 +124,11 @@ def keep_chat_formats(
     points: Sequence[SpecPoint], results: Results, selection: RunSelection = OWN_RUN
 ) -> list[SpecPoint]:
     """Return the points with the chat formats that their runs started with. A note reports a format that differs."""
-    run_ids = {point.plan.run_id for point in points}
-    updated_points = []
-    for point in points:
-        plan, note = with_original_formats(point.plan, results, selection, other_run_ids=run_ids - {point.plan.run_id})
-        updated_points.append(replace(point, plan=plan, notes=() if note is None else (note,)))
-    return updated_points
+    plans, notes = plans_with_original_formats([point.plan for point in points], results, selection)
+    return [
+        replace(point, plan=plan, notes=tuple(point_notes))
+        for point, plan, point_notes in zip(points, plans, notes, strict=True)
+    ]
 
 
 def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:

@@ -23,10 +23,10 @@ from runner.base.storage.atomic_files import atomic_write, replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import comma_join
 from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
-from runner.exports.run_source import ExportedGame, RunSource, generation_options
+from runner.exports.run_source import ExportedGame, RunSource, generation_options, token_usage
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import METRICS, Metric, exported_name
-from runner.rollouts.rollout import Call, Outcome
+from runner.rollouts.rollout import Outcome
 from runner.statistics.intervals import CONFIDENCE
 
 NAME = "every-eval-ever"
@@ -41,7 +41,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         UsageError: a required option is missing.
         RunError: the files cannot be written.
     """
-    subject = source.subject(options.subject, NAME)
+    subject = source.require_subject(options.subject, NAME)
     _check_options(options)
     record = _Record(source, options, subject)
     parts = map(_portable, (source.manifest.benchmark, record.developer, record.model))
@@ -93,17 +93,17 @@ class _Record:
         self._source, self._options, self._subject = source, options, subject
         self.info = _model_info(subject)
         self.id = self.info["id"]
-        self.developer, _, name = self.id.partition("/")
-        self.model = name or self.id
-        if not name:
-            self.developer = "unknown"
+        developer, slash, name = self.id.partition("/")
+        self.developer, self.model = (developer, name) if slash and name else ("unknown", self.id)
         finished = source.manifest.finished_at or source.manifest.started_at
-        self._when = str(int(datetime.fromisoformat(finished).timestamp()))
-        self._evaluation = f"{source.manifest.benchmark}/{self.id}/{self._when}"
-        digest = tagged_hash(NAME, [source.folder.run_id, source.manifest.identity, subject["agent"], self._when])
+        self._finished_seconds = str(int(datetime.fromisoformat(finished).timestamp()))
+        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}"
+        identity = [source.folder.run_id, source.manifest.identity, subject["agent"], self._finished_seconds]
+        digest = tagged_hash(NAME, identity)
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
     def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
+        """Return the record. `samples`, `checksum` and `rows` describe the file with the rollouts."""
         manifest = self._source.manifest
         details = {
             "run_id": manifest.run_id,
@@ -118,9 +118,9 @@ class _Record:
         }
         return {
             "schema_version": SCHEMA_VERSION,
-            "evaluation_id": self._evaluation,
+            "evaluation_id": self._evaluation_id,
             "evaluation_timestamp": manifest.started_at,
-            "retrieved_timestamp": self._when,
+            "retrieved_timestamp": self._finished_seconds,
             "source_metadata": {
                 "source_name": manifest.name,
                 "source_type": "evaluation_run",
@@ -182,7 +182,7 @@ class _Record:
                 "method": self._source.interval,
             }
         return {
-            "evaluation_result_id": f"{self._evaluation}#{name}",
+            "evaluation_result_id": f"{self._evaluation_id}#{name}",
             "evaluation_name": self._source.manifest.benchmark,
             "source_data": self._dataset(),
             "metric_config": config,
@@ -215,7 +215,7 @@ class _Record:
         return {"generation_config": {"generation_args": args}}
 
     def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
-        """Return the row of a rollout, or None if the format cannot represent the rollout (counted in `written`)."""
+        """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             written.omitted["rollouts lost in transport, which have no game to score"] += 1
@@ -224,16 +224,17 @@ class _Record:
         if not chat:
             written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
+        answers = [call for call in game.calls(agent) if call.is_answer]
         messages = [
             {"turn_idx": index, "role": line.message["role"], "content": line.message["content"]}
             for index, line in enumerate(chat)
         ]
         return {
             "schema_version": SCHEMA_VERSION,
-            "evaluation_id": self._evaluation,
+            "evaluation_id": self._evaluation_id,
             "model_id": self.id,
             "evaluation_name": self._source.manifest.benchmark,
-            "evaluation_result_id": f"{self._evaluation}#accuracy",
+            "evaluation_result_id": f"{self._evaluation_id}#accuracy",
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",
             "input": {
@@ -248,7 +249,8 @@ class _Record:
                 "is_correct": bool(rollout.correct),
                 "num_turns": sum(message["role"] == "assistant" for message in messages),
             },
-            **_usage([call for call in game.calls(agent) if call.is_answer]),
+            "token_usage": token_usage(answers, with_reasoning=False),
+            "performance": {"latency_ms": sum(call.latency_ms or 0.0 for call in answers)},
             "error": rollout.error,
             "metadata": _metadata(game),
         }
@@ -270,21 +272,6 @@ class _Record:
 def _text(value: Any) -> str:
     """Return a fact as text, because the format allows only texts in metadata."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _usage(calls: list[Call]) -> dict[str, Any]:
-    prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
-    cache_writes = sum(c.cache_write_tokens for c in calls)
-    return {
-        "token_usage": {
-            "input_tokens": prompt,
-            "output_tokens": completion,
-            "total_tokens": prompt + completion,
-            "input_tokens_cache_read": sum(c.cached_tokens for c in calls),
-            **({"input_tokens_cache_write": cache_writes} if cache_writes else {}),
-        },
-        "performance": {"latency_ms": sum(c.latency_ms or 0.0 for c in calls)},
-    }
 
 
 def _model_info(row: AgentRow) -> dict[str, Any]:

@@ -21,7 +21,14 @@ from runner.base.errors import RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
-from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
+from runner.exports.run_source import (
+    ChatLine,
+    ExportedGame,
+    RunSource,
+    dataset_path,
+    generation_options,
+    token_usage,
+)
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import exported_name
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
@@ -33,8 +40,7 @@ VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
 _VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
-_TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
-_OPTIONAL_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
+"""Facts about a game that are part of its score."""
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -44,7 +50,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         UsageError: the subject is not an agent of the run, or has different models in different games.
         RunError: the log cannot be written.
     """
-    subject = source.one_model(options.subject) if options.subject else None
+    subject = source.agent_with_one_model(options.subject) if options.subject else None
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
@@ -52,7 +58,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     export = WrittenExport(not_carried=[failed, *source.omitted_texts])
     try:
         with replacing(path) as temporary, create(temporary) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            summaries, games = bytearray(b"["), 0  # only the summaries stay in memory: 1 to 2 KB per game
+            summaries, games = bytearray(b"["), 0  # only the summaries are in memory: 1 to 2 KB per game
             _add_json(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
             for game in source.games():
                 sample = log.sample(game)
@@ -86,8 +92,8 @@ def _add_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
     archive.writestr(member, data)
 
 
-_ORIGIN = ("spec_sha256", "game_sha256", "dataset_sha256", "git_commit")
-"""Fields of a manifest that identify what was evaluated."""
+_IDENTIFYING_FIELDS = ("spec_sha256", "game_sha256", "dataset_sha256", "git_commit")
+"""Fields of a manifest that identify the evaluated spec, data and code."""
 
 
 class _Log:
@@ -132,7 +138,7 @@ class _Log:
             "config": {"epochs": spec.experiment.rollouts.per_datapoint * len(self._source.plan.variants)},
             "packages": {"nip-run": manifest.version},
             "metadata": {
-                **{name: getattr(manifest, name) for name in _ORIGIN},
+                **{name: getattr(manifest, name) for name in _IDENTIFYING_FIELDS},
                 "interval": self._source.interval,
                 **self._source.provenance,
             },
@@ -189,7 +195,8 @@ class _Log:
             "store": {},
             "events": [],
             "model_usage": _count_usage(calls, lambda call: call.model, self._model_usage),
-            # An Inspect role has one model. So usage counts for the agent that the model belongs to.
+            # In Inspect, a role has one model. So if agents exchange their models, the usage of a model counts for the
+            # agent that it belongs to.
             "role_usage": _count_usage(calls, lambda call: self._source.player(game, call.agent), self._role_usage),
             **_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
@@ -254,24 +261,15 @@ def _score(game: ExportedGame) -> dict[str, Any]:
 def _count_usage(
     calls: Iterable[Call], name_of: Callable[[Call], str], totals: defaultdict[str, Counter[str]]
 ) -> dict[str, dict[str, int]]:
-    """Return the tokens of calls by the names of `name_of`, and add them to the totals of the log."""
+    """Return the tokens of calls, by the result of `name_of` for the call, and add them to the totals of the log."""
     calls_by_name: dict[str, list[Call]] = {}
     for call in calls:
         calls_by_name.setdefault(name_of(call), []).append(call)
-    usage = {name: _usage(answers) for name, answers in calls_by_name.items()}
+    usage = {name: token_usage(calls, with_reasoning=True) for name, calls in calls_by_name.items()}
     for name, tokens in usage.items():
         for kind, number in tokens.items():
             totals[name][kind] += number
     return usage
-
-
-def _usage(calls: Iterable[Call]) -> dict[str, int]:
-    answers = list(calls)
-    prompt, completion = sum(c.prompt_tokens for c in answers), sum(c.completion_tokens for c in answers)
-    cached = sum(c.cached_tokens for c in answers)
-    usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
-    optional = {name: sum(getattr(c, field) for c in answers) for name, field in _OPTIONAL_TOKENS.items()}
-    return usage | {name: tokens for name, tokens in optional.items() if tokens}
 
 
 def _times(game: ExportedGame) -> dict[str, str]:

@@ -21,6 +21,7 @@ from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
 NAME = "scout"
 ALL_AGENTS = "all agents"
+"""Name of the agent in the row of a whole game."""
 COLUMNS = {
     "transcript_id": "VARCHAR", "source_type": "VARCHAR", "source_id": "VARCHAR", "date": "VARCHAR",
     "task_set": "VARCHAR", "task_id": "VARCHAR", "task_repeat": "BIGINT", "agent": "VARCHAR",

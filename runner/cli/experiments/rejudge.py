@@ -12,14 +12,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runner.base.errors import SpecError
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
 
 if TYPE_CHECKING:
-    from runner.base.problems import Problem
     from runner.cli.specs import SpecPoint
     from runner.results.folder import RunFolder
 
@@ -54,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
     folders = [results.find(run) for run in runs]
     points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
-    # Messages print the command that resumes this run, but `last` names another run once this one has started.
+    # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
     args.spec_arguments = [*names, *overrides]
     args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
@@ -70,21 +68,15 @@ def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import make_finder
     from runner.results.leaderboard.results_folder import Results
-    from runner.rollouts.run_plan import sweep_problems
-    from runner.runs.finished.debates import build_games_plan
-    from runner.runs.planning.rejudging import rejudge_specs
+    from runner.runs.planning.rejudging import plan_rejudging
 
-    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, make_finder())
-    note_renamed(specs, quiet=args.quiet)
-    plans = [build_games_plan(spec) for spec in specs]
-    problems: list[Problem] = list(sweep_problems(str(folder.path), plans))
-    if problems:
-        raise SpecError(problems)
+    plans = plan_rejudging(folder, overrides, args.verdict, Results(args.results).path_of, make_finder())
+    note_renamed([plan.spec for plan in plans], quiet=args.quiet)
     return [SpecPoint(str(folder.path), plan) for plan in plans]
 
 
 def _describe_judging(point: SpecPoint) -> str:
-    """Return one line about the calls and the cost of judging a run again."""
+    """Return a line about the calls and the cost of the judge."""
     from runner.rollouts.estimate import estimate_costs
 
     plan = point.plan.games

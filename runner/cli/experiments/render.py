@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, did_you_mean, in_one_line
+from runner.base.text import comma_join, did_you_mean
 from runner.cli.terminal.output import note, print_json, say
+from runner.cli.terminal.sent_prompts import print_request
 
 if TYPE_CHECKING:
     from runner.rollouts.job import Job
@@ -69,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
     say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
     if round_ and plan.debates is None and not args.quiet:
         note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
-    _print_body(body)
+    print_request(body, gap="\n")
     return ExitCode.DONE
 
 
@@ -97,20 +98,10 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     if agent_name not in agent_names:
         hint = did_you_mean(agent_name, agent_names) or f"; choose one of {comma_join(agent_names)}"
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    plan, format_note = with_original_formats(plan_of(spec), results)  # a started run keeps its chat format
-    if format_note is not None and not args.quiet:
-        note(f"note: {format_note}")
+    plan, chat_format_note = with_original_formats(plan_of(spec), results)
+    if chat_format_note is not None and not args.quiet:
+        note(f"note: {chat_format_note}")
     return plan.games, agent_name
-
-
-def _print_body(body: dict[str, Any]) -> None:
-    """Print a request: its parameters, and then each message below a line with its role and sender."""
-    for name, value in body.items():
-        if name != "messages" and value is not None:
-            say(f"{name}: {json.dumps(value)}")
-    for message in body["messages"]:
-        sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
-        say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
 
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
@@ -131,7 +122,7 @@ def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped:
 
 
 def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job) -> int:
-    """Return the requested round, or the last round in which the judge of recorded debates is called."""
+    """Return the requested round, or by default the last round in which the judge of recorded debates is called."""
     from runner.rollouts.judging import judged_rounds
 
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)

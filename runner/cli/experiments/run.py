@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from runner.cli.terminal.progress import Display, WatchedRun
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
-    from runner.training.dispatch import PlannedRun
-    from runner.training.sweep_budgets import Budgets
+    from runner.training.sweep_budgets import PlannedRun
 
 
 class _WaitingPoint(NamedTuple):
@@ -109,7 +108,7 @@ def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
 
 
 class _RunCommand:
-    """The runs of one command. Each run's id is chosen once."""
+    """Plays the runs of one command, and prints their results."""
 
     def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
         from runner.cli.experiments.shards import check_shard
@@ -124,12 +123,13 @@ class _RunCommand:
         self.points = keep_chat_formats(points, self.results, self._selection)
         check_shard(self.points, getattr(args, "shard", None))
         self._run_ids: dict[SpecPoint, str] = {}
+        """The ids of the runs so far. A second choice with --again would be another id."""
         self._printed: set[str] = set()
         """Notes that were already printed during a run."""
         self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
         self._done: list[FinishedRun] = []
-        self._in_table: list[tuple[SpecPoint, FinishedRun]] = []
-        """The finished points that the table at the end contains."""
+        self._table_points: list[tuple[SpecPoint, FinishedRun]] = []
+        """The finished points for the table that is printed at the end."""
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
@@ -137,40 +137,31 @@ class _RunCommand:
         from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
         from runner.cli.terminal.progress import show_progress
         from runner.training.dispatch import run_all
-        from runner.training.sweep_budgets import shared_budgets
 
         self._show_notes()
         self._show_keys()
         watched_runs = [_watched_run(point) for point in self.points]
-        named_plans = [(point.path, point.plan, self._run_id(point)) for point in self.points]
-        with shared_budgets(named_plans, self.results) as budgets:
-            try:
-                with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
-                    run_all(
-                        [
-                            self._planned_run(point, display.on_progress_of(i), budgets)
-                            for i, point in enumerate(self.points)
-                        ],
-                        self.results,
-                        partial(self._on_point_end, display),
-                    )
-            except Waiting as error:
-                error.add_note(f"Resume with: {_same_command(self.args, error.groups)}")
-                raise
-            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-                _add_next_step(error, self.args)
-                error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
-                raise
-            finally:
-                if self._in_table:
-                    self._show_sweep()
+        try:
+            with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
+                runs = [self._planned_run(point, display.on_progress_of(i)) for i, point in enumerate(self.points)]
+                run_all(runs, self.results, partial(self._on_point_end, display))
+        except Waiting as error:
+            error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
+            raise
+        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+            _add_next_step(error, self.args)
+            error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
+            raise
+        finally:
+            if self._table_points:
+                self._show_table()
         merges = ShardMerges(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
 
-    def _show_sweep(self) -> None:
-        """Print the benchmarks among the points as one table, then their problems or, with -v, all about each point."""
+    def _show_table(self) -> None:
+        """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""
         # Imported here: ranks need NumPy, which load_scipy_with_one_thread must load.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.cli.terminal.run_result import show_problems_and_notes
@@ -182,14 +173,14 @@ class _RunCommand:
         rows = sweep_rows(sweep_points_of(points, [self._run_id(point) for point in points]), self.results)
         show_sweep(rows, (RANKING_METRIC,))
         if self.args.verbose:
-            for point, result in self._in_table:
+            for point, result in self._table_points:
                 say()
                 self._show_point(point, result)
         elif not self.args.quiet:
-            for _, result in self._in_table:
+            for _, result in self._table_points:
                 show_problems_and_notes(result, self.results, self._printed)
                 self._printed.update(result.notes)
-            if any(result.was_finished for _, result in self._in_table):
+            if any(result.was_finished for _, result in self._table_points):
                 note("some points were already played; to play them again, add --again")
             note("a block for each point: repeat the command with -v")
 
@@ -199,20 +190,17 @@ class _RunCommand:
         args, printed = self.args, self._printed
         show_result(result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=printed)
 
-    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, budgets: Budgets) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None) -> PlannedRun:
         from runner.runs.session.run import RunOptions
-        from runner.training.dispatch import PlannedRun
+        from runner.training.sweep_budgets import PlannedRun
 
-        run_id = self._run_id(point)
         options = RunOptions(
             replay=self._selection.replay,
-            budget=budgets.by_key.get(point.path),
-            holds_lock=run_id in budgets.locked_run_ids,
             on_progress=on_progress,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
         )
-        return PlannedRun(point.plan, run_id, options)
+        return PlannedRun(point.plan, self._run_id(point), options, budget_key=point.path)
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""
@@ -227,13 +215,13 @@ class _RunCommand:
         if self.args.json:
             return
         if sum(isinstance(other.plan, Plan) for other in self.points) > 1 and isinstance(point.plan, Plan):
-            self._in_table.append((point, result))
+            self._table_points.append((point, result))
             return
         with display.paused():
             self._show_point(point, result)
 
     def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
-        """Return the result with the notes that were printed before the run, for JSON output."""
+        """Return the result for JSON output: with the notes that otherwise are printed before the run."""
         from dataclasses import replace
 
         return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
@@ -249,7 +237,7 @@ class _RunCommand:
         show_warnings(self.points)
 
     def _show_keys(self) -> None:
-        """Print which API keys are sent to which hosts, and check that the user allowed this for fetched specs."""
+        """Print which API keys are sent to which hosts, and check that the user allows this for downloaded specs."""
         from runner.models.api_keys import ALL
         from runner.runs.finished.selection import is_whole_replay
         from runner.training.trust import check_trust, keys_sent, unconfirmed_prices
@@ -306,15 +294,20 @@ def _notes_of_point(point: SpecPoint) -> list[str]:
     return [*point.notes, *shard_lines(point.plan.games), *debate_notes(point.plan.games)]
 
 
-def check_run_options(args: argparse.Namespace, size: int) -> None:
+def check_run_options(args: argparse.Namespace, run_count: int) -> None:
+    """Check that the options fit each other and the number of runs.
+
+    Raises:
+        UsageError: an option does not fit.
+    """
     from runner.runs.execution.shard_consistency import parse_shard
 
-    if args.run_id and size > 1:
-        raise UsageError(f"--run-id works with one run, but these specs define {size} runs; omit --run-id")
-    if args.set_model and size > 1:
+    if args.run_id and run_count > 1:
+        raise UsageError(f"--run-id works with one run, but these specs define {run_count} runs; omit --run-id")
+    if args.set_model and run_count > 1:
         raise UsageError(
-            f"--set-model works with one training run, but these specs define {size} runs. Give one spec; to select "
-            "a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
+            f"--set-model works with one training run, but these specs define {run_count} runs. Give one spec; to "
+            "select a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
         )
     if getattr(args, "shard", None) is not None:
         parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
@@ -334,7 +327,8 @@ def _report_unfinished(
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        reasons = comma_join(f" ({t.message})" for t in load_problems(result.folder) if t.kind == "transport_failed")
+        problems = load_problems(result.folder)
+        reasons = comma_join(f" ({problem.message})" for problem in problems if problem.kind == "transport_failed")
         note(f"run {result.folder.run_id} failed: no game was answered{reasons}. Resume with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
@@ -370,7 +364,7 @@ def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
     results = Results.of_log(moved)
     if results is None:
         return f" the same command after moving {moved.parent} back: {_same_command(args)}"
-    return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"
+    return f": {_same_command(args, results=results.path)}"
 
 
 def _parse_model_names(assignments: list[str]) -> dict[str, str]:
@@ -386,32 +380,38 @@ def _parse_model_names(assignments: list[str]) -> dict[str, str]:
     return names
 
 
-def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
-    """Return this command again, with the placeholder NAME for the model of each group in `groups`."""
+def _same_command(args: argparse.Namespace, *, groups: Sequence[str] = (), **changes: Any) -> str:
+    """Return this command with `changes` to its arguments.
+
+    If the command waits for models of `groups`, NAME stands for their names, which replace those of `args.set_model`.
+    """
+    args = argparse.Namespace(**{**vars(args), **changes})
+    models = [f"{group}=NAME" for group in groups] or args.set_model
     command = ["nip-run", getattr(args, "command", "run"), *args.spec_arguments, *_options(args)]
-    # The names in args.set_model are already used; these groups wait for other models.
-    for assignment in [f"{group}=NAME" for group in groups] or args.set_model:
-        command += ["--set-model", assignment]
-    return shlex.join(command)
+    return shlex.join([*command, *_repeat_option("--set-model", models)])
+
+
+def _repeat_option(option: str, values: Sequence[str]) -> list[str]:
+    return [argument for value in values for argument in (option, value)]
 
 
 def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]) -> str:
-    """Return this command with new values for these keys; `...` stands for values that only the user knows.
+    """Return this command with new values for these keys, where `...` stands for values that only the user knows.
 
-    If a key is part of the run's identity, the change starts another run, which needs another id.
+    If a key is part of the run's identity, the changed command starts another run. So `--run-id` must be another id.
     """
     from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 
     arguments = [_override_with_change(argument, changes) for argument in args.spec_arguments]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
-    return _same_command(argparse.Namespace(**{**vars(args), "spec_arguments": arguments, "run_id": run_id}))
+    return _same_command(args, spec_arguments=arguments, run_id=run_id)
 
 
 def _command_with_override(args: argparse.Namespace, key: str, value: str) -> str:
     """Return this command with `key=value` in place of its overrides of the same key."""
     arguments = [argument for argument in args.spec_arguments if argument.partition("=")[0].removeprefix("+") != key]
-    return _same_command(argparse.Namespace(**{**vars(args), "spec_arguments": [*arguments, f"{key}={value}"]}))
+    return _same_command(args, spec_arguments=[*arguments, f"{key}={value}"])
 
 
 def _override_with_change(argument: str, changes: Mapping[str, str | None]) -> str:
@@ -427,10 +427,8 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     _, overrides = split_arguments(args.spec_arguments)
     point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
-    command = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
-    for group in waiting.waiting.groups:
-        command += ["--set-model", f"{group}=NAME"]
-    return shlex.join(command)
+    arguments = [point.path, *overrides, *swept, *(["sweep={}"] if swept else [])]
+    return _same_command(args, groups=waiting.waiting.groups, spec_arguments=arguments)
 
 
 def _options(args: argparse.Namespace) -> list[str]:
@@ -443,9 +441,9 @@ def _options(args: argparse.Namespace) -> list[str]:
         options.append("--again")
     if args.replay:
         options += ["--replay", args.replay]
-    for option in ("allow_key", "allow_command", "allow_host"):
-        for value in getattr(args, option):
-            options += [f"--{option.replace('_', '-')}", value]
+    options += _repeat_option("--allow-key", args.allow_key)
+    options += _repeat_option("--allow-command", args.allow_command)
+    options += _repeat_option("--allow-host", args.allow_host)
     if getattr(args, "verdict", "last") != "last":
         options += ["--verdict", args.verdict]
     if args.until_round is not None:

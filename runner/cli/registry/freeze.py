@@ -39,17 +39,15 @@ def execute(args: argparse.Namespace) -> int:
         write_frozen(specs[0].path or Path(args.spec), specs, args.out)
         out_path = str(args.out)
     if args.json:
-        print_json(
-            {"ok": not unpinned, "spec": args.spec, "pins": [_as_json(pin) for pin in pins], "written": out_path}
-        )
+        print_json({"ok": not unpinned, "spec": args.spec, "pins": list(map(_as_json, pins)), "written": out_path})
     else:
         rows = [
             (pin.part, "pinned" if pin.is_pinned else "not pinned", pin.description or pin.why_not or "")
             for pin in pins
         ]
         print_table(("part", "", "how, or why not"), rows)
-    if out_path is not None and not args.json:
-        say(f"wrote the spec with a version in every reference: {out_path}")
+        if out_path is not None:
+            say(f"wrote the spec with a version in every reference: {out_path}")
     if unpinned and not args.quiet:
         note(f"{counted(len(unpinned), 'part')} cannot be pinned; see the reasons above")
     return ExitCode.FAILED if unpinned else ExitCode.DONE

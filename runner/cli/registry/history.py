@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, in_one_line, with_interval
-from runner.cli.arguments import REGISTRY_HELP
+from runner.cli.arguments import add_registry_option
 from runner.cli.terminal.output import can_print, format_time, note, print_json, print_table, wrap_for_stderr
 from runner.documents.fetched_files import MARKER
 
@@ -37,7 +37,7 @@ _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="name of an agent, model group or model, or a run id")
-    parser.add_argument("--from", dest="registry", metavar="WHERE", help=f"also include this registry: {REGISTRY_HELP}")
+    add_registry_option(parser, "also include this registry")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -60,6 +60,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _local_nodes(results: Results, skipped: list[str]) -> Iterator[LineageNode]:
+    """Yield the lineage nodes of the local runs, and add messages about unreadable runs to `skipped`."""
     from runner.registry.lineage.nodes import node_from_folder
     from runner.registry.release_errors import describe_error
 
@@ -139,9 +140,9 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
         "accuracy [95%]": with_interval(value, low, high) if node.kind == "benchmark" else "",
         "marks": "; ".join(_format_marks(row)),
     }
-    one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
+    one_line_cells = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
     published = "\n".join(dict.fromkeys(release.key.removeprefix("run/") for release in row.published))
-    return {**one_line, "published": published}
+    return {**one_line_cells, "published": published}
 
 
 def _format_effort(row: HistoryRow) -> str:
@@ -157,9 +158,9 @@ def _format_marks(row: HistoryRow) -> list[str]:
     from runner.registry.lineage.descriptions import describe_origin
 
     # row.marks already has the origins whose run is missing.
-    proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
+    origins = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
+    other_makers = [f"also from {run_id}" for run_id, _ in row.maker_runs[1:]]
+    replays = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
     reasons = {origin.reason for origin in row.origins}
-    merged = [f"also from {run_id}" for run_id, _ in row.maker_runs[1:]]
-    replayed = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
-    marks = [mark for mark in row.marks if mark not in reasons]
-    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]
+    other_marks = [mark for mark in row.marks if mark not in reasons]
+    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*origins, *other_makers, *replays, *other_marks))]

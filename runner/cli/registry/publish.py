@@ -12,7 +12,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,24 +198,25 @@ def _collect_run_drafts(
 
 
 def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
-    naming = _build_naming(args, kind)  # first, so that a wrong --as is reported without the slow import
+    naming = _build_naming(args, kind)  # before the slow import, so that a wrong --as is reported at once
     from runner.registry.components.drafts import build_component_draft
 
     return build_component_draft(path, kind, naming, args.part)
 
 
 def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
-    """Keep other processes from playing a run and its parts while they are published.
+    """Lock a run and its parts in `locks`, so that no other process plays them while they are published.
 
     Raises:
         RunDirectoryError: a run is being played.
         UsageError: the folder is one shard of a run.
     """
+    from runner.base.storage.locks import locked
     from runner.results.folder import split_part
     from runner.results.leaderboard.results_folder import Results
 
     if folder.name is not None or not folder.path.is_dir():
-        return  # a downloaded release; no process writes to its folder
+        return  # a downloaded release, to whose folder no process writes
     manifest = folder.manifest()
     if manifest.shard is not None:
         run_id, _ = split_part(manifest.run_id)
@@ -226,23 +227,11 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
     parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for run in (folder, *parts):
         try:
-            locks.enter_context(_lock_if_writable(run))
+            locks.enter_context(locked(run.lock, f"run {run.run_id}"))
         except RunDirectoryError as error:
             raise RunDirectoryError(f"{error}; wait until the run ends, then publish it") from error
-
-
-@contextmanager
-def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
-    from runner.base.storage.locks import locked
-
-    with ExitStack() as lock:
-        try:
-            lock.enter_context(locked(folder.lock, f"run {folder.run_id}"))
-        except RunDirectoryError:
-            raise
         except RunError:
             pass  # The folder is read-only. A file that changes nevertheless fails its hash check on upload.
-        yield
 
 
 def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
@@ -290,7 +279,7 @@ def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
     if args.child_of is None:
         return None
     with connect_to_read(args.registry) as registry:
-        return registry.find(parse_reference(args.child_of, kind if args.child_of.count("/") < 2 else None))
+        return registry.find(parse_reference(args.child_of, default_kind=kind))
 
 
 def _record_releases(
@@ -301,12 +290,12 @@ def _record_releases(
     from runner.results.leaderboard.results_folder import Results
 
     for folder in (run for run in folders if run.name is None):
-        results, parts = Results.of(folder), {folder.run_id}
+        results, run_ids = Results.of(folder), {folder.run_id}
         if folder.manifest().is_training_run:
-            parts |= {part.run_id for part in results.parts_of(folder.run_id)}
+            run_ids |= {part.run_id for part in results.parts_of(folder.run_id)}
         for ready_release, release in zip(ready_releases, published, strict=True):
             run_id = ready_release.draft.release.facts.get("run_id")
-            if run_id in parts:
+            if run_id in run_ids:
                 try:
                     record_release(results.run(run_id), str(release.reference), release.sha256, where)
                 except RunError as error:
@@ -342,8 +331,8 @@ def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
     say(f"to          {where or 'not chosen; add --to WHERE'}")
     say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
     say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
-    redacted = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
-    say(f"redacted    {redacted or 'nothing'}")
+    redactions = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
+    say(f"redacted    {redactions or 'nothing'}")
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)
         for outcome in ready_release.outcomes
@@ -412,16 +401,14 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
     from runner.registry.publishing.name_conflict import ALREADY_PUBLISHED
 
-    redacted = ", ".join(
-        f"{row['rule']} ({row['count']})" for row in ready_release.draft.release.facts.get("cleaned", [])
-    )
-    if redacted:
-        yield f"redacted: {redacted}"
+    release = ready_release.draft.release
+    if redactions := ", ".join(f"{row['rule']} ({row['count']})" for row in release.facts.get("cleaned", [])):
+        yield f"redacted: {redactions}"
     for outcome in ready_release.outcomes:
         yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
     # Drop the draft's note "not pinned", since a check reports the same.
     yield from (line for line in ready_release.draft.notes if not line.startswith("not pinned"))
-    if ready_release.draft.release.facts.get("pinned") is False and ready_release.draft.release.kind == Kind.RUN:
+    if release.facts.get("pinned") is False and release.kind == Kind.RUN:
         yield (
             "the run is published as not pinned; once its files are in a public commit, publish another version with "
             "--as OWNER/NAME@2 --pin SPEC"
@@ -429,7 +416,7 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
 
 
 def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
-    """Return the commands that others use to get the release from the registry at `where`."""
+    """Return the commands with which others get the release from the registry at `where`, and use it."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import ROWS_KEY
     from runner.registry.fetched_release import PIN
@@ -462,7 +449,7 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
 
     references = []
     for text in args.what:
-        parsed = parse_reference(text, kind or (Kind.RUN if text.count("/") == 1 else None))
+        parsed = parse_reference(text, kind, default_kind=Kind.RUN)
         if not isinstance(parsed, Reference) or parsed.version is None:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         references.append(parsed)

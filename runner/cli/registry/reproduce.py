@@ -81,12 +81,12 @@ def execute(args: argparse.Namespace) -> int:
 
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
-    rows = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
-    args.overrides = [override for override in args.overrides if override not in rows]
+    row_files = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
+    args.overrides = [override for override in args.overrides if override not in row_files]
     if args.overrides and not args.fresh:
         raise UsageError(f"--set works only with --fresh, except for {ROWS_KEY}; add --fresh to call the models again")
     fetched = _open_or_download(args, results)
-    for override in rows:
+    for override in row_files:
         add_rows(fetched, Path(override.removeprefix(f"{ROWS_KEY}=")))
     for line in fetched.notes:
         warn(f"warning: {line}")
@@ -116,7 +116,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     if folder.exists():
         raise UsageError(f"{folder} is not a published run; name a release, or a folder written by `nip-run get`")
     try:
-        reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+        reference = parse_reference(args.reference, default_kind=Kind.RUN)
     except UsageError as error:
         raise UsageError(_suggest_verify(args, results) or str(error)) from error
     with connect_to_read(args.registry) as registry:
@@ -124,7 +124,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
 
 
 def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
-    """Suggest `nip-run verify` if the reference names a local run instead of a release."""
+    """Return an error message that suggests `nip-run verify`, if the reference names a local run; otherwise None."""
     try:
         run = results.find(args.reference)
     except (RunError, UsageError):
@@ -147,7 +147,7 @@ def _show_replay(replay: ReplayResult) -> None:
 
 
 def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
-    """Recompute each part of a training run, and check that each model was trained from the one before."""
+    """Recompute each part of a training run, and check that each model was trained from the previous one."""
     from runner.registry.verification.replay import replay_json
     from runner.registry.verification.training_replay import replay_training
 
@@ -175,7 +175,8 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
 def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:
     """Connect to the registry that has the parts of a training run.
 
-    The registry that the folder records is only suggested, since somebody else may have written the record.
+    If the user names no registry, suggest the one that the folder records. It is not used without asking, since
+    somebody else may have written the record.
 
     Raises:
         UsageError: the user named no registry.

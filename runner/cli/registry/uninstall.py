@@ -74,7 +74,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
         return store.find_by_hash(requested)
     matches = [entry for entry in installed if requested in (entry, Reference(entry.kind, entry.owner, entry.name))]
     if not matches and requested.version is not None and store.folder(requested).exists():
-        return requested  # a damaged release, which is not listed but can be removed
+        return requested  # a damaged release: it is not among `installed`, but can be removed
     if not matches:
         raise NotFoundError(f"{requested} is not installed{suggest_release(requested, installed)}")
     if len(matches) > 1:

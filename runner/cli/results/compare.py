@@ -43,9 +43,10 @@ MAX_LISTED_DATAPOINTS = 5
 """Number of unmatched datapoints that are named; --json has all."""
 _DROPPED_IF_NARROW = ("detectable", "differ", "groups", "McNemar", "datapoints")
 """Columns that a narrow terminal leaves out, in this order."""
-_ADJUSTED = {"[95%] (Holm)", "p (Holm)"}
-_UNADJUSTED = {"difference [95%]": "difference [95%, unadjusted]", "p": "p (unadjusted)"}
-"""Names of columns in a table that also has adjusted values."""
+_ADJUSTED_COLUMNS = {"[95%] (Holm)", "p (Holm)"}
+"""Columns with values that are adjusted for the number of pairs."""
+_UNADJUSTED_HEADERS = {"difference [95%]": "difference [95%, unadjusted]", "p": "p (unadjusted)"}
+"""Headers of the other columns in a table that also has adjusted columns."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,11 +148,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
-    """Compare the requested systems. If assertions cannot be judged, that is not a failed assertion.
+    """Compare the requested systems.
 
     Raises:
-        UsageError: the runs cannot be compared, or no assertion can be judged.
-        RunError: a file of a run is missing or damaged.
+        UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
+        RunError: without assertions: a file of a run is missing or damaged.
     """
     from runner.results.comparison.comparison import compare_systems
 
@@ -218,10 +219,10 @@ def _print_slices(comparison: Comparison) -> None:
 def _print_comparisons(
     pairs: Sequence[SystemComparison], cells: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None
 ) -> None:
-    """Print the cells of pairs. If some are adjusted for the number of pairs, name the columns that are not."""
+    """Print pairs as a table. If some values are adjusted for the number of pairs, headers name the unadjusted ones."""
     is_adjusted = any(pair.p_corrected != pair.p for pair in pairs)
-    columns = [name for name in columns if is_adjusted or name not in _ADJUSTED]
-    headers = [_UNADJUSTED.get(name, name) if is_adjusted else name for name in columns]
+    columns = [name for name in columns if is_adjusted or name not in _ADJUSTED_COLUMNS]
+    headers = [_UNADJUSTED_HEADERS.get(name, name) if is_adjusted else name for name in columns]
     print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
 
 
@@ -246,7 +247,7 @@ def _cells(pair: SystemComparison) -> dict[str, Any]:
 
 
 def _print_details(pair: SystemComparison, comparison: Comparison, args: argparse.Namespace) -> None:
-    """Print the equivalence and agreement of a pair, notes on it, the datapoints that it leaves out, and its flips."""
+    """Print further results of a pair, notes on it, the datapoints that it leaves out, and its flips."""
     title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
     unadjusted = " (not adjusted for the number of comparisons)" if len(comparison.pairs) > 1 else ""
     if args.margin is not None:

@@ -137,7 +137,7 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     swapped = plan.players(swapped=True) if plan.seats else {}
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
-    _show(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
+    _show_fine_tune_files(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
     return ExitCode.DONE
 
 
@@ -212,10 +212,10 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
 
 
 def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str) -> None:
-    """Check that no options with these names in `args` are given, which the chosen format does not use.
+    """Check that none of these options are given, since the chosen format does not use them.
 
     Raises:
-        UsageError: such an option is given.
+        UsageError: an option is given.
     """
     unused_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
     if unused_options:
@@ -225,7 +225,7 @@ def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str
 
 
 def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
-    """Raise an error that names the runs with the games of a training run.
+    """Report that a training run has no games itself, and which runs have its games.
 
     Raises:
         UsageError: always.
@@ -269,7 +269,7 @@ def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -
         reconstructor.close()
 
 
-def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+def _show_fine_tune_files(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json({"folder": str(target), "files": report})
         return

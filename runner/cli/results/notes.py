@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--export", type=Path, metavar="FILE", help="write the notes to a file, .jsonl or .csv")
     action.add_argument(
         "--import",
-        dest="take_in",
+        dest="import_file",
         type=Path,
         metavar="FILE",
         help="import a notes.jsonl, such as the one a report saves",
@@ -74,8 +74,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.remove is not None:
         notes.remove(args.remove)
         return _print_done(args, {"removed": args.remove}, f"removed note {args.remove}")
-    if args.take_in is not None:
-        new, existing = notes.take_in(_read_file(args.take_in))
+    if args.import_file is not None:
+        new, existing = notes.take_in(_read_file(args.import_file))
         message = f"{counted(new, 'new note')}, {existing} already present"
         return _print_done(args, {"new": new, "there": existing}, message)
     terms = (args.search or "").lower().split()
@@ -149,8 +149,8 @@ def _list_notes(notes: Sequence[ReaderNote], folder: RunFolder, args: argparse.N
         print_json([entry.to_json() for entry in notes])
         return ExitCode.DONE
     if not notes:
-        say(f"no matching notes on run {folder.run_id}" if args.search or args.tag or args.rollout else
-            f"no notes on run {folder.run_id}")  # fmt: skip
+        matching = "matching " if args.search or args.tag or args.rollout else ""
+        say(f"no {matching}notes on run {folder.run_id}")
         if not args.quiet:
             print_note(f"add one: nip-run notes {folder.run_id} ROLLOUT --add TEXT")
         return ExitCode.DONE

@@ -13,7 +13,7 @@ from runner.registry.board.wording import describe_omissions, describe_training_
 from runner.registry.lineage.descriptions import explain_marks
 from runner.registry.transports.locations import connect_to_read
 
-TIER, TRAINED, MARKS = "tier", "trained on", "marks"
+TIER, TRAINED_ON, MARKS = "tier", "trained on", "marks"
 """Columns that only leaderboards of registries have."""
 MAX_MARKS = 2
 """Maximum number of marks in a row; `--json` has all marks."""
@@ -28,7 +28,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
         return ExitCode.DONE
     marks_legend = explain_marks(mark for row in board.rows for mark in row.marks[:MAX_MARKS])
     if board.rows:
-        columns = [name for name in (TIER, TRAINED, MARKS) if any(_extra_cells(row)[name] for row in board.rows)]
+        columns = [name for name in (TIER, TRAINED_ON, MARKS) if any(_extra_cells(row)[name] for row in board.rows)]
         print_leaderboard(board.rows, columns, _extra_cells)
         note(wrap_for_stderr(explain_tiers(board)))
         if marks_legend is not None:
@@ -41,11 +41,11 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
 
 
 def _extra_cells(row: PublishedRow) -> dict[str, str]:
-    """Return the cells of a row that a local leaderboard does not have."""
+    """Return the cells of a row that differ from those of a local leaderboard."""
     return {
         "run": row.release.removeprefix("run/"),
         TIER: row.tier,
-        TRAINED: describe_training_games(row.effort),
+        TRAINED_ON: describe_training_games(row.effort),
         MARKS: _format_marks(row.marks),
     }
 

@@ -62,7 +62,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Raise an error if the arguments name nothing to show, or contradict each other."""
+    """Check that the arguments name something to show, and fit each other.
+
+    Raises:
+        UsageError: they do not.
+    """
     if not args.runs and not args.board:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
     if args.registry is not None and not args.board:
@@ -72,7 +76,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _load_board(where: str | None, results: Results) -> BoardPage:
-    # Imported here, since a report of runs does not need these slow imports.
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
     if where is None:
@@ -87,20 +90,18 @@ def _load_board(where: str | None, results: Results) -> BoardPage:
 def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     """Return the page without the secrets that this process knows, since users share the page."""
     from runner.pages.redacted import site_without_secrets, without_secrets
-
-    redactor = current_redactor()
-    return site_without_secrets(_build_site(folders, board, without_secrets(store_piece, redactor)), redactor)
-
-
-def _build_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     from runner.pages.report.run_site import runs_site
 
+    redactor = current_redactor()
+    store_piece = without_secrets(store_piece, redactor)
     if board is None:
-        return runs_site(folders, store_piece)
-    from runner.pages.boards.page import board_site, join_sites
+        site = runs_site(folders, store_piece)
+    else:
+        from runner.pages.boards.page import board_site, join_sites
 
-    site = board_site(board, store_piece, {folder.run_id for folder in folders})
-    return join_sites(site, runs_site(folders, store_piece)) if folders else site
+        site = board_site(board, store_piece, {folder.run_id for folder in folders})
+        site = join_sites(site, runs_site(folders, store_piece)) if folders else site
+    return site_without_secrets(site, redactor)
 
 
 def _print_summary(

@@ -83,7 +83,7 @@ def _note_shards(results: Results) -> None:
 
 
 def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Leave out the finished parts of training runs that are in the list."""
+    """Return the runs without the finished parts of those training runs that are in the list themselves."""
     from runner.results.manifest import Status
 
     run_ids = {run.run_id for run in manifests}
@@ -97,9 +97,9 @@ def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | 
     return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)
 
 
-def _row(m: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
-    rollouts_cell = counted(parts, "part") if parts else rollouts
+def _row(manifest: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
+    """Return the cells of `_COLUMNS`. `parts` is the number of parts of a training run that are not listed."""
     return (
-        m.run_id, m.status, rollouts_cell, m.transport_failed, format_time(m.started_at), m.own_cost_usd,
-        m.benchmark, m.protocol,
+        manifest.run_id, manifest.status, counted(parts, "part") if parts else rollouts, manifest.transport_failed,
+        format_time(manifest.started_at), manifest.own_cost_usd, manifest.benchmark, manifest.protocol,
     )  # fmt: skip

@@ -135,14 +135,13 @@ def _print_summary(
 
 
 def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
-    """Return a message that no rollout matches the filter. With --wrong, mention rollouts without a verdict."""
+    """Return a message that no rollout matches the filter. With --wrong, it counts the rollouts without a verdict."""
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 
     if not row_filter.wrong or row_filter.undecided:
         return "no matching rollout"
     undecided = RolloutList(folder, RowFilter(undecided=True, repeat=row_filter.repeat), 0)
-    for _ in undecided.rows():
-        pass
+    list(undecided.rows())  # lists no row, but counts the matching ones
     count = "some" if undecided.further_count is None else undecided.further_count
     return "no wrong verdict" + (f"; {count} without a verdict: --undecided" if count else "")
 
@@ -244,7 +243,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
 
 
 class _RolloutMatch(NamedTuple):
-    """A requested rollout, its details, and with --prompt the prompts that were sent."""
+    """A rollout that the user requested, and with --prompt the prompts that were sent."""
 
     folder: RunFolder
     details: RolloutDetails
@@ -332,7 +331,7 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
 
 
 def _list_others(jobs: Sequence[Job], displayed: Job) -> str:
-    """Return a list of other rollouts that the requested name matches, with the variant and repeat of each."""
+    """Return a text that lists the other rollouts of the requested name, with the variant and repeat of each."""
     from runner.rollouts.transcript import describe_variant
 
     other_jobs = [job for job in jobs if job.rollout_id != displayed.rollout_id]
@@ -351,7 +350,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     def is_named(job: Job) -> bool:
         return job.rollout_id.startswith(name) or job.datapoint.id == name
 
-    # The rollouts of a tree are known only once its answers are read.
+    # A job that plays a tree has several rollouts, whose ids are known only after its answers are read.
     jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_named(job)]
     has_finished = False
     with closing(Reconstructor(folder, plan)) as reconstructor:

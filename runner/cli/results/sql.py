@@ -56,7 +56,7 @@ _TABLES = (
     "completions", "notes",
 )  # fmt: skip
 """The tables in the order in which they are listed."""
-_COLUMNS = (
+_COLUMNS_QUERY = (
     "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
     "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
 )
@@ -114,12 +114,12 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     with board.sources().answer(sql, parameters) as result:
         if format_ == "table":
-            _show(result)
+            _print_rows(result)
         elif out is None:
-            for block in _blocks(format_, result):
+            for block in BLOCKS[format_](result.columns, result.batches()):
                 print_block(block)
         else:
-            _write(out, _blocks(format_, result))
+            _write(out, BLOCKS[format_](result.columns, result.batches()))
     return ExitCode.DONE
 
 
@@ -208,11 +208,8 @@ def _resolve_target(path: Path | None) -> Path | None:
     raise UsageError(f"{path} is a {kind}; give a file, or omit --out to print the result")
 
 
-def _blocks(format_: str, result: QueryResult) -> Iterator[str]:
-    return BLOCKS[format_](result.columns, result.batches())
-
-
-def _show(result: QueryResult) -> None:
+def _print_rows(result: QueryResult) -> None:
+    """Print the first rows as a table, and say which rows and cells are incomplete."""
     rows: list[list[Any]] = []
     shortened = 0
     while len(rows) <= MAX_TABLE_ROWS and (batch := result.rows(min(BATCH_ROWS, MAX_TABLE_ROWS + 1 - len(rows)))):
@@ -235,7 +232,7 @@ def _shorten(value: Any) -> Any:
 
 
 def _write(path: Path, blocks: Iterator[str]) -> None:
-    """Write a file completely or not at all, with the values unchanged.
+    """Write text blocks to a file, completely or not at all.
 
     Raises:
         RunError: the file cannot be written.
@@ -253,7 +250,7 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
 def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
     from runner.results.leaderboard.named_queries import MARK
 
-    _, rows = board.query(_COLUMNS)
+    _, rows = board.query(_COLUMNS_QUERY)
     tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
     if as_json:
         keys = ("name", "type", "comment")

@@ -107,7 +107,8 @@ def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int
 def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
     """Print the address of a local file that redirects to the page, and open it.
 
-    The page's address has a secret token. It is only in the file, since others can read logs and process arguments.
+    The address of the page contains a secret token. Only the file has it, since other users of the machine can read
+    the arguments of processes.
     """
     if args.json:
         print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})

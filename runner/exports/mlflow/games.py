@@ -65,8 +65,9 @@ class MlflowGames:
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
             ended_ms = None if manifest.finished_at is None else to_ms(manifest.finished_at)
-            end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._texts))
-            points = _join_points(points, list(end))
+            end_points = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._texts))
+            # A point of the end replaces a point of the curve with the same metric and step.
+            points = list({(point.key, point.step): point for point in (*points, *end_points)}.values())
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
             **common_fields(self._folder, manifest, curve.plan, self._texts, parent, journal=self._journal),
@@ -136,12 +137,6 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:
             yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
-
-
-def _join_points(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
-    """Return the points of a curve and of its end; points of the end replace points of the same metric and step."""
-    end_points = {(point.key, point.step) for point in end}
-    return [*(point for point in curve if (point.key, point.step) not in end_points), *end]
 
 
 def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:

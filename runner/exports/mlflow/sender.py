@@ -1,8 +1,8 @@
 """Sends a record to a tracking server: only the parts that the server lacks, and nothing twice.
 
-The sender first reads the parts that the server has. Their order lets a new attempt continue after an interruption at
-any point. If two processes create the same MLflow run or model at once, the process that sees the other's copy deletes
-its own. If two processes send the same point, both send the same time, and MLflow stores the point once.
+The sender first reads which parts the server has, and so continues after an interruption at any point. If two processes
+create the same MLflow run or model at once, the process that sees the other's copy deletes its own. If two processes
+send the same point, both send the same time, and MLflow stores the point once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -42,12 +42,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
 
-PARENT, NAME = "mlflow.parentRunId", "mlflow.runName"
+PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
 """The tag with the first digits of each sent artifact's hash, by the artifact's name."""
 TRACES_TAG = f"{TAG}traces"
 """The tag with the number of games whose traces were sent."""
-TRACES_AT_ONCE, MAX_PREVIEW = 50, 1_000
+TRACES_PER_UPDATE = 50
+"""Number of traces that are sent before `TRACES_TAG` is updated."""
+MAX_PREVIEW = 1_000
+"""Maximum number of characters of a trace's input or output in MLflow's list."""
 ATTEMPTS = 8
 """Maximum attempts to create a run or model that another process may be creating at the same time."""
 
@@ -92,7 +95,7 @@ class Sender:
             )
         return str(experiment.experiment_id)
 
-    def page(self, run_id: str) -> str:
+    def page_url(self, run_id: str) -> str:
         """Return the URL of a run's page on the server."""
         return f"{self.uri}/#/experiments/{self.experiment_id}/runs/{run_id}"
 
@@ -119,7 +122,7 @@ class Sender:
     # The run itself
 
     def _ensure_run(self, run: MlflowRun) -> str:
-        """Return the id of the MLflow run for a run; create the MLflow run if it does not exist."""
+        """Return the id of the MLflow run with the key of `run`, which is created if it does not exist."""
         if run.key not in self._ids:
             mlflow_run = self._find_or_create(
                 f"the MLflow run of {run.name}",
@@ -320,7 +323,7 @@ class Sender:
                 sent.notes.append(f"this MLflow server does not support traces; update MLflow there ({error})")
                 return
             sent.counts["trace"] += 1
-            if number % TRACES_AT_ONCE == 0:
+            if number % TRACES_PER_UPDATE == 0:
                 self._client.set_tag(sent.run_id, TRACES_TAG, str(number))
         if sent.counts["trace"]:
             self._client.set_tag(sent.run_id, TRACES_TAG, str(sent_before + sent.counts["trace"]))
@@ -328,10 +331,10 @@ class Sender:
     def _send_tags(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import RunTag
 
-        tags = {**run.tags, NAME: run.name}
+        tags = {**run.tags, NAME_TAG: run.name}
         parent = None if run.parent is None else self._find_run_id(run.parent)
         if parent is not None:
-            tags[PARENT] = parent
+            tags[PARENT_TAG] = parent
         elif run.parent is not None:
             sent.notes.append(f"{run.name} is not nested below its training run; export the training run, too")
         new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
@@ -349,11 +352,13 @@ class Sender:
         return self._ids[key]
 
 
-class SentParts:
-    """The number of sent items of each kind for one run; empty if the server had everything."""
+class SentParts(NamedTuple):
+    """The items of one run that were sent. `counts` has their number by kind: none if the server had all of them."""
 
-    def __init__(self, run_id: str, counts: Counter[str], notes: list[str]) -> None:
-        self.run_id, self.counts, self.notes = run_id, counts, notes
+    run_id: str
+    """The id of the MLflow run."""
+    counts: Counter[str]
+    notes: list[str]
 
 
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:

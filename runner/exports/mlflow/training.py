@@ -27,7 +27,7 @@ from runner.training.games import existing_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, ModelSwitch, RunRecord, Stages, TestPlayed
 
-TEST, GAMES, MODELS = "test.", "games.", "models."
+TEST_PREFIX, GAMES_PREFIX, MODELS_PREFIX = "test.", "games.", "models."
 """Prefixes of metric names, for tests, for the games used for training, and for model groups."""
 
 
@@ -62,12 +62,12 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
     The accuracy of the tests is the learning curve. Its metric has the same name as the accuracy of a benchmark.
     """
-    kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
+    kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST_PREFIX, TestPlayed), (GAMES_PREFIX, GamesPlayed))
     for prefix, kind in kinds:
         for record in {played.iteration: played for played in stages.find_all(kind)}.values():
             part = existing_part(folder, record)
             for row in part.read_metrics()["metrics"]:
-                is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
+                is_curve = prefix == TEST_PREFIX and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
                 yield from value_points(row, record.iteration, texts, "" if is_curve else prefix)
                 if is_curve:
                     yield from interval_points(row, record.iteration, texts)
@@ -80,17 +80,19 @@ def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
     for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
-            yield MetricPoint(texts.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
+            yield MetricPoint(texts.key(f"{MODELS_PREFIX}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield MetricPoint(texts.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
-            ended = stages.training_record(record.iteration, group)
-            if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
-                tokens = float(ended.facts["trained_tokens"])
-                yield MetricPoint(texts.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
+                yield MetricPoint(
+                    texts.key(f"{MODELS_PREFIX}{group}.examples"), record.iteration, float(outcome["examples"])
+                )
+            training = stages.training_record(record.iteration, group)
+            if trained and training is not None and isinstance(training.facts.get("trained_tokens"), int):
+                tokens = float(training.facts["trained_tokens"])
+                yield MetricPoint(texts.key(f"{MODELS_PREFIX}{group}.trained_tokens"), record.iteration, tokens)
 
 
 def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
-    """Yield the datasets that models were trained on; of a dataset that was rebuilt, the last version."""
+    """Yield the datasets that models were trained on. If a dataset was built again, yield its last version."""
     for record in stages.find_all(ModelSwitch):
         built = stages.find_last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
