@@ -1,7 +1,4 @@
-"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files.
-
-`SharedResources`, sessions and workers use them.
-"""
+"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     return max_cost
 
 
-def describe_lost(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
-    """Describe the calls that were left in flight; `where` follows "3 calls were in flight", such as "there"."""
+def describe_lost_calls(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
+    """Describe the calls that were left in flight. `where` continues "3 calls were in flight", such as "there"."""
     amount = f"${max_cost.usd:.4f} is" if is_priced else f"{max_cost.tokens} tokens are"
     calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
     return f"{calls} in flight {where}; {amount} counted as their maximum cost"

@@ -204,7 +204,7 @@ class GameScheduler:
             if appends and not self._state.start_message.answers_cost_money:
                 self._state.open_games.append_now(appends)
             elif appends:
-                task = asyncio.create_task(self._write(slot, slot.worker, appends))
+                task = asyncio.create_task(self._append_records(slot, slot.worker, appends))
                 slot.append_tasks.add(task)
                 task.add_done_callback(slot.append_tasks.discard)
             for message in batch:
@@ -214,7 +214,9 @@ class GameScheduler:
             self._fail(error)
         self._progress.set()
 
-    async def _write(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
+    async def _append_records(
+        self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]
+    ) -> None:
         """Write records to the journal, and acknowledge them to the worker that sent them."""
         calls = slot.calls
         try:
