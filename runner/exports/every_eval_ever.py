@@ -44,7 +44,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     subject = source.require_subject(options.subject, NAME)
     _check_options(options)
     record = _Record(source, options, subject)
-    parts = map(_portable, (source.manifest.benchmark, record.developer, record.model))
+    parts = map(_make_portable, (source.manifest.benchmark, record.developer, record.model))
     folder = target.joinpath("data", *parts)
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
@@ -52,7 +52,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     digest, rows = hashlib.sha256(), 0
     with replacing(samples) as temporary_path, create(temporary_path) as file:
         for game in source.games():
-            row = record.row(game, export)
+            row = record.build_row(game, export)
             if row is not None:
                 line = orjson.dumps(row) + b"\n"
                 digest.update(line)
@@ -130,7 +130,7 @@ class _Record:
             },
             "eval_library": {"name": "nip-run", "version": manifest.version},
             "model_info": self.info,
-            "evaluation_results": list(self._results(written)),
+            "evaluation_results": list(self._build_results(written)),
             "detailed_evaluation_results": {
                 "format": "jsonl",
                 "file_path": samples.as_posix(),
@@ -140,7 +140,7 @@ class _Record:
             },
         }
 
-    def _results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
+    def _build_results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
         not_exported = []
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
@@ -149,11 +149,11 @@ class _Record:
             if row["agent"] is not None or metric is None or not metric.is_exported_score:
                 not_exported.append(exported_name(row["agent"], row["metric"]))
                 continue
-            yield self._result(row, metric)
+            yield self._build_result(row, metric)
         if not_exported:
             written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
 
-    def _result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    def _build_result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
         name = exported_name(row["agent"], row["metric"])
         config = {
             "evaluation_description": f"{metric.description}, over {metric.over}",
@@ -184,17 +184,17 @@ class _Record:
         return {
             "evaluation_result_id": f"{self._evaluation_id}#{name}",
             "evaluation_name": self._source.manifest.benchmark,
-            "source_data": self._dataset(),
+            "source_data": self._describe_dataset(),
             "metric_config": config,
             "score_details": {
                 "score": row["value"],
                 "details": {"clusters": str(row["clusters"])},
                 "uncertainty": uncertainty,
             },
-            **self._generation(),
+            **self._describe_generation(),
         }
 
-    def _dataset(self) -> dict[str, Any]:
+    def _describe_dataset(self) -> dict[str, Any]:
         settings, manifest = self._source.plan.spec.experiment.dataset, self._source.manifest
         details = {"sha256": manifest.dataset_sha256, "source_sha256": manifest.dataset_source_sha256}
         hub = self._options.hf_dataset
@@ -209,12 +209,12 @@ class _Record:
         name = Path(settings.path).name
         return {"dataset_name": name, "source_type": "other", "additional_details": details}
 
-    def _generation(self) -> dict[str, Any]:
+    def _describe_generation(self) -> dict[str, Any]:
         settings = self._source.plan.spec.experiment.models[self._subject["model_group"]]
         args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
         return {"generation_config": {"generation_args": args}}
 
-    def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
+    def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
         """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
@@ -243,7 +243,7 @@ class _Record:
             },
             "output": None,
             "messages": messages,
-            "answer_attribution": self._attribution(game, len(chat) - 1),
+            "answer_attribution": self._build_attribution(game, len(chat) - 1),
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
@@ -252,10 +252,10 @@ class _Record:
             "token_usage": token_usage(answers, with_reasoning=False),
             "performance": {"latency_ms": sum(call.latency_ms or 0.0 for call in answers)},
             "error": rollout.error,
-            "metadata": _metadata(game),
+            "metadata": _build_metadata(game),
         }
 
-    def _attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
+    def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
         if self._subject["role"] != "verifier" or game.verdict is None:
             return []
         return [
@@ -269,7 +269,7 @@ class _Record:
         ]
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     """Return a fact as text, because the format allows only texts in metadata."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
@@ -282,7 +282,7 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
     return {"name": row["model"], "id": row["model"], "additional_details": details}
 
 
-def _metadata(game: ExportedGame) -> dict[str, Any]:
+def _build_metadata(game: ExportedGame) -> dict[str, Any]:
     """Return the facts about a game for which the format has no field."""
     rollout = game.rollout
     return {
@@ -291,11 +291,11 @@ def _metadata(game: ExportedGame) -> dict[str, Any]:
         "group": rollout.job.datapoint.group,
         "outcome": rollout.outcome.value,
         "decision": game.verdict or "none",
-        **{name: _text(value) for name, value in game.facts.items()},
+        **{name: _to_text(value) for name, value in game.facts.items()},
     }
 
 
-def _portable(name: str) -> str:
+def _make_portable(name: str) -> str:
     """Return a name as a path segment that is valid on every file system."""
     return _NOT_PORTABLE.sub("_", name) or "unknown"
 

@@ -47,7 +47,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         "value": row["value"],
         "date": source.manifest.finished_at or source.manifest.started_at,
         **({"source": {"url": options.source_url}} if options.source_url else {}),
-        "notes": _notes(source, row, subject["agent"]),
+        "notes": _build_notes(source, row, subject["agent"]),
     }
     folder = target / ".eval_results"
     make_folders(folder)
@@ -59,7 +59,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     )
 
 
-def _notes(source: RunSource, row: Any, subject: str) -> str:
+def _build_notes(source: RunSource, row: Any, subject: str) -> str:
     manifest = source.manifest
     method = "95 %" if source.stopped is None else "95 %, a confidence sequence, valid at every interim analysis"
     ends = interval_ends(row["ci_low"], row["ci_high"], 4)

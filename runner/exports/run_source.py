@@ -98,13 +98,13 @@ class ExportedGame:
         if not requests:
             return []
         last_request = requests[-1]
-        answer = self._answer(last_request.sample)
+        answer = self._find_answer(last_request.sample)
         model = self.cast[agent]["model"]
         earlier_model = None if agent == self.new_judge else model
         lines = [ChatLine(m, earlier_model if m["role"] == "assistant" else None) for m in last_request.messages]
         return lines if answer is None else [*lines, ChatLine({"role": "assistant", "content": answer}, model)]
 
-    def _answer(self, sample: SampleKey) -> str | None:
+    def _find_answer(self, sample: SampleKey) -> str | None:
         """Return the agent's answer in the round of its last sample, or None if no text was received.
 
         All answers of a round were requested with the same chat. The result is the answer that counted or, if a failure
@@ -268,7 +268,7 @@ class RunSource:
 
     @cached_property
     def _swapped_players(self) -> Mapping[str, str]:
-        """For each agent, the agent whose model plays it in games with exchanged models."""
+        """The agent whose model plays an agent in games with exchanged models, by the name of the played agent."""
         return exchange_players({row["agent"]: row["agent"] for row in self.manifest.agents}, self.plan.seats)
 
     @cached_property

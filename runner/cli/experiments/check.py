@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([document | ({"live": reports} if args.live else {}) for document in documents])
         return code
     # Estimates come first, since they render every template, which may raise errors.
-    estimates_of_points = [_estimates(point.plan.all_games()) for point in points]
+    estimates_of_points = [_estimate_costs(point.plan.all_games()) for point in points]
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
     for point, estimates in zip(points, estimates_of_points, strict=True):
@@ -96,7 +96,7 @@ def _check_servers(
 
 
 def _show_run(point: SpecPoint) -> None:
-    """Print what a run plays, on which datapoints, where it plays, and what it sends to servers."""
+    """Print the games and datapoints of a run, the processes that play them, and the keys that it sends to servers."""
     from runner.cli.experiments.shards import shard_lines
     from runner.training.plan import TrainingPlan
 
@@ -207,7 +207,7 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
 
 
-def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
+def _estimate_costs(games: Sequence[Plan]) -> list[CostEstimate]:
     from runner.rollouts.estimate import estimate_costs, sum_by_group
 
     return sum_by_group(estimate for plan in games for estimate in estimate_costs(plan))
@@ -247,7 +247,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
         "servers": _server_urls(plan),
-        "models": [asdict(estimate) for estimate in _estimates(games)],
+        "models": [asdict(estimate) for estimate in _estimate_costs(games)],
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace) -> int:
         files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
-    _write(folder, files)
+    _write_files(folder, files)
     change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps = _next_steps(None if args.data is None else args.protocol or "nip")
     if args.json:
@@ -120,10 +120,10 @@ def _starter_files() -> dict[str, bytes]:
 
     starter = STARTER / "claims"
     return {
-        SPEC: _read(starter / SPEC),
-        "data.csv": _read(starter / "data.csv"),
-        **_prompts(starter / "prompts"),
-        **_schema("experiment.schema.json", editor_schema()),
+        SPEC: _read_file(starter / SPEC),
+        "data.csv": _read_file(starter / "data.csv"),
+        **_read_prompts(starter / "prompts"),
+        **_schema_file("experiment.schema.json", editor_schema()),
     }
 
 
@@ -133,11 +133,11 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     from runner.spec.schemas import editor_schema
 
     starter = STARTER / "protocol"
-    prompts = _prompts(root() / "prompts" / "code_validation" / name)
+    prompts = _read_prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
     lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
     spec = (
-        _read(starter / SPEC)
+        _read_file(starter / SPEC)
         .decode()
         .replace("LIMIT", ", max_message_rounds: 7" if name in PROTOCOLS_WITH_ROUND_LIMIT else "")
     )
@@ -146,11 +146,11 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.replace("AGENTS", lines).encode(),
-        "data.csv": _read(starter / "data.csv"),
-        f"{name}.yaml": schema_line + _read(PROTOCOLS / f"{name}.yaml"),
+        "data.csv": _read_file(starter / "data.csv"),
+        f"{name}.yaml": schema_line + _read_file(PROTOCOLS / f"{name}.yaml"),
         **prompts,
-        **_schema("experiment.schema.json", editor_schema()),
-        **_schema("protocol.schema.json", protocol_editor_schema()),
+        **_schema_file("experiment.schema.json", editor_schema()),
+        **_schema_file("protocol.schema.json", protocol_editor_schema()),
     }
 
 
@@ -186,7 +186,7 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
     from runner.spec.datasets.column_roles import PROMPT_ROLES
     from runner.spec.schemas import editor_schema
 
-    starter, prompts = STARTER / "data", _prompts(root() / "prompts" / "code_validation" / protocol)
+    starter, prompts = STARTER / "data", _read_prompts(root() / "prompts" / "code_validation" / protocol)
     if not roles.is_code:
         prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
         is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
@@ -195,10 +195,10 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
             "SUBJECT": "the solution" if is_answer else "the claim",
             "TRUE": "right" if is_answer else "true",
             "FALSE": "wrong" if is_answer else "false",
-            **json.loads(_read(starter / "players.json"))[protocol],
+            **json.loads(_read_file(starter / "players.json"))[protocol],
         }
         for name in prompts:
-            text = _read(starter / re.sub(r"prover\d", "prover", name)).decode()
+            text = _read_file(starter / re.sub(r"prover\d", "prover", name)).decode()
             for _ in range(2):  # since the replacement of EXPERTS contains other placeholders
                 text = _replace_words(text, replacements)
             prompts[name] = text.encode()
@@ -218,31 +218,31 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         "PROTOCOL": protocol,
         "LIMIT": ", max_message_rounds: 5" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
-    spec = _replace_words(_read(starter / SPEC).decode(), replacements)
-    return {SPEC: spec.encode(), **prompts, **_schema("experiment.schema.json", editor_schema())}
+    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
+    return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}
 
 
 def _replace_words(text: str, replacements: Mapping[str, str]) -> str:
     return re.sub("|".join(replacements), lambda match: replacements[match[0]], text)
 
 
-def _prompts(folder: Path) -> dict[str, bytes]:
+def _read_prompts(folder: Path) -> dict[str, bytes]:
     """Return the prompt templates in a folder, by their names in the folder that is written."""
-    return {f"prompts/{path.name}": _read(path) for path in sorted(folder.glob("*.jinja"))}
+    return {f"prompts/{path.name}": _read_file(path) for path in sorted(folder.glob("*.jinja"))}
 
 
-def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
+def _schema_file(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: json.dumps(schema, indent=2).encode() + b"\n"}
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return read_bounded(path, MAX_FILE)
     except OSError as error:
         raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; reinstall nip-run") from error
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write new files. An existing file is an error."""
     try:
         make_folders(folder)

@@ -116,7 +116,7 @@ def _show_report(target: _Target, report: ServerReport) -> None:
         for name, (supported, reason) in report.features.items():
             lines.append((name, _YES_NO[supported] + (f": {reason}" if reason else "")))
     if report.error is not None:
-        kind, message, advice = _explain(report)
+        kind, message, advice = _explain_error(report)
         lines += [("error", f"{kind}: {message}"), ("next", advice)]
     for label, text in (*lines, ("counted", f"at most {target.describe_usage(report.spent)}")):
         say(f"  {label:<18} {text}")
@@ -135,11 +135,11 @@ def _report_as_json(report: ServerReport) -> dict[str, Any]:
         "retried": report.failed_attempts,
         "requests": report.spent.completions,
         "tokens": report.spent.tokens,
-        "error": None if report.error is None else dict(zip(names, _explain(report), strict=True)),
+        "error": None if report.error is None else dict(zip(names, _explain_error(report), strict=True)),
     }
 
 
-def _explain(report: ServerReport) -> tuple[str, str, str]:
+def _explain_error(report: ServerReport) -> tuple[str, str, str]:
     """Return the kind of a report's error, its message, and what the user can do."""
     error, key = report.error, f"models.{report.group}"
     assert error is not None

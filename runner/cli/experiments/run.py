@@ -387,7 +387,7 @@ def _same_command(args: argparse.Namespace, *, groups: Sequence[str] = (), **cha
     """
     args = argparse.Namespace(**{**vars(args), **changes})
     models = [f"{group}=NAME" for group in groups] or args.set_model
-    command = ["nip-run", getattr(args, "command", "run"), *args.spec_arguments, *_options(args)]
+    command = ["nip-run", getattr(args, "command", "run"), *args.spec_arguments, *_given_options(args)]
     return shlex.join([*command, *_repeat_option("--set-model", models)])
 
 
@@ -431,7 +431,7 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     return _same_command(args, groups=waiting.waiting.groups, spec_arguments=arguments)
 
 
-def _options(args: argparse.Namespace) -> list[str]:
+def _given_options(args: argparse.Namespace) -> list[str]:
     options = results_arguments(args.results)
     if args.run_id:
         options += ["--run-id", args.run_id]

@@ -32,7 +32,7 @@ _OPTIONAL_COLUMNS = ("to", "own", "trained in all", "published", "marks")
 _DROPPED_IF_NARROW = ("datapoints", "own", "when")
 """Columns that a narrow terminal leaves out, in this order."""
 _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
-"""Matches a hash, of which only the beginning is printed."""
+"""Matches a hash; its beginning is the group that is printed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
-    _show(rows, quiet=args.quiet)
+    _print_history(rows, quiet=args.quiet)
     for line in skipped:
         note(line)
     return ExitCode.DONE
@@ -110,7 +110,7 @@ def _published_nodes(where: str | None, skipped: list[str]) -> Iterator[LineageN
                 skipped.append(f"left out: {entry.reference}: {describe_error(error)}")
 
 
-def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
+def _print_history(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
     from runner.registry.lineage.descriptions import explain_marks
 
     cells = [_format_cells(row) for row in rows]

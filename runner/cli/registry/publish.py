@@ -416,7 +416,7 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
 
 
 def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
-    """Return the commands with which others get the release from the registry at `where`, and use it."""
+    """Return commands for other users, which download the release from the registry at `where` and use it."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import ROWS_KEY
     from runner.registry.fetched_release import PIN

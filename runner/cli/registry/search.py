@@ -84,11 +84,11 @@ def execute(args: argparse.Namespace) -> int:
         hint = "" if args.all else "; add --all to include private and yanked releases and older versions"
         say(f"no match among {counted(len(entries), 'release')} in {where}{hint}")
         return ExitCode.DONE
-    _show(matches, lineage, all_=args.all)
+    _print_hits(matches, lineage, all_=args.all)
     return ExitCode.DONE
 
 
-def _show(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
+def _print_hits(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
     """Print runs with their results, and components with their descriptions."""
     shown_hits, part_counts = (hits, Counter[tuple[str, str]]()) if all_ else _fold_parts(hits)
     run_rows = [row for copies in _group_by_run(shown_hits) for row in _run_rows(copies, lineage, part_counts)]

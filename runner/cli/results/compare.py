@@ -194,7 +194,7 @@ def _exit_code(comparison: Comparison) -> ExitCode:
 
 def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
     hidden = set() if any(pair.mid_p_mcnemar is not None for pair in pairs) else {"McNemar"}
-    cells = [_cells(pair) for pair in pairs]
+    cells = [_pair_cells(pair) for pair in pairs]
     _print_comparisons(pairs, cells, [name for name in cells[0] if name not in hidden])
 
 
@@ -205,7 +205,7 @@ def _print_slices(comparison: Comparison) -> None:
         "value", "system", "base", "difference [95%]", "p", "[95%] (Holm)", "p (Holm)", "datapoints", "groups",
         "detectable",
     )  # fmt: skip
-    cells = [{**_cells(pair), "value": pair.slice} for pair in comparison.slices]
+    cells = [{**_pair_cells(pair), "value": pair.slice} for pair in comparison.slices]
     _print_comparisons(comparison.slices, cells, columns, f"by {comparison.by}")
     for pair in comparison.slices:
         if pair.p_corrected is not None and pair.p_corrected <= ALPHA:
@@ -226,7 +226,7 @@ def _print_comparisons(
     print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
 
 
-def _cells(pair: SystemComparison) -> dict[str, Any]:
+def _pair_cells(pair: SystemComparison) -> dict[str, Any]:
     """Return the cells of a pair by column."""
     adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected)
     return {
@@ -287,7 +287,7 @@ def _describe_gap(gap: GapRecovered | None) -> str:
     if gap is None:
         return "unknown, because the runs share no datapoint, share answers, or have a stopping rule"
     reason = "" if gap.reason is None else f" ({gap.reason})"
-    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage(gap.low)}"
+    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage_note(gap.low)}"
     return f"{value} in {counted(gap.groups, 'group')} that all three have{reason}"
 
 
@@ -297,12 +297,12 @@ def _describe_agreement(agreement: JudgeAgreement) -> str:
     reason = "" if agreement.kappa_reason is None else f" ({agreement.kappa_reason})"
     debates = f"{agreement.debates} debates in {counted(agreement.groups, 'group')}"
     return (
-        f"agreement of the two judges on {debates}: {equal}{_coverage(agreement.agreement_ci_low)}; Cohen's kappa "
-        f"{kappa}{_coverage(agreement.kappa_ci_low)}{reason}"
+        f"agreement of the two judges on {debates}: {equal}{_coverage_note(agreement.agreement_ci_low)}; Cohen's kappa "
+        f"{kappa}{_coverage_note(agreement.kappa_ci_low)}{reason}"
     )
 
 
-def _coverage(low: float | None) -> str:
+def _coverage_note(low: float | None) -> str:
     return "" if low is None else " (95 % CI)"
 
 

@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
         if rollout_id in (None, entry.rollout_id) and set(args.tag) <= set(entry.tags) and entry.has(terms)
     ]  # fmt: skip
     if args.export is not None:
-        _export(args.export, matches, folder.run_id)
+        _export_notes(args.export, matches, folder.run_id)
         return _print_done(
             args, {"path": str(args.export), "notes": len(matches)}, f"{args.export}: {counted(len(matches), 'note')}"
         )
@@ -120,7 +120,7 @@ def _read_file(path: Path) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
+def _export_notes(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
     """Write notes to a .csv or .jsonl file.
 
     Raises:

@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     part_counts = Counter(manifest.parent_run_id for manifest in selected if manifest not in listed)
     has_points = any(manifest.point for manifest in listed)
     rows = [
-        _row(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
+        _manifest_cells(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
         + ((format_point(manifest.point),) if has_points else ())
         for manifest in listed
     ]
@@ -97,7 +97,7 @@ def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | 
     return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)
 
 
-def _row(manifest: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
+def _manifest_cells(manifest: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
     """Return the cells of `_COLUMNS`. `parts` is the number of parts of a training run that are not listed."""
     return (
         manifest.run_id, manifest.status, counted(parts, "part") if parts else rollouts, manifest.transport_failed,

@@ -55,7 +55,7 @@ _TABLES = (
     "leaderboard", "comparisons", "flips", "runs", "agents", "metrics", "rollouts", "datapoints", "messages",
     "completions", "notes",
 )  # fmt: skip
-"""The tables in the order in which they are listed."""
+"""The tables, in the order of the list that `nip-run sql` prints."""
 _COLUMNS_QUERY = (
     "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
     "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace) -> int:
             for block in BLOCKS[format_](result.columns, result.batches()):
                 print_block(block)
         else:
-            _write(out, BLOCKS[format_](result.columns, result.batches()))
+            _write_blocks(out, BLOCKS[format_](result.columns, result.batches()))
     return ExitCode.DONE
 
 
@@ -214,7 +214,7 @@ def _print_rows(result: QueryResult) -> None:
     shortened = 0
     while len(rows) <= MAX_TABLE_ROWS and (batch := result.rows(min(BATCH_ROWS, MAX_TABLE_ROWS + 1 - len(rows)))):
         for row in batch:
-            rows.append([_shorten(value) for value in row])
+            rows.append([_shorten_cell(value) for value in row])
             shortened += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
     print_table(result.columns, rows[:MAX_TABLE_ROWS])
     if shortened:
@@ -223,7 +223,7 @@ def _print_rows(result: QueryResult) -> None:
         say(f"Only the first {MAX_TABLE_ROWS:,} rows are shown. All rows: --format csv, json or markdown")
 
 
-def _shorten(value: Any) -> Any:
+def _shorten_cell(value: Any) -> Any:
     """Truncate a long cell and add the number of missing characters, since long cells make the layout slow."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -231,7 +231,7 @@ def _shorten(value: Any) -> Any:
     return value if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}... ({len(text) - MAX_CELL:,} more characters)"
 
 
-def _write(path: Path, blocks: Iterator[str]) -> None:
+def _write_blocks(path: Path, blocks: Iterator[str]) -> None:
     """Write text blocks to a file, completely or not at all.
 
     Raises:

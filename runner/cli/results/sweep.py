@@ -96,7 +96,7 @@ def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | No
         "cost",
         *(["reason"] if any(row.reason for row in rows) else []),
     ]
-    cells = [_cells(row, metrics) for row in rows]
+    cells = [_row_cells(row, metrics) for row in rows]
     print_table(columns, [[row.get(name, "") for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
     for metric in metrics:
         values = [row.metrics[metric] for row in rows]
@@ -117,7 +117,7 @@ def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | No
         )
 
 
-def _cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
+def _row_cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
     """Return the cells of a row by column."""
     first = row.metrics[metrics[0]]
     return {

@@ -66,7 +66,7 @@ def _view_runs(results: Results, args: argparse.Namespace) -> int:
     follower = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
     follower.start()
     try:
-        return _serve(server, [folder.run_id for folder in folders], args)
+        return _serve_until_interrupted(server, [folder.run_id for folder in folders], args)
     finally:
         live.close()
         follower.join(5.0)
@@ -79,16 +79,16 @@ def _view_board(results: Results, args: argparse.Namespace) -> int:
     from runner.pages.live.server import PageServer
 
     if args.registry is None:
-        return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
+        return _serve_until_interrupted(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import connect_to_read
 
     with connect_to_read(args.registry) as registry:
         board = published_board(registry_board(registry))
-    return _serve(PageServer(BoardPages(lambda: board), args.port), [], args)
+    return _serve_until_interrupted(PageServer(BoardPages(lambda: board), args.port), [], args)
 
 
-def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
+def _serve_until_interrupted(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
     """Serve pages until Ctrl-C."""
     from runner.base.storage.atomic_files import atomic_write
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
@@ -97,14 +97,14 @@ def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int
         with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
             page = Path(folder) / "view.html"
             atomic_write(page, server.redirect_page, mode=0o600)
-            _announce(server, page, runs, args)
+            _announce_page(server, page, runs, args)
             server.serve_forever()
     finally:
         server.server_close()
     return ExitCode.DONE
 
 
-def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
+def _announce_page(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
     """Print the address of a local file that redirects to the page, and open it.
 
     The address of the page contains a secret token. Only the file has it, since other users of the machine can read

@@ -29,7 +29,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
     account, file = args.names[0], Path(args.names[1])
-    request = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
+    request = parse_request_file(CreateCompetitionRequest, _read_file(file), str(file)).to_request()
     with database.reading() as connection:
         viewer = viewer_of_account(connection, find_account_id(connection, account))
     try:
@@ -51,7 +51,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     return ExitCode.DONE
 
 
-def _read(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
@@ -64,7 +64,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.web.api.competitions import ChangeCompetitionRequest, parse_request_file
 
     file = Path(args.names[1])
-    request = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
+    request = parse_request_file(ChangeCompetitionRequest, _read_file(file), str(file))
     with _editing(database, args) as (connection, competition, _result):
         changes, reason = request.to_changes(), args.why or request.why
         editing.change(connection, competition, changes, time.time(), by="", reason=reason)
@@ -77,7 +77,7 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.web.api.competitions import ReplaceLabelsRequest, parse_request_file
 
     file = Path(args.names[1])
-    request = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
+    request = parse_request_file(ReplaceLabelsRequest, _read_file(file), str(file))
     with _editing(database, args) as (connection, competition, result):
         labels, reason = request.labels, args.why or request.why
         result["changed"] = editing.relabel(connection, competition, labels, time.time(), by="", reason=reason)

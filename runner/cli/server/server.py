@@ -272,7 +272,7 @@ def _format_time(seconds: float) -> str:
 # Files
 
 
-def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
+def _back_up(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import back_up
 
     return _print_counts(back_up(database, Path(args.names[0])), args)
@@ -287,7 +287,7 @@ def _restore(database: Database, settings: Settings, args: argparse.Namespace) -
         counts = restore(database, Path(args.names[0]))
         delete_boards(settings)  # An earlier server may have left boards in this folder.
     _print_counts(counts, args)
-    return ExitCode.DONE if args.json else _check(database, settings, args)
+    return ExitCode.DONE if args.json else _check_files(database, settings, args)
 
 
 def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
@@ -298,7 +298,7 @@ def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _check(database: Database, settings: Settings, args: argparse.Namespace) -> int:
+def _check_files(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import find_missing_blobs
     from runner.server.store.blob_stores import open_blob_store
 
@@ -341,7 +341,7 @@ ACTIONS = {
     "hide": _Action("KIND/OWNER/NAME@VERSION...: show releases only to their owner; --why", _set_hidden, 1),
     "show": _Action("KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again", _set_hidden, 1),
     "acts": _Action("list administrative acts, by these commands and over the API", _list_acts),
-    "backup": _Action("FILE: write a consistent backup of all records, also while the server runs", _backup, 1),
+    "backup": _Action("FILE: write a consistent backup of all records, also while the server runs", _back_up, 1),
     "restore": _Action("FILE: load a backup into a server without records", _restore, 1, needs_server=False),
     "add-competition": _Action(
         "ACCOUNT FILE: create a competition that scores runs by the labels in FILE", competition.add, 2
@@ -353,5 +353,5 @@ ACTIONS = {
     "withdraw-competition": _Action(
         "OWNER/NAME: delete the labels and scores of a competition; --why", competition.withdraw, 1
     ),
-    "check": _Action("list missing files of releases", _check),
+    "check": _Action("list missing files of releases", _check_files),
 }

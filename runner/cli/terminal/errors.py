@@ -22,7 +22,7 @@ def error_lines(error: NipRunError) -> list[str]:
     if not isinstance(error, SpecError):
         return error.lines()
     notes = error.lines()[len(error.problems) :]
-    return [line for problem in error.problems for line in (str(problem), *_excerpt(problem.place))] + notes
+    return [line for problem in error.problems for line in (str(problem), *_excerpt_lines(problem.place))] + notes
 
 
 def error_objects(error: NipRunError) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def _problem_object(problem: Problem) -> dict[str, Any]:
     return error_object(problem.what, problem.hint) | position
 
 
-def _excerpt(place: Place) -> Iterator[str]:
+def _excerpt_lines(place: Place) -> Iterator[str]:
     """Yield the source line of a problem, and a caret below its column."""
     if place.source is None or not place.is_own or not place.source.strip():
         return

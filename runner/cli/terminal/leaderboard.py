@@ -30,7 +30,7 @@ def print_leaderboard(
         unranked = [row for row in task_rows if row.rank is None]
         if ranked:
             _print_rows(
-                ranked, extra_cells, _title(ranked[0]), first=("rank",), last=(*extra_columns, *_RANKED_COLUMNS)
+                ranked, extra_cells, _table_title(ranked[0]), first=("rank",), last=(*extra_columns, *_RANKED_COLUMNS)
             )
             if len(ranked) > 1:
                 note(describe_ranks(len(ranked)))
@@ -42,7 +42,7 @@ def print_leaderboard(
 def _print_rows(
     rows: Sequence[LeaderboardRow], extra_cells: ExtraCells, title: str, *, first: Sequence[str], last: Sequence[str]
 ) -> None:
-    """Print rows as a table. The columns `first` and `last` enclose those that each leaderboard has."""
+    """Print rows as a table. The columns `first` and `last` are left and right of the columns of every leaderboard."""
     point = ("point",) if any(row.point for row in rows) else ()
     stopped = ("stopped",) if any(row.stopped for row in rows) else ()
     columns = (*first, "run", "accuracy [95%]", "n", "lost", "undecided", "seed", *point, *stopped, *last)
@@ -70,7 +70,7 @@ def _cell(row: LeaderboardRow, extra_cells: Mapping[str, Any], column: str) -> A
             return "" if column in ("point", "stopped") and value is None else value
 
 
-def _title(row: LeaderboardRow) -> str:
+def _table_title(row: LeaderboardRow) -> str:
     """Return the benchmark, the task and the selection of datapoints that all runs of a table share."""
     selection = f", {row.selection}" if row.selection else ""
     return f"{row.benchmark}  (task {(row.task or '')[:8]}{selection})"

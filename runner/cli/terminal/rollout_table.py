@@ -33,7 +33,7 @@ def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
 
 def _print_table(rows: Sequence[RolloutRow]) -> None:
     """Print a table of rollouts, without the columns that these rollouts do not need."""
-    cells = [_cells(row) for row in rows]
+    cells = [_row_cells(row) for row in rows]
     is_shown = {
         "stance": len({row.stance for row in rows} - {None}) > 1,
         "stances": any(row.stances_exchanged is not None for row in rows),
@@ -49,7 +49,7 @@ def _print_table(rows: Sequence[RolloutRow]) -> None:
     )
 
 
-def _cells(row: RolloutRow) -> dict[str, Any]:
+def _row_cells(row: RolloutRow) -> dict[str, Any]:
     return {
         "rollout": row.rollout_id,
         "label": label_word(row.label),

@@ -97,7 +97,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
     problems = collect_problems(result.folder, parts)
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
-        problems = [found for found in problems if found.problem.kind != "transport_failed"]
+        problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
     for run_id, problem in problems:
         print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{_results_option(results)}")
     printed_notes = {

@@ -21,7 +21,7 @@ def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
     for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             rows.extend(_round_rows(number, rounds[number]))
-        rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _repeats(stretch))
+        rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _describe_repeats(stretch))
     print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {counted(len(rounds), 'round')} at most")
     for line in describe_random_choices(protocol, both_stances=both_stances):
         say(line)
@@ -43,7 +43,7 @@ def _round_rows(number: int, scheduled: ScheduledRound) -> Iterator[tuple[str, .
         previous_agent = speech.agent
 
 
-def _repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
+def _describe_repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
     """Yield repeated rounds and the rounds that they repeat: full cycles, then an incomplete cycle at the end."""
     cycle_length = stretch.last - stretch.first + 1
     remainder = (stretch.until - stretch.last) % cycle_length

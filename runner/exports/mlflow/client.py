@@ -108,7 +108,7 @@ def _convert_error(error: Exception, uri: str, action: str) -> NipRunError:
     message = shortened(in_one_line(redacted(str(error))), 300)
     if isinstance(error, OSError) and error.filename is not None:
         return RunError(f"cannot read {error.filename}: {error.strerror}; check that the file is readable")
-    status = _status(error)
+    status = _http_status(error)
     next_step = "repeat the command to send the rest; nothing is sent twice"
     if status in (401, 403):
         return ProviderRefusal(
@@ -124,7 +124,7 @@ def _convert_error(error: Exception, uri: str, action: str) -> NipRunError:
     return RunError(f"{uri} cannot {action}: {message}; {next_step}")
 
 
-def _status(error: Any) -> int | None:
+def _http_status(error: Any) -> int | None:
     """Return the HTTP status of an error, or None if the server did not answer.
 
     If the answer was not JSON, only the text of MLflow's message contains the status.

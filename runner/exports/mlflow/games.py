@@ -72,13 +72,13 @@ class MlflowGames:
         return MlflowRun(
             **common_fields(self._folder, manifest, curve.plan, self._texts, parent, journal=self._journal),
             metrics=points,
-            tags=run_tags(manifest, curve.plan, self._folder, self._texts, _note(manifest, summary)),
+            tags=run_tags(manifest, curve.plan, self._folder, self._texts, _format_page_note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
-            traces=self._traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
+            traces=self._build_traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
             notes=tuple(self._texts.notes),
         )
 
-    def _traces(self) -> Iterator[GameTrace]:
+    def _build_traces(self) -> Iterator[GameTrace]:
         """Yield a trace for each game, with a span for each turn."""
         source = RunSource.load(self._folder)
         key, texts = run_key(source.manifest), self._texts
@@ -139,7 +139,7 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
             yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
 
 
-def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
+def _format_page_note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [

@@ -55,7 +55,7 @@ def common_fields(
         "ended_ms": to_ms(manifest.finished_at) if has_ended and manifest.finished_at else None,
         "params": flat_params(resolved_spec(plan), texts),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
-        "artifacts": tuple(_artifacts(folder, texts, journal=journal)) if has_ended else (),
+        "artifacts": tuple(_find_artifacts(folder, texts, journal=journal)) if has_ended else (),
         "parent": None if parent is None else run_key(parent),
     }
 
@@ -140,7 +140,7 @@ def _trained_models(plan: Plan) -> Iterator[str]:
             yield model_key(step.run_id, step.iteration, step.model)
 
 
-def _artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
+def _find_artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
     """Yield the files to send, without text files that are too large or contain a secret."""
     for name in _TABLES:
         if (folder.path / name).is_file():

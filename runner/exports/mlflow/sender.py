@@ -230,7 +230,7 @@ class Sender:
         texts = MlflowTexts()
         new = []
         for data in run.inputs:
-            dataset = _dataset(data, texts)
+            dataset = _to_mlflow_dataset(data, texts)
             if (dataset.name, dataset.digest) not in stored_datasets:
                 stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
@@ -302,7 +302,7 @@ class Sender:
         for number, trace in enumerate(run.traces(), 1):
             if number <= sent_before:
                 continue
-            spans = list(_spans(trace, run.started_ms))
+            spans = list(_build_spans(trace, run.started_ms))
             start, end = spans[0]["start_time_unix_nano"], spans[0]["end_time_unix_nano"]
             info = TraceInfo(
                 f"tr-{trace.key}",
@@ -366,7 +366,7 @@ def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float
     return stored is not None and abs(stored - point.value) > 1e-9 * max(1.0, abs(point.value))
 
 
-def _spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
+def _build_spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
     """Yield MLflow's dictionaries for the spans of a game: the game's span, then a child span for each turn."""
     first = min((span.start_ns for span in trace.spans), default=started_ms * 1_000_000)
     last = max((span.end_ns for span in trace.spans), default=first)
@@ -393,7 +393,7 @@ def _base64(digits: str) -> str:
     return b64encode(bytes.fromhex(digits)).decode()
 
 
-def _dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
+def _to_mlflow_dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
     """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256; `source` has the complete hash."""
     from mlflow.entities import Dataset
 

@@ -46,13 +46,15 @@ def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
     assert settings is not None
-    tests = [(record.iteration, _accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)]
+    tests = [
+        (record.iteration, _read_accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)
+    ]
     return MlflowRun(
         **common_fields(folder, manifest, plan, texts, None, journal=journal),
         metrics=[*_part_points(folder, stages, texts), *_group_points(stages, texts)],
-        tags=run_tags(manifest, plan, folder, texts, _note(manifest, tests)),
+        tags=run_tags(manifest, plan, folder, texts, _format_page_note(manifest, tests)),
         inputs=(dataset_record(manifest, plan, "training"), *_training_datasets(folder, stages)),
-        models=tuple(_models(folder, manifest, settings, stages, texts)),
+        models=tuple(_model_records(folder, manifest, settings, stages, texts)),
         notes=tuple(texts.notes),
     )
 
@@ -109,7 +111,7 @@ def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRec
                 yield DatasetRecord(name, report.sha256, "training", facts, rows=report.examples)
 
 
-def _models(
+def _model_records(
     folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, texts: MlflowTexts
 ) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
@@ -149,12 +151,12 @@ def _models(
             )
 
 
-def _accuracy(part: RunFolder) -> Mapping[str, Any]:
+def _read_accuracy(part: RunFolder) -> Mapping[str, Any]:
     rows: Sequence[Mapping[str, Any]] = part.read_metrics()["metrics"]
     return next(row for row in rows if (row["agent"], row["metric"]) == (None, RANKING_METRIC))
 
 
-def _note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+def _format_page_note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     lines = [f"training run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [f"- test before iteration {number}: accuracy {format_metric(row)}, n {row['n']}" for number, row in tests]
     if manifest.why_stopped is not None:

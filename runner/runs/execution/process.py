@@ -142,7 +142,7 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
                 timer.cancel()
 
 
-async def handle_signals() -> None:
+async def wait_for_signal_handlers() -> None:
     """Wait until the handlers of all signals that have arrived were called.
 
     The event loop reads a signal after it has run all ready tasks, and calls the handler in the next iteration.

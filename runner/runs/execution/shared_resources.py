@@ -13,7 +13,12 @@ from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.process import connections_within_limits, handle_signals, relaxed_gc, stopping_on_signals
+from runner.runs.execution.process import (
+    connections_within_limits,
+    relaxed_gc,
+    stopping_on_signals,
+    wait_for_signal_handlers,
+)
 from runner.runs.execution.spending import used_models
 
 
@@ -66,7 +71,7 @@ class SharedResources:
                     await main()
                 finally:
                     await self.servers.close()
-                await handle_signals()
+                await wait_for_signal_handlers()
 
         with relaxed_gc():
             run_sync(run_with_signal_handlers)

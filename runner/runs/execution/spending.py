@@ -43,13 +43,13 @@ class Spending(NamedTuple):
 
     usd: float
     """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
-    at_most: UsageTotals
+    maximum: UsageTotals
     """The highest possible cost. It includes calls that failed or were left in flight, and calls of unknown usage."""
 
 
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
     """Return the highest possible cost of a run's calls so far."""
-    return measure_spending(plan, folder).at_most
+    return measure_spending(plan, folder).maximum
 
 
 def measure_spending(plan: Plan, folder: RunFolder) -> Spending:

@@ -181,10 +181,12 @@ def duration_of(
     except Interrupted:
         raise Interrupted("the measurement was interrupted; nothing was saved") from None
     free_bytes = shutil.disk_usage(results.disk).free
-    return _forecast(plan, options, measured, average_games, earlier, is_live=bool(live_groups), free_bytes=free_bytes)
+    return _build_forecast(
+        plan, options, measured, average_games, earlier, is_live=bool(live_groups), free_bytes=free_bytes
+    )
 
 
-def _forecast(
+def _build_forecast(
     plan: Plan,
     options: ForecastOptions,
     measured: _Measurements,

@@ -133,7 +133,11 @@ def predict(games: AverageGame, costs: TimeCosts, capacity: RunCapacity) -> Pred
     shard_games = math.ceil(games.game_count / capacity.shards)
     concurrent_games = max(min(capacity.concurrency // capacity.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.game_count * games.calls
-    bounds = [*_rates(games, capacity, shard_games), *_servers(games, concurrent_games), *_machine(costs, capacity)]
+    bounds = [
+        *_rate_bounds(games, capacity, shard_games),
+        *_server_bound(games, concurrent_games),
+        *_machine_bounds(costs, capacity),
+    ]
     if games.longest_wait_seconds:
         bounds.append(Bound(LONGEST, calls / games.longest_wait_seconds))
     bounds.sort(key=lambda bound: bound.calls_per_second)
@@ -155,7 +159,7 @@ def games_within(seconds: float, games: AverageGame, costs: TimeCosts, capacity:
     )
 
 
-def _rates(games: AverageGame, capacity: RunCapacity, shard_games: int) -> Iterator[Bound]:
+def _rate_bounds(games: AverageGame, capacity: RunCapacity, shard_games: int) -> Iterator[Bound]:
     """Yield the bounds by rate limits. Limits allow a burst of `BURST` minutes, and each shard has an equal share."""
     for group, rate in capacity.rates.items():
         use = games.usage_by_group.get(group, GroupUsage(0, 0, 0))
@@ -168,7 +172,7 @@ def _rates(games: AverageGame, capacity: RunCapacity, shard_games: int) -> Itera
                 yield Bound(RATE, shard_games * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
 
 
-def _servers(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
+def _server_bound(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
     """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
     if not games.wait_seconds or not games.seconds_per_call:
         return
@@ -178,7 +182,7 @@ def _servers(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
     yield Bound(SERVERS, concurrent_games * concurrent_calls / seconds, detail)
 
 
-def _machine(costs: TimeCosts, capacity: RunCapacity) -> Iterator[Bound]:
+def _machine_bounds(costs: TimeCosts, capacity: RunCapacity) -> Iterator[Bound]:
     """Yield the bounds by the machine's cores."""
     if costs.cores_per_call is None or costs.writer_per_call is None:
         yield Bound(CORE, 1 / costs.core_per_call, f"{1e3 * costs.core_per_call:.2f} ms a call")

@@ -82,25 +82,25 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     """
     if like is not None:
         folder = results.find(like)
-        problem = _mismatch(folder.manifest(), plan)
+        problem = _explain_mismatch(folder.manifest(), plan)
         if problem is not None:
             raise UsageError(f"--like {like}: {problem}")
         return read_statistics(folder, plan)
     own_run = results.run(plan.run_id)
-    if own_run.manifest_path.is_file() and _mismatch(own_run.manifest(), plan) is None:
+    if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
     models = _models_of_plan(plan)
     similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
-        if _mismatch(manifest, plan) is None and _models_of_run(manifest) == models
+        if _explain_mismatch(manifest, plan) is None and _models_of_run(manifest) == models
     ]
     if not similar:
         return None
     return read_statistics(max(similar, key=lambda run: run[:2])[-1], plan)
 
 
-def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
+def _explain_mismatch(manifest: Manifest, plan: Plan) -> str | None:
     """Return why a run's games are not similar to a plan's games, or None if they are."""
     if manifest.status not in PLAYED:
         return f"run {manifest.run_id} is {manifest.status}; finish this run first, or name another one"

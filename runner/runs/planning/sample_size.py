@@ -220,14 +220,14 @@ def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDiff
     if split is None:
         source = f"twice the variance of {name}, not split by repeats, because the run has only one repeat"
         total = _nonzero_variance(_total_variance(scores, run), 0.0, groups, scores.largest_distance())
-        return _estimate(2 * total, 0.0, source, groups, split=False)
+        return _build_estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
     between = _nonzero_variance(split.between, split.within, groups, scores.largest_distance())
     if run_is_baseline:
         source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
-        return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
+        return _build_estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
     source = f"twice the variance of {name}, for independent systems: {parts}"
-    return _estimate(2 * between, 2 * split.within, source, groups)
+    return _build_estimate(2 * between, 2 * split.within, source, groups)
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDifference, _FactorAt]:
@@ -265,7 +265,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
         variance_in_runs = total
         source = f"the variance of the difference between {both}, not split by repeats, because one has only one repeat"
         fixed = _nonzero_variance(total, 0.0, groups, furthest)
-        return _estimate(fixed, 0.0, source, groups, split=False), factor_at
+        return _build_estimate(fixed, 0.0, source, groups, split=False), factor_at
     between, *within = split
     variance_in_runs = between + within[0] / first_scores.repeats + within[1] / second_scores.repeats
     source = (
@@ -273,7 +273,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
         f"{decimal(within[1])} within"
     )
     fixed = _nonzero_variance(between, sum(within), groups, furthest)
-    return _estimate(fixed, sum(within), source, groups), factor_at
+    return _build_estimate(fixed, sum(within), source, groups), factor_at
 
 
 def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
@@ -281,7 +281,9 @@ def _nonzero_variance(between: float, within: float, groups: int, furthest: floa
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 
 
-def _estimate(fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True) -> VarianceOfDifference:
+def _build_estimate(
+    fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True
+) -> VarianceOfDifference:
     return VarianceOfDifference(fixed, by_chance, source, split, groups, variance_factors(groups))
 
 

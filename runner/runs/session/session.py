@@ -32,7 +32,7 @@ from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, OnProgress
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
-from runner.runs.execution.process import available_cores, handle_signals, interrupted_error, log_to
+from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
@@ -263,7 +263,7 @@ class Session:
             except _GAME_ENDING_ERRORS:
                 if not order_buffer.has_ended:
                     raise
-            await handle_signals()
+            await wait_for_signal_handlers()
             if not order_buffer.has_ended:
                 self._stop.check()
             check_after_games()

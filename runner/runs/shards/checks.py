@@ -54,7 +54,7 @@ def check_and_sort_parts(run_id: str, parts: Sequence[ShardPart], earlier_proble
 
 
 def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not belong to the same run as the majority of the parts, of which `member` is one."""
+    """Return why a part does not belong to the run of most parts. `member` is one of these parts."""
     if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:

@@ -70,7 +70,7 @@ class WorkerEvents:
         self._state.accounting.count_worker_answers(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
-        self._state.accounting.count_new(message.new_answers)
+        self._state.accounting.count_new_answers(message.new_answers)
         if message.group not in self._answered_groups:
             self._answered_groups.add(message.group)
             for slot in self._slots:

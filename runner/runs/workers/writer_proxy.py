@@ -131,15 +131,15 @@ class LeasedRecords:
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
         """Return the record of a sample's answer or of the error that ended its game; None if there is no record."""
-        index = self._index(sample.datapoint, sample.repeat)
+        index = self._find_index(sample.datapoint, sample.repeat)
         return None if index is None else index.get(sample)
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """Return the records of a rollout's failed calls."""
-        index = self._index(datapoint, repeat)
+        index = self._find_index(datapoint, repeat)
         return () if index is None else index.failures(datapoint, repeat)
 
-    def _index(self, datapoint: str, repeat: int) -> JournalIndex | None:
+    def _find_index(self, datapoint: str, repeat: int) -> JournalIndex | None:
         """Return the index of a game's records; None if there are no records."""
         game = self._games.get(game_key_of_sample(self._plan, datapoint, repeat)) if self._games else None
         return None if game is None else game[1]

@@ -171,7 +171,7 @@ class RayWorker:
             RunError: no worker has got a CPU within `PATIENCE_SECONDS`.
         """
         self._actor = self._pool.create_actor()
-        description = asyncio.ensure_future(_result(self._actor.describe.remote()))
+        description = asyncio.ensure_future(_await_result(self._actor.describe.remote()))
         try:
             started = self._loop.time()
             while not (await asyncio.wait([description], timeout=self._pool.notice_seconds))[0]:
@@ -248,12 +248,12 @@ class RayWorker:
         self._on_exit = None
         if not immediately and self._is_placed:
             with suppress(Exception):  # the worker has reported everything, so errors do not matter
-                await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
+                await asyncio.wait_for(_await_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False
         self._receive_task.cancel()
         await asyncio.wait([self._receive_task])
         self._kill_actor()
 
 
-async def _result(reference: Any) -> Any:
+async def _await_result(reference: Any) -> Any:
     return await reference
