@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha2
 REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REGISTRY"
 
 
-def folder(text: str) -> Path:
+def folder_path(text: str) -> Path:
     """Return the path of a folder, which need not exist."""
     problem = folder_problem(text)
     if problem is not None:
@@ -53,6 +54,11 @@ def parse_kind(text: str | None) -> Kind | None:
 def results_arguments(path: Path) -> list[str]:
     """Return the command-line words that select a results folder; none for the default folder."""
     return [] if path.as_posix() == "results" else ["--results", str(path)]
+
+
+def results_option_text(path: Path) -> str:
+    """Return the end of a shell command that selects a results folder; empty for the default folder."""
+    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(path))
 
 
 class RenamedOption(argparse.Action):

@@ -16,7 +16,7 @@ from typing import NoReturn
 from runner.base.errors import Interrupted, NipRunError, SpecError
 from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.base.text import did_you_mean, escape_controls
-from runner.cli.arguments import folder
+from runner.cli.arguments import folder_path
 from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
 from runner.cli.terminal.output import note, print_json
 from runner.results.default_folder import RESULTS_VARIABLE, default_results
@@ -26,7 +26,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
     group.add_argument(
         "--results",
-        type=folder,
+        type=folder_path,
         default=default_results(),
         metavar="DIR",
         help=f"the results folder; default: ${RESULTS_VARIABLE}, else results",

@@ -93,8 +93,8 @@ class _Record:
         self._source, self._options, self._subject = source, options, subject
         self.info = _model_info(subject)
         self.id = self.info["id"]
-        developer, slash, name = self.id.partition("/")
-        self.developer, self.model = (developer, name) if slash and name else ("unknown", self.id)
+        developer, _, name = self.id.partition("/")
+        self.developer, self.model = developer if name else "unknown", name or self.id
         finished = source.manifest.finished_at or source.manifest.started_at
         self._finished_seconds = str(int(datetime.fromisoformat(finished).timestamp()))
         self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}"

@@ -275,11 +275,13 @@ class RunSource:
     def _casts(self) -> dict[bool, dict[str, AgentRow]]:
         """The agents by name with the models that play them: True for games with exchanged models, False for others."""
         rows = {row["agent"]: row for row in self.manifest.agents}
-        swapped = {
-            agent: {**rows[player], "agent": agent, "role": rows[agent]["role"]}
-            for agent, player in self._swapped_players.items()
+        return {
+            False: rows,
+            True: {
+                agent: {**rows[player], "agent": agent, "role": rows[agent]["role"]}
+                for agent, player in self._swapped_players.items()
+            },
         }
-        return {False: rows, True: swapped}
 
     @property
     def exchange(self) -> str | None:

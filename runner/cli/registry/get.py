@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
-from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder
+from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder_path
 from runner.cli.terminal.output import print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
 from runner.version import __version__
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("reference", metavar="REF", help=f"{REFERENCE_HELP}; without a kind, a run")
-    add("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
+    add("folder", metavar="DIR", nargs="?", type=folder_path, help="default: the name of the release")
     add_registry_option(parser)
     add("--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)")
 
@@ -227,8 +227,8 @@ def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
     from runner.registry.components.drafts import format_spec_entry
 
     release = fetched.release
-    where = fetched_registry(fetched.folder) or "WHERE"
-    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where])
+    address = fetched_registry(fetched.folder) or "WHERE"
+    install = shlex.join(["nip-run", "install", str(release.reference), "--from", address])
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none: the publisher reserves all rights"),

@@ -83,23 +83,23 @@ def _downloaded_nodes(results: Results, skipped: list[str]) -> Iterator[LineageN
     for folder in fetched_folders(results):
         try:
             release = open_fetched(folder)
-            where = str(read_json(folder / MARKER).get("where"))
-            yield node_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
+            address = str(read_json(folder / MARKER).get("where"))
+            yield node_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, address)
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             skipped.append(f"left out: {folder}: {describe_error(error)}")
 
 
-def _published_nodes(where: str | None, skipped: list[str]) -> Iterator[LineageNode]:
+def _published_nodes(address: str | None, skipped: list[str]) -> Iterator[LineageNode]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
     from runner.registry.lineage.nodes import node_from_release
     from runner.registry.release_errors import describe_error
 
-    if where is None:
+    if address is None:
         return
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(where) as registry:
+    with connect_to_read(address) as registry:
         entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
         registry.announce_files((entry, MANIFEST) for entry in entries)
         for entry in entries:
@@ -127,9 +127,9 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
     node = row.node
     accuracy: Mapping[str, Any] = node.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
-    branch = ("└ " if can_print("└") else "- ") if row.depth else ""
+    tree_mark = ("└ " if can_print("└") else "- ") if row.depth else ""
     cells = {
-        "run": "  " * max(row.depth - 1, 0) + branch + node.run_id,
+        "run": "  " * max(row.depth - 1, 0) + tree_mark + node.run_id,
         "kind": row.kind,
         "when": format_time(node.started_at or None),
         "from": comma_join(dict.fromkeys(row.start_models)),

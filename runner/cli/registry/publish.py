@@ -115,13 +115,13 @@ def execute(args: argparse.Namespace) -> int:
         )
     registry = _connect_registry(args)
     try:
-        with ExitStack() as locks:
+        with ExitStack() as resources:
             if registry is not None:
-                locks.enter_context(registry)
-            draft_groups, folders = _collect_drafts(args, kind, registry, locks)
+                resources.enter_context(registry)
+            draft_groups, folders = _collect_drafts(args, kind, registry, resources)
             results = Results(args.results).path if folders else None
             options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
-            ready_releases = locks.enter_context(prepare_releases(draft_groups, registry, options))
+            ready_releases = resources.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
                 return _show_dry_run(ready_releases, registry, args)
             assert registry is not None
@@ -187,8 +187,8 @@ def _collect_run_drafts(
         )
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
-    names = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
-    naming = replace(naming, references=names, registry_address=None if registry is None else registry.address)
+    references = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
+    naming = replace(naming, references=references, registry_address=None if registry is None else registry.address)
     for folder in folders:
         _lock_run(folder, locks)
         if args.pin is not None:
@@ -283,7 +283,10 @@ def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
 
 
 def _record_releases(
-    folders: Sequence[RunFolder], published: Sequence[PublishResult], ready_releases: Sequence[ReadyRelease], where: str
+    folders: Sequence[RunFolder],
+    published: Sequence[PublishResult],
+    ready_releases: Sequence[ReadyRelease],
+    address: str,
 ) -> None:
     """Record in the results folder of each local run which releases were published from it."""
     from runner.registry.sent_releases import record_release
@@ -297,7 +300,7 @@ def _record_releases(
             run_id = ready_release.draft.release.facts.get("run_id")
             if run_id in run_ids:
                 try:
-                    record_release(results.run(run_id), str(release.reference), release.sha256, where)
+                    record_release(results.run(run_id), str(release.reference), release.sha256, address)
                 except RunError as error:
                     note(f"{error}; `nip-run history` will show {release.reference} as a separate run")
 
@@ -309,14 +312,14 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     """Print what would be published, without sending it."""
     from runner.registry.publishing.publish import list_failures
 
-    where = None if registry is None else registry.address
+    address = None if registry is None else registry.address
     problems = list_failures(ready_releases)
     if args.json:
-        releases = [ready_release.to_json(where) for ready_release in ready_releases]
+        releases = [ready_release.to_json(address) for ready_release in ready_releases]
         print_json({"ok": not problems, "dry_run": True, "releases": releases, "problems": problems})
     else:
         for ready_release in ready_releases:
-            _show_release(ready_release, where)
+            _show_release(ready_release, address)
         count = counted(len(problems), "problem")
         say(f"{count}; nothing would be published" if problems else "all of this would be sent")
     for line in problems:
@@ -324,11 +327,11 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 
-def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
+def _show_release(ready_release: ReadyRelease, address: str | None) -> None:
     bundle = ready_release.bundle
     release = ready_release.draft.release if bundle is None else bundle.release
     print_heading(str(release.reference))
-    say(f"to          {where or 'not chosen; add --to WHERE'}")
+    say(f"to          {address or 'not chosen; add --to WHERE'}")
     say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
     say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
     redactions = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
@@ -352,17 +355,17 @@ def _show_published(
     ready_releases: Sequence[ReadyRelease],
     published: Sequence[PublishResult],
     added: AddResult,
-    where: str,
+    address: str,
     args: argparse.Namespace,
 ) -> int:
     """Print which releases were published or proposed, and the commands that download them. Return the exit code."""
-    state, location = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    state, location = ("published", address) if added.proposed_at is None else ("proposed", added.proposed_at)
     pairs = list(zip(ready_releases, published, strict=True))
     commands = [_follow_up_commands(ready_release, release.reference, location) for ready_release, release in pairs]
     if args.json:
         releases = [
             {
-                **ready_release.to_json(where),
+                **ready_release.to_json(address),
                 "was_there": release.already_existed,
                 "signed": args.sign_key is not None,
                 "commands": release_commands,
@@ -415,8 +418,8 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
         )
 
 
-def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
-    """Return commands for other users, which download the release from the registry at `where` and use it."""
+def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, address: str) -> list[str]:
+    """Return commands for other users, which download the release from the registry at `address` and use it."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import ROWS_KEY
     from runner.registry.fetched_release import PIN
@@ -425,7 +428,7 @@ def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where
     lacks_rows = ready_release.bundle is not None and ready_release.bundle.release.file(PIN) is not None
     rows = ["--set", f"{ROWS_KEY}=FILE"] if lacks_rows else []
     return [
-        shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
+        shlex.join(["nip-run", verb, str(reference), "--from", address, *(rows if verb == "reproduce" else ())])
         for verb in verbs
     ]
 
@@ -458,12 +461,12 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
         for reference in references:
             if registry.find(reference).yanked != args.yank:  # skip releases that are already yanked for this reason
                 added = registry.yank(reference, args.yank)
-        where = registry.address
+        address = registry.address
     if args.json:
-        print_json({"ok": True, "yanked": list(map(str, references)), "where": where, "reason": args.yank})
+        print_json({"ok": True, "yanked": list(map(str, references)), "where": address, "reason": args.yank})
         return ExitCode.DONE
     for reference in references:
-        say(f"{reference} is yanked in {where}: {args.yank}")
+        say(f"{reference} is yanked in {address}: {args.yank}")
     if added.note and not args.quiet:
         note(added.note)
     return ExitCode.DONE

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REFERENCE_HELP, add_registry_option, add_trust_options, results_arguments
+from runner.cli.arguments import (
+    REFERENCE_HELP,
+    add_registry_option,
+    add_trust_options,
+    results_arguments,
+    results_option_text,
+)
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
@@ -186,10 +192,10 @@ def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease
     try:
         return connect_to_read(args.registry)
     except UsageError as error:
-        where = fetched_registry(fetched.folder)
-        if args.registry is not None or where is None:
+        address = fetched_registry(fetched.folder)
+        if args.registry is not None or address is None:
             raise
-        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
+        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", address])
         raise UsageError(
             f"the parts of this training run are separate releases; name the registry they are in: {command}"
         ) from error
@@ -255,7 +261,7 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
     """Return commands that show more about the comparison."""
-    results = "".join(f" {shlex.quote(argument)}" for argument in results_arguments(args.results))
+    results = results_option_text(args.results)
     folder = shlex.quote(str(fresh_play.fetched.folder))
     run_id = fresh_play.run_id
     lines = [f"compare: nip-run compare {folder} {run_id}{results}"]

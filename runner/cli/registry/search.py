@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
         entries = registry.entries(kind)
         unreadable: list[str] = []
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
-        where = registry.address
+        address = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
     for line in unreadable:
         note(line)
@@ -78,11 +78,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         copies = {str(hit.entry.reference): group for group in _group_by_run(matches) for hit in group}
         releases = [_hit_as_json(hit, copies.get(str(hit.entry.reference), []), lineage) for hit in matches]
-        print_json({"where": where, "releases": releases, "damaged": unreadable})
+        print_json({"where": address, "releases": releases, "damaged": unreadable})
         return ExitCode.DONE
     if not matches:
         hint = "" if args.all else "; add --all to include private and yanked releases and older versions"
-        say(f"no match among {counted(len(entries), 'release')} in {where}{hint}")
+        say(f"no match among {counted(len(entries), 'release')} in {address}{hint}")
         return ExitCode.DONE
     _print_hits(matches, lineage, all_=args.all)
     return ExitCode.DONE

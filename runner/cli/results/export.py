@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import RUN_HELP, folder
+from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def _add_fine_tuning_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat-format", choices=("openai", "alternating"), help="chat format; default: the one that was played")
     add(
-        "--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT"
+        "--out",
+        type=folder_path,
+        metavar="DIR",
+        help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT",
     )
     add("--agent", action="append", metavar="NAME", help="only this agent; repeatable")
     add("--only-correct", action="store_true", help="only rollouts with a correct verdict")

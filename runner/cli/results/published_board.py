@@ -19,9 +19,9 @@ MAX_MARKS = 2
 """Maximum number of marks in a row; `--json` has all marks."""
 
 
-def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
+def show_published(address: str, benchmark: str | None, *, as_json: bool) -> int:
     """Print the leaderboard of a registry on stdout, and notes about omitted runs on stderr."""
-    with connect_to_read(where) as registry:
+    with connect_to_read(address) as registry:
         board = registry_board(registry, benchmark)
     if as_json:
         print_json(board.to_json())

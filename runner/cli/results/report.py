@@ -75,16 +75,16 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError(f"-o {args.output}: the file name must end in .html")
 
 
-def _load_board(where: str | None, results: Results) -> BoardPage:
+def _load_board(address: str | None, results: Results) -> BoardPage:
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
-    if where is None:
+    if address is None:
         return local_board(results, without_folders(str(results.path)))
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(where) as registry:
-        return published_board(registry_board(registry), without_folders(registry.address, where))
+    with connect_to_read(address) as registry:
+        return published_board(registry_board(registry), without_folders(registry.address, address))
 
 
 def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.base.text import counted, with_interval
-from runner.cli.arguments import results_arguments
+from runner.cli.arguments import results_option_text
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say
 from runner.cli.terminal.run_problems import print_problem_warning
@@ -61,7 +60,7 @@ def show_result(
 
     `path` is the spec as the user wrote it. Notes in `printed` are not printed again.
     """
-    results_option = _results_option(results)
+    results_option = results_option_text(results.path)
     show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
         show_training(result.metrics, f"{show_command} --all{results_option}")
@@ -87,11 +86,6 @@ def show_result(
         note(f"leaderboard: nip-run leaderboard{results_option}   (file: {results.board.path})")
 
 
-def _results_option(results: Results) -> str:
-    """Return the end of a shell command that selects the results folder; empty for the default folder."""
-    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(results.path))
-
-
 def show_problems_and_notes(result: FinishedRun, results: Results, printed: Collection[str]) -> None:
     """Print a run's problems, and the notes that are neither in `printed` nor among the problems."""
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
@@ -99,7 +93,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
         problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
     for run_id, problem in problems:
-        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{_results_option(results)}")
+        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results.path)}")
     printed_notes = {
         *printed,
         *(str(problem) for folder in (result.folder, *parts) for problem in load_problems(folder)),

@@ -126,7 +126,7 @@ def parse_reference(text: str, kind: Kind | None = None, *, default_kind: Kind |
     if problems:
         raise UsageError(f"{text!r} is not a valid reference: {problems[0]}")
     return Reference(
-        Kind(str(kind_text or kind)), shape["owner"], shape["name"], None if version == LATEST else version
+        Kind(kind_text or str(default_kind)), shape["owner"], shape["name"], None if version == LATEST else version
     )
 
 

@@ -43,11 +43,6 @@ class LocalPool:
     """Starts worker processes."""
 
     async def start(self, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> LocalWorker:
-        if not sys.executable:
-            raise RunError(
-                "cannot start worker processes, because this Python has no executable (sys.executable is empty); set "
-                "execution.processes=1"
-            )
         try:
             return await self._start(receive, on_exit)
         except OSError as error:
