@@ -13,7 +13,7 @@ from runner.spec.loader import Spec, SpecSource
 
 
 def ensure_loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
-    """Return the spec, which is loaded if it is not loaded yet. `results` has the runs that it takes models from."""
+    """Load a spec, unless it is loaded already, and return it. The spec may use models of runs in `results`."""
     if isinstance(spec, Spec):
         return spec
     return specs.load_spec(spec, (), (results or open_results(None)).path_of, make_finder_for(spec))

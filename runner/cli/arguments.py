@@ -62,7 +62,7 @@ def results_option_text(path: Path) -> str:
 
 
 class RenamedOption(argparse.Action):
-    """The old name of an option. It works like the new name, but help does not list it, and its use prints a note."""
+    """The old name of an option, which help does not list. A use sets the value of the new option and prints a note."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)

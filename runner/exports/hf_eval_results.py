@@ -1,7 +1,7 @@
 """Exports a run as an entry of `.eval_results/*.yaml`, a file in a model's repository on the Hugging Face Hub.
 
-The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark, and no fields
-for the number of rollouts and the interval, so the field `notes` has these.
+The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark. It has no fields
+for the number of rollouts and the interval, so the exporter writes them into the field `notes`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class ExportedGame:
     """Time of each answer in milliseconds since 1970, if its server sent it."""
 
     def turns(self) -> list[ExportedTurn]:
-        """Return every answer with its times. If its server sent no time, it starts when the previous answer ends."""
+        """Return every answer with its times. An answer whose server sent no time starts when the previous one ends."""
         requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
         turns: list[ExportedTurn] = []
         for call in self.rollout.calls:

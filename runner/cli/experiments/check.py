@@ -180,7 +180,7 @@ def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:
 def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
     """Return one or two sentences about the games and the training of a run.
 
-    `first_plan` is the plan of its first games, which differs from `plan` in a training run.
+    `first_plan` is the plan of the run's first games. In a benchmark, it is the same as `plan`.
     """
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan

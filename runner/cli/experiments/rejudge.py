@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_options(parser)
     add("--again", action="store_true", help="judge again as a new run")
     add("--run-id", metavar="ID", help="the new run's id; default: derived from the first run")
+    parser.set_defaults(command="rejudge", shard=None, replay=None, until_round=None, set_model=[])
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
     args.spec_arguments = [*names, *overrides]
-    args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
+
     check_run_options(args, len(points))
     if not args.quiet:
         for point in points:

@@ -39,7 +39,7 @@ from runner.documents.fetched_files import describe_origin
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
-    from runner.cli.terminal.progress import Display, WatchedRun
+    from runner.cli.terminal.progress import Display
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.sweep_budgets import PlannedRun
@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_options(parser)
     add("--again", action="store_true", help="play a finished run again as a new run")
     add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
+    parser.set_defaults(command="run", verdict="last")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -103,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
-    """Play every point, with the options of `run`, and return the exit code."""
+    """Play every point, with the options of `run` or `rejudge`, and return the exit code."""
     return _RunCommand(args, points).execute()
 
 
@@ -121,7 +122,7 @@ class _RunCommand:
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
         self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
-        check_shard(self.points, getattr(args, "shard", None))
+        check_shard(self.points, args.shard)
         self._run_ids: dict[SpecPoint, str] = {}
         """The ids of the runs so far. A second choice with --again would be another id."""
         self._printed: set[str] = set()
@@ -135,12 +136,16 @@ class _RunCommand:
     def execute(self) -> int:
         """Run every point and return the exit code."""
         from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
-        from runner.cli.terminal.progress import show_progress
+        from runner.cli.terminal.progress import WatchedRun, show_progress
+        from runner.rollouts.plan import Plan
         from runner.training.dispatch import run_all
 
         self._show_notes()
         self._show_keys()
-        watched_runs = [_watched_run(point) for point in self.points]
+        watched_runs = [
+            WatchedRun(point.spec.experiment.name, point.plan.size if isinstance(point.plan, Plan) else None)
+            for point in self.points
+        ]
         try:
             with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
                 runs = [self._planned_run(point, display.on_progress_of(i)) for i, point in enumerate(self.points)]
@@ -204,6 +209,8 @@ class _RunCommand:
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""
+        from dataclasses import replace
+
         from runner.rollouts.plan import Plan
 
         point = self.points[index]
@@ -211,7 +218,8 @@ class _RunCommand:
         if isinstance(result, Waiting):
             self._waiting.append(_WaitingPoint(point, self._run_id(point), result))
             return
-        self._done.append(self._with_note(point, result))
+        # JSON output has the notes that otherwise are printed before the run.
+        self._done.append(replace(result, notes=(*point.notes, *result.notes)))
         if self.args.json:
             return
         if sum(isinstance(other.plan, Plan) for other in self.points) > 1 and isinstance(point.plan, Plan):
@@ -220,20 +228,18 @@ class _RunCommand:
         with display.paused():
             self._show_point(point, result)
 
-    def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
-        """Return the result for JSON output: with the notes that otherwise are printed before the run."""
-        from dataclasses import replace
-
-        return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
-
     def _show_notes(self) -> None:
         """Print notes and warnings about the points before any is played."""
+        from runner.cli.experiments.shards import shard_lines
         from runner.cli.specs import show_warnings
+        from runner.runs.finished.debates import debate_notes
 
         if self.args.quiet:
             return
-        for line in [line for point in self.points for line in _notes_of_point(point)]:
-            note(f"note: {line}")
+        for point in self.points:
+            games_plan = point.plan.games
+            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan)):
+                note(f"note: {line}")
         show_warnings(self.points)
 
     def _show_keys(self) -> None:
@@ -279,21 +285,6 @@ def _describe_cost(point: SpecPoint) -> str:
     return f"{least:,} to {most:,} calls, cost {dollar_range(cost)}"
 
 
-def _watched_run(point: SpecPoint) -> WatchedRun:
-    from runner.cli.terminal.progress import WatchedRun
-    from runner.rollouts.plan import Plan
-
-    name, plan = point.spec.experiment.name, point.plan
-    return WatchedRun(name, plan.size if isinstance(plan, Plan) else None)
-
-
-def _notes_of_point(point: SpecPoint) -> list[str]:
-    from runner.cli.experiments.shards import shard_lines
-    from runner.runs.finished.debates import debate_notes
-
-    return [*point.notes, *shard_lines(point.plan.games), *debate_notes(point.plan.games)]
-
-
 def check_run_options(args: argparse.Namespace, run_count: int) -> None:
     """Check that the options fit each other and the number of runs.
 
@@ -309,7 +300,7 @@ def check_run_options(args: argparse.Namespace, run_count: int) -> None:
             f"--set-model works with one training run, but these specs define {run_count} runs. Give one spec; to "
             "select a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
         )
-    if getattr(args, "shard", None) is not None:
+    if args.shard is not None:
         parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round works only with a replay: add --replay RUN, or omit --until-round")
@@ -387,7 +378,7 @@ def _same_command(args: argparse.Namespace, *, groups: Sequence[str] = (), **cha
     """
     args = argparse.Namespace(**{**vars(args), **changes})
     models = [f"{group}=NAME" for group in groups] or args.set_model
-    command = ["nip-run", getattr(args, "command", "run"), *args.spec_arguments, *_given_options(args)]
+    command = ["nip-run", args.command, *args.spec_arguments, *_given_options(args)]
     return shlex.join([*command, *_repeat_option("--set-model", models)])
 
 
@@ -432,10 +423,11 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
 
 
 def _given_options(args: argparse.Namespace) -> list[str]:
+    """Return the options of this command that are not defaults, except `--set-model`."""
     options = results_arguments(args.results)
     if args.run_id:
         options += ["--run-id", args.run_id]
-    if getattr(args, "shard", None):
+    if args.shard:
         options += ["--shard", args.shard]
     if args.again:
         options.append("--again")
@@ -444,7 +436,7 @@ def _given_options(args: argparse.Namespace) -> list[str]:
     options += _repeat_option("--allow-key", args.allow_key)
     options += _repeat_option("--allow-command", args.allow_command)
     options += _repeat_option("--allow-host", args.allow_host)
-    if getattr(args, "verdict", "last") != "last":
+    if args.verdict != "last":
         options += ["--verdict", args.verdict]
     if args.until_round is not None:
         options += ["--until-round", str(args.until_round)]

@@ -86,7 +86,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
 def _find_dependents(
     store: Store, remaining: Sequence[Reference], removed: Sequence[Reference]
 ) -> dict[str, list[str]]:
-    """Return the installed releases that depend on removed ones, each with the removed releases that it needs."""
+    """Return the installed releases that need removed releases, each with the names of those removed releases."""
     from runner.registry.components.install import find_dependencies
 
     dependents = {}

@@ -215,7 +215,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
 
 
 def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str) -> None:
-    """Check that none of these options are given, since the chosen format does not use them.
+    """Check that no option in `names` is given. The chosen format would not use them.
 
     Raises:
         UsageError: an option is given.

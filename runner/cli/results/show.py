@@ -112,7 +112,7 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
 def _print_summary(
     folder: RunFolder, manifest: Manifest, metrics: dict[str, Any] | None, args: argparse.Namespace
 ) -> None:
-    """Print a run's facts, metrics and problems, and how to resume it if it is not finished."""
+    """Print facts, metrics and problems of a run, and for an unfinished run how to resume it."""
     from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.results.manifest import Status
     from runner.runs.finished.resume_advice import resume_advice

@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
 def _in_transaction(
     act: Callable[[Any, Database, argparse.Namespace], None],
 ) -> Callable[[Database, Settings, argparse.Namespace], int]:
-    """Return a function that calls `act` with a connection, and commits its changes if it raises no error."""
+    """Return a function that calls `act` in a transaction, and commits it unless `act` raises an error."""
 
     def execute_action(database: Database, _: Settings, args: argparse.Namespace) -> int:
         with database.writing() as connection:

@@ -107,7 +107,7 @@ class MlflowGames:
             )
 
     def _curve_of(self, manifest: Manifest) -> Curve:
-        """Return the curve so far, or a new one if the plan has changed, which a resumed run may do."""
+        """Return the curve so far. If the plan has changed, as it may when the run is resumed, return a new curve."""
         plan_key = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
         if self._curve is None or self._curve_plan != plan_key:
             self.close()

@@ -103,7 +103,7 @@ class Sender:
         """Send the parts of a record that the server lacks.
 
         Raises:
-            RunError: the server cannot be reached, or refuses; see `convert_errors`. It keeps the data it has received.
+            RunError: the server cannot be reached, or refuses; see `convert_errors`. It has the data sent so far.
         """
         with convert_errors(self.uri, f"accept {run.name}"):
             sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
@@ -122,7 +122,7 @@ class Sender:
     # The run itself
 
     def _ensure_run(self, run: MlflowRun) -> str:
-        """Return the id of the MLflow run with the key of `run`, which is created if it does not exist."""
+        """Return the id of the MLflow run with the key of `run`. If there is no such MLflow run, create one."""
         if run.key not in self._ids:
             mlflow_run = self._find_or_create(
                 f"the MLflow run of {run.name}",
@@ -150,7 +150,7 @@ class Sender:
     ) -> Item:
         """Find or create an item that must exist only once, although several processes may try at the same time.
 
-        A process that has created an item and sees another one deletes its own item and searches again.
+        If a process sees another item after it has created its own, it deletes its own item and searches again.
 
         Raises:
             RunError: the server has several copies of the item.

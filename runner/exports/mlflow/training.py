@@ -78,7 +78,7 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
 
 def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield for each iteration and model group whether it was trained (1 or 0), and its examples and tokens."""
+    """Yield whether a model group was trained (1 or 0), with how many examples and tokens, for each iteration."""
     for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED

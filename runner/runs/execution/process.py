@@ -87,7 +87,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 def _restore_level(handler: _RunLog) -> None:
-    """Restore the logger's level. If other runs' logs are open, let one of them restore it when it is closed."""
+    """Restore the logger's level. If logs of other runs are open, do it when one of these is closed."""
     if handler.original_level is None:
         return
     other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]

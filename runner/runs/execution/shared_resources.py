@@ -91,8 +91,8 @@ def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) ->
     """
     models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
     server_sets = {tuple(map(connection_key, settings.settings_per_server)) for settings in models}
-    # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers.
-    # If a set has several servers, it may need two: to the current server, and an idle one to the previous server.
+    # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers,
+    # or two if the set has several servers: one to the current server, and an idle one to the previous server.
     open_connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
     if not open_connections_per_call:
         return concurrency

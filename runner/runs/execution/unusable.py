@@ -1,6 +1,6 @@
 """Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`.
 
-An answer is unusable if the game cannot continue with it, such as a refusal or a message in the wrong format.
+An answer is unusable if the game cannot continue with it. Examples are refusals, and messages in a wrong format.
 """
 
 from __future__ import annotations

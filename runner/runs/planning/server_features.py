@@ -61,7 +61,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A request that tries some features. Its settings differ from the group's only in what these features need."""
+    """A request that tries some features. Apart from what these features need, its settings are those of the group."""
 
     settings: ModelSettings
     messages: tuple[ChatMessage, ...]
@@ -84,7 +84,7 @@ class ServerReport:
     """The errors of attempts that were repeated."""
     spent: UsageTotals = field(default_factory=UsageTotals)
     error: NipRunError | None = None
-    """The error of a request such as the games send, or of every attempt to send it."""
+    """The error of the request in the form that games send; if it is None, the server answered."""
 
 
 class _FailureList(CallEvents):

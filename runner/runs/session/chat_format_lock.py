@@ -188,7 +188,7 @@ def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
 
 
 def _has_started(plan: RunPlan, results: Results, run_id: str | None) -> bool:
-    """Return whether the results have a started run of this plan, with this id or, for None, the plan's own id."""
+    """Return whether a run of this plan has started, with the id `run_id` or, if that is None, with the plan's id."""
     folder = results.run(run_id or plan.run_id)
     if plan.spec.shard is not None:
         parts = (part for _, part in folder.started_parts() if part.damage() is None)

@@ -89,7 +89,7 @@ class LocalWorker:
             self._channel.send(message)
 
     def _on_disconnect(self) -> None:
-        """Start to report the exit of the process. Its socket is closed, so it has ended or is about to end."""
+        """Start a task that reports the exit of the process. The closed socket shows that it has ended or soon ends."""
         self._channel = None
         if self._on_exit is not None:
             self._exit_task = asyncio.create_task(self._report_exit())

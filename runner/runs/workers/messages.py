@@ -133,7 +133,7 @@ class PermitRequested(NamedTuple):
     number: int
     group: str
     server: str | None
-    """One of the group's servers; None if it has only one."""
+    """One of the group's servers; None if the group has only one."""
     sample: SampleKey
     max_cost: UsageTotals
     """The maximum usage and cost of the call."""

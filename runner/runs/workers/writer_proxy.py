@@ -31,7 +31,7 @@ from runner.runs.workers.leases import GameKey, game_key_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
 MAX_UNSENT_APPENDS = 64
-"""The maximum number of appends whose records wait to be sent together, if no call waits for these records."""
+"""The maximum number of appends that are collected and sent together, if no call waits for their records."""
 
 _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The response headers that state a rate limit."""

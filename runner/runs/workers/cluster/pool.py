@@ -195,7 +195,7 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        subject = line.partition(":")[0]  # without the numbers, which change, so that the run gets only one such note
+        subject = line.partition(":")[0]  # has no numbers, which would change: so the run gets only one such note
         self._receive([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:
