@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
-from runner.base.storage.safe_files import create_only, make_folder, make_folders
+from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join, counted
 from runner.cli.arguments import folder_path
 from runner.cli.terminal.output import print_json, say
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SPEC = "spec.yaml"
 """Name of the spec that is written."""
 
+MAX_FILE = 1 << 20
 COMMENT_COLUMN = 32
 """Column of the `# CHANGE` comments in the written spec. The inserted names would move the comments."""
 PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
@@ -120,8 +121,8 @@ def _starter_files() -> dict[str, bytes]:
 
     starter = STARTER / "claims"
     return {
-        SPEC: (starter / SPEC).read_bytes(),
-        "data.csv": (starter / "data.csv").read_bytes(),
+        SPEC: _read_file(starter / SPEC),
+        "data.csv": _read_file(starter / "data.csv"),
         **_read_prompts(starter / "prompts"),
         **_schema_file("experiment.schema.json", editor_schema()),
     }
@@ -137,8 +138,7 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
     lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
     spec = (
-        (starter / SPEC)
-        .read_bytes()
+        _read_file(starter / SPEC)
         .decode()
         .replace("LIMIT", ", max_message_rounds: 7" if name in PROTOCOLS_WITH_ROUND_LIMIT else "")
     )
@@ -147,8 +147,8 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.replace("AGENTS", lines).encode(),
-        "data.csv": (starter / "data.csv").read_bytes(),
-        f"{name}.yaml": schema_line + (PROTOCOLS / f"{name}.yaml").read_bytes(),
+        "data.csv": _read_file(starter / "data.csv"),
+        f"{name}.yaml": schema_line + _read_file(PROTOCOLS / f"{name}.yaml"),
         **prompts,
         **_schema_file("experiment.schema.json", editor_schema()),
         **_schema_file("protocol.schema.json", protocol_editor_schema()),
@@ -196,10 +196,10 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
             "SUBJECT": "the solution" if is_answer else "the claim",
             "TRUE": "right" if is_answer else "true",
             "FALSE": "wrong" if is_answer else "false",
-            **json.loads((starter / "players.json").read_bytes())[protocol],
+            **json.loads(_read_file(starter / "players.json"))[protocol],
         }
         for name in prompts:
-            text = (starter / re.sub(r"prover\d", "prover", name)).read_text("utf-8")
+            text = _read_file(starter / re.sub(r"prover\d", "prover", name)).decode()
             for _ in range(2):  # since the replacement of EXPERTS contains other placeholders
                 text = _replace_words(text, replacements)
             prompts[name] = text.encode()
@@ -219,7 +219,7 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         "PROTOCOL": protocol,
         "LIMIT": ", max_message_rounds: 5" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
-    spec = _replace_words((starter / SPEC).read_text("utf-8"), replacements)
+    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
     return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}
 
 
@@ -229,11 +229,15 @@ def _replace_words(text: str, replacements: Mapping[str, str]) -> str:
 
 def _read_prompts(folder: Path) -> dict[str, bytes]:
     """Return the prompt templates in a folder, by their names in the folder that is written."""
-    return {f"prompts/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.jinja"))}
+    return {f"prompts/{path.name}": _read_file(path) for path in sorted(folder.glob("*.jinja"))}
 
 
 def _schema_file(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: json.dumps(schema, indent=2).encode() + b"\n"}
+
+
+def _read_file(path: Path) -> bytes:
+    return read_bounded(path, MAX_FILE)
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
