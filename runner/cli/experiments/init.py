@@ -136,17 +136,17 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     starter = STARTER / "protocol"
     prompts = _read_prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
-    lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
-    spec = (
-        _read_file(starter / SPEC)
-        .decode()
-        .replace("LIMIT", ", max_message_rounds: 7" if name in PROTOCOLS_WITH_ROUND_LIMIT else "")
-    )
-    spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    replacements = {
+        "PROTOCOL": name,
+        "NAME": name.replace("_", "-"),
+        "LIMIT": ", max_message_rounds: 7" if name in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "AGENTS": "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents),
+    }
+    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
     spec = _COMMENT.sub(lambda match: f"{match[1]:<{COMMENT_COLUMN - 2}}  # CHANGE", spec)
     schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
-        SPEC: spec.replace("AGENTS", lines).encode(),
+        SPEC: spec.encode(),
         "data.csv": _read_file(starter / "data.csv"),
         f"{name}.yaml": schema_line + _read_file(PROTOCOLS / f"{name}.yaml"),
         **prompts,
