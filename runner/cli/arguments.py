@@ -14,6 +14,7 @@ from runner.results.default_folder import folder_problem
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
+    from runner.results.leaderboard.results_folder import Results
 
 MAX_PORT = 65_535
 
@@ -51,14 +52,14 @@ def parse_kind(text: str | None) -> Kind | None:
     return None if text is None else Kind(text)
 
 
-def results_arguments(path: Path) -> list[str]:
-    """Return the command-line words that select a results folder; none for the default folder."""
-    return [] if path.as_posix() == "results" else ["--results", str(path)]
+def results_arguments(results: Results) -> list[str]:
+    """Return the arguments that select a results folder; none for the default folder."""
+    return [] if results.path.as_posix() == "results" else ["--results", str(results.path)]
 
 
-def results_option_text(path: Path) -> str:
+def results_option_text(results: Results) -> str:
     """Return the end of a shell command that selects a results folder; empty for the default folder."""
-    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(path))
+    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(results))
 
 
 class RenamedOption(argparse.Action):

@@ -143,7 +143,9 @@ def run_command_line(arguments: Sequence[str]) -> int:
 
 def _run_command(name: str, parsed: argparse.Namespace) -> int:
     from runner.base.storage.duckdb_connections import interruptible_queries
+    from runner.results.leaderboard.results_folder import Results
 
+    parsed.results = Results(parsed.results)
     with interruptible_queries():
         code: int = load_command(name).execute(parsed)
         return code

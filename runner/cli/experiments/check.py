@@ -46,10 +46,9 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
-    from runner.results.leaderboard.results_folder import Results
     from runner.spec.warnings.catalog import check_warnings_of
 
-    results = Results(args.results)
+    results: Results = args.results
     arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
     points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
     points = keep_chat_formats(points, results)

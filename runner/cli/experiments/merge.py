@@ -35,10 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.run_result import as_json, show_result
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.shards.merge import merge
 
-    results = Results(args.results)
+    results: Results = args.results
     shards_of_runs = runs_to_merge(args.runs, results)
     load_scipy_with_one_thread()
     failures: list[MergeError] = []

@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.results.leaderboard.results_folder import Results
     from runner.training.plan import TrainingPlan
 
     estimates_time = args.workers is not None or args.shards is not None
@@ -68,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
             "nothing to plan: add --detect D, the difference in accuracy to detect, such as 0.05; or --workers N, to "
             "estimate how long the run takes"
         )
-    results = Results(args.results)
+    results: Results = args.results
     points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):

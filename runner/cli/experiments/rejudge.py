@@ -20,6 +20,7 @@ from runner.cli.terminal.output import note
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.run import check_run_options, play
     from runner.cli.specs import split_arguments
-    from runner.results.leaderboard.results_folder import Results
 
     runs, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
-    results = Results(args.results)
+    results: Results = args.results
     folders = [results.find(run) for run in runs]
     points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
     # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
@@ -68,10 +68,9 @@ def execute(args: argparse.Namespace) -> int:
 def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import make_finder
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.planning.rejudging import plan_rejudging
 
-    plans = plan_rejudging(folder, overrides, args.verdict, Results(args.results).path_of, make_finder())
+    plans = plan_rejudging(folder, overrides, args.verdict, args.results.path_of, make_finder())
     note_renamed([plan.spec for plan in plans], quiet=args.quiet)
     return [SpecPoint(str(folder.path), plan) for plan in plans]
 

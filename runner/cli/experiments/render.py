@@ -19,6 +19,7 @@ from runner.cli.terminal.output import note, print_json, say
 from runner.cli.terminal.sent_prompts import print_request
 
 if TYPE_CHECKING:
+    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.job import Job
     from runner.rollouts.plan import Plan
     from runner.spec.loader import Spec
@@ -82,7 +83,6 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     """
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import make_finder_for
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.session.chat_format_lock import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
@@ -91,7 +91,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     if len(names) != 2:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
-    results = Results(args.results)
+    results: Results = args.results
     spec = load_specs(path, overrides, results.path_of, make_finder_for(path))[0]
     note_renamed([spec], quiet=args.quiet)
     agent_names = spec.protocol.agent_names

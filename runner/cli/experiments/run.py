@@ -40,6 +40,7 @@ from runner.documents.fetched_files import describe_origin
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display
+    from runner.results.leaderboard.results_folder import Results
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.sweep_budgets import PlannedRun
@@ -91,9 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import load_points
-    from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
+    results: Results = args.results
     points = load_points(
         resolve_shard_folders(args.spec_arguments, results, args.shard), results.path_of, quiet=args.quiet
     )
@@ -115,10 +115,9 @@ class _RunCommand:
         from runner.cli.experiments.shards import check_shard
         from runner.cli.specs import keep_chat_formats
         from runner.models.api_keys import all_allowed
-        from runner.results.leaderboard.results_folder import Results
         from runner.runs.finished.selection import ReplayOf, RunSelection
 
-        self.args, self.results = args, Results(args.results)
+        self.args, self.results = args, args.results
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
         self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
@@ -355,7 +354,7 @@ def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
     results = Results.of_log(moved)
     if results is None:
         return f" the same command after moving {moved.parent} back: {_same_command(args)}"
-    return f": {_same_command(args, results=results.path)}"
+    return f": {_same_command(args, results=results)}"
 
 
 def _parse_model_names(assignments: list[str]) -> dict[str, str]:

@@ -183,7 +183,7 @@ class ShardMerges:
         from runner.runs.shards.merge import count_finished_parts, merge
 
         run = self._results.run(run_id)
-        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._args.results)])
+        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._results)])
         is_last, count = count_finished_parts(run, shard.of)
         if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:

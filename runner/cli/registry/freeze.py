@@ -17,6 +17,7 @@ from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.registry.components.freeze import FrozenPin
+    from runner.results.leaderboard.results_folder import Results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.freeze import list_pins, write_frozen
     from runner.registry.components.lookup import make_finder_for
-    from runner.results.leaderboard.results_folder import Results
     from runner.spec.loader import load_specs
 
-    results = Results(args.results)
+    results: Results = args.results
     specs = load_specs(args.spec, (), results.path_of, make_finder_for(args.spec))
     pins = list_pins(specs)
     unpinned = [pin for pin in pins if not pin.is_pinned]

@@ -42,10 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.lineage.history import build_history
-    from runner.results.leaderboard.results_folder import Results
 
     skipped: list[str] = []
-    results = Results(args.results)
+    results: Results = args.results
     published = list(_published_nodes(args.registry, skipped))
     hashes = {node.sha256 for node in published}
     downloaded = [node for node in _downloaded_nodes(results, skipped) if node.sha256 not in hashes]

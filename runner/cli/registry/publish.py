@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.registry import PublishResult, Registry, ReleaseEntry
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
 
 
 OWNER = "NIP_RUN_OWNER"
@@ -103,7 +104,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.publishing.publish import Options, prepare_releases, send_releases
     from runner.registry.redaction.machine_names import MachineNames
-    from runner.results.leaderboard.results_folder import Results
 
     kind = parse_kind(args.kind)
     if args.yank is not None:
@@ -119,8 +119,8 @@ def execute(args: argparse.Namespace) -> int:
             if registry is not None:
                 resources.enter_context(registry)
             draft_groups, folders = _collect_drafts(args, kind, registry, resources)
-            results = Results(args.results).path if folders else None
-            options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
+            names = MachineNames.of_process(args.results.path if folders else None).allow(args.allow_name)
+            options = Options(names=names, force=args.force)
             ready_releases = resources.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
                 return _show_dry_run(ready_releases, registry, args)
@@ -177,7 +177,7 @@ def _collect_run_drafts(
     from runner.registry.publishing.public_commits import pinned_sources
     from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
+    results: Results = args.results
     naming = _build_naming(args, Kind.RUN)
     if args.pin is not None and len(args.what) > 1:
         raise UsageError("--pin works with one run, since it names the spec of that run; publish the runs one by one")

@@ -82,11 +82,10 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.registry.bundles.missing_rows import ROWS_KEY, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
 
     args.metric = args.metric or RANKING_METRIC
-    results = Results(args.results)
+    results: Results = args.results
     row_files = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
     args.overrides = [override for override in args.overrides if override not in row_files]
     if args.overrides and not args.fresh:

@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
-    results = Results(args.results)
+    results: Results = args.results
     if args.what is None:
         return _list_runs(results, args)
     try:

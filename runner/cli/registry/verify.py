@@ -115,7 +115,6 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
     from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
-    from runner.results.leaderboard.results_folder import Results
 
     folder = Path(args.what)
     if is_fetched(folder):
@@ -135,7 +134,7 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
             release, _ = registry.read_manifest(entry)
             return str(entry.reference), _describe_further_checks(release, in_registry=True), findings
     _check_no_signer_key(args)
-    run = Results(args.results).find(args.what)
+    run = args.results.find(args.what)
     return run.run_id, NUMBERS_FOLLOW, list(find_run_problems(run))
 
 

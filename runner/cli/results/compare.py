@@ -110,14 +110,13 @@ def _add_further_questions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
     from runner.results.metric_rows import metric_label
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
-    results = Results(args.results)
+    results: Results = args.results
     worst = _find_worst(args, results) if args.worst else None
     comparison = _compare_runs(args, results)
     code = _exit_code(comparison)

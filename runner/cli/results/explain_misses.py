@@ -34,10 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.models.layers.cache import Cache, request_fields
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
-    folder = Results(args.results).find(args.run)
+    folder = args.results.find(args.run)
     recorded_cache = folder.manifest().cache
     recorded_path = folder.path / recorded_cache if recorded_cache else None
     path = _cache_file(args.cache or recorded_path)

@@ -108,7 +108,6 @@ def _add_tracking_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.results import export_mlflow
-    from runner.results.leaderboard.results_folder import Results
 
     if args.format == MLFLOW:
         _reject_options(args, (*_FINE_TUNING_OPTIONS, *_RESULT_OPTIONS, "out"), "files")
@@ -116,7 +115,7 @@ def execute(args: argparse.Namespace) -> int:
     _reject_options(args, _TRACKING_OPTIONS, "a tracking server (--format mlflow)")
     if len(args.runs) > 1:
         raise UsageError(f"--format {args.format} exports one run, not {len(args.runs)}; export them one by one")
-    folder = Results(args.results).find(args.runs[0])
+    folder: RunFolder = args.results.find(args.runs[0])
     if folder.manifest().is_training_run:
         _reject_training_run(folder, args.format)
     if args.format in EXPORT_NAMES:

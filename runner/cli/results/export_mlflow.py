@@ -17,7 +17,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.exports.mlflow.exporter import Exporter
     from runner.exports.mlflow.sender import Sender
 
-    results = Results(args.results)
+    results: Results = args.results
     folders = list({folder.run_id: folder for folder in map(results.find, args.runs)}.values())
     uri = tracking_uri(args.tracking_uri)
     experiment = args.experiment or os.environ.get(EXPERIMENT_VARIABLE) or DEFAULT_EXPERIMENT

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.leaderboard import print_leaderboard
     from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
-    from runner.results.leaderboard.results_folder import Results
 
     if args.registry is not None:
         if args.rebuild:
@@ -38,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
         from runner.cli.results.published_board import show_published
 
         return show_published(args.registry, args.benchmark, as_json=args.json)
-    results = Results(args.results)
+    results: Results = args.results
     if args.rebuild:
         return _rebuild(results, as_json=args.json)
     rows = local_rows(results, args.benchmark)

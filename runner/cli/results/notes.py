@@ -60,10 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.notes import Notes
 
-    folder = Results(args.results).find(args.run)
+    folder: RunFolder = args.results.find(args.run)
     notes = Notes(folder)
     rollout_id = None if args.rollout is None else _rollout_id(folder, notes, args.rollout)
     if args.add is not None:

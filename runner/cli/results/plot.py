@@ -20,6 +20,7 @@ from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
     from runner.pages.figures.figure import Figure
+    from runner.results.leaderboard.results_folder import Results
 
 
 SUFFIXES = (".svg", ".csv", ".json")
@@ -56,12 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.figures.catalog import figure
-    from runner.results.leaderboard.results_folder import Results
 
     path: Path = args.output
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"-o {path}: the file name must end in .svg, or in .csv or .json for the data")
-    results = Results(args.results)
+    results: Results = args.results
     drawn_figure = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
     content = _encode_figure(drawn_figure, path.suffix.lower(), args)
     try:

@@ -40,10 +40,9 @@ def execute(args: argparse.Namespace) -> int:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.site import as_one_file
     from runner.pages.site_folder import site_folder
-    from runner.results.leaderboard.results_folder import Results
 
     _check_arguments(args)
-    results = Results(args.results)
+    results: Results = args.results
     folders = [results.find(name) for name in args.runs]
     board = _load_board(args.registry, results) if args.board else None
     path: Path = args.output if args.dir is None else args.dir / "index.html"

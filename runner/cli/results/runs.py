@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
-    results = Results(args.results)
+    results: Results = args.results
     manifests = [manifest for _, manifest in results.runs_with_manifests()]
     for damage in results.damaged():
         note(damage)

@@ -23,6 +23,7 @@ from runner.cli.terminal.output import note, print_heading, print_json, print_ta
 
 if TYPE_CHECKING:
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
     from runner.results.manifest import Manifest
     from runner.rollouts.job import Job
     from runner.rollouts.rollout import Rollout
@@ -54,13 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.rollout_rows import RowFilter
 
     row_filter = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_two_rollouts(row_filter, args)
-    results = Results(args.results)
+    results: Results = args.results
     if args.shard is None:
         folder = results.find(args.run)
     else:
@@ -148,9 +148,7 @@ def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
 
 def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) -> str:
     """Return the `show` command for a run: by its id, or by its folder if it is not in the results folder."""
-    from runner.results.leaderboard.results_folder import Results
-
-    is_in_results = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
+    is_in_results = args.results.run(folder.run_id).path.resolve() == folder.path.resolve()
     run = folder.run_id if is_in_results else str(folder.path)
     return shlex.join(["nip-run", "show", run, *options, *(results_arguments(args.results) if is_in_results else ())])
 
@@ -257,7 +255,6 @@ class _RolloutMatch(NamedTuple):
 def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     """Print two transcripts, one after the other, each below the id of its run."""
     from runner.cli.terminal.transcript import print_transcript
-    from runner.results.leaderboard.results_folder import Results
 
     if len(args.other) != 2:
         raise UsageError("two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT")
@@ -266,7 +263,7 @@ def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     transcripts = []
     for run, rollout in ((args.run, args.rollout), args.other):
         rollout_args = argparse.Namespace(**{**vars(args), "run": run, "rollout": rollout, "quiet": True})
-        folder = Results(args.results).find(run)
+        folder: RunFolder = args.results.find(run)
         match = _find_rollout(folder, row_filter, rollout_args)
         if args.json:
             transcripts.append({"run_id": match.folder.run_id, **match.details.to_json(args.round)})

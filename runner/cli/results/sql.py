@@ -95,9 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.named_queries import MARK, resolve_query
-    from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
+    results: Results = args.results
     board = results.board
     if args.list or args.sql == MARK:
         _show_queries(results, as_json=args.json)

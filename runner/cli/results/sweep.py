@@ -20,6 +20,7 @@ from runner.cli.terminal.output import format_range, note, print_json, print_tab
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
+    from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue
 
 
@@ -40,13 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import sweep_rows
     from runner.results.metric_definitions import RANKING_METRIC
     from runner.runs.finished.selection import OWN_RUN
     from runner.training.dispatch import choose_run_id
 
-    results = Results(args.results)
+    results: Results = args.results
     points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     run_ids = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))

@@ -41,13 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
     if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.board and args.runs:
         raise UsageError("--board shows only the leaderboard; omit RUN, or view the runs separately")
-    results = Results(args.results)
+    results: Results = args.results
     return _view_board(results, args) if args.board else _view_runs(results, args)
 
 

@@ -60,7 +60,7 @@ def show_result(
 
     `path` is the spec as the user wrote it. Notes in `printed` are not printed again.
     """
-    results_option = results_option_text(results.path)
+    results_option = results_option_text(results)
     show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
         show_training(result.metrics, f"{show_command} --all{results_option}")
@@ -93,7 +93,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
         problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
     for run_id, problem in problems:
-        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results.path)}")
+        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results)}")
     printed_notes = {
         *printed,
         *(str(problem) for folder in (result.folder, *parts) for problem in load_problems(folder)),
