@@ -39,6 +39,7 @@ NO_MODEL = "none/none"
 VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
+_NO_TRACEBACK = {"traceback": "", "traceback_ansi": ""}
 _VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
 """Facts about a game that are part of its score."""
 
@@ -203,7 +204,7 @@ class _Log:
             **_find_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
-            **({"error": _format_error(rollout.error or "lost in transport")} if is_lost else {}),
+            **({"error": {"message": rollout.error or "lost in transport", **_NO_TRACEBACK}} if is_lost else {}),
             "attachments": {},
         }
 
@@ -282,10 +283,6 @@ def _find_times(game: ExportedGame) -> dict[str, str]:
     return {
         name: datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") for name, ms in times.items()
     }
-
-
-def _format_error(message: str) -> dict[str, str]:
-    return {"message": message, "traceback": "", "traceback_ansi": ""}
 
 
 def _format_message(index: int, line: ChatLine) -> dict[str, Any]:

@@ -126,6 +126,7 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
     node = row.node
     accuracy: Mapping[str, Any] = node.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
+    total_effort = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
     tree_mark = ("└ " if can_print("└") else "- ") if row.depth else ""
     cells = {
         "run": "  " * max(row.depth - 1, 0) + tree_mark + node.run_id,
@@ -135,21 +136,14 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
         "to": comma_join(dict.fromkeys(row.final_models)),
         "datapoints": row.datapoints,
         "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if node.trains_models else "",
-        "trained in all": _format_effort(row),
+        # Empty if the run's models were not trained.
+        "trained in all": "" if total_effort == "none" else total_effort,
         "accuracy [95%]": with_interval(value, low, high) if node.kind == "benchmark" else "",
         "marks": "; ".join(_format_marks(row)),
     }
     one_line_cells = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
     published = "\n".join(dict.fromkeys(release.key.removeprefix("run/") for release in row.published))
     return {**one_line_cells, "published": published}
-
-
-def _format_effort(row: HistoryRow) -> str:
-    """Format the total effort of all training that led to a run's models; empty if there was none."""
-    from runner.registry.lineage.descriptions import describe_effort
-
-    total = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
-    return "" if total == "none" else total
 
 
 def _format_marks(row: HistoryRow) -> list[str]:

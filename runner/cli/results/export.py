@@ -276,12 +276,9 @@ def _show_fine_tune_files(target: Path, report: Sequence[dict[str, Any]], *, as_
         print_json({"folder": str(target), "files": report})
         return
     rows = [
-        (row["file"], row["examples"], row["why_not_written"] or "written", _describe_chat_format(row),
+        (row["file"], row["examples"], row["why_not_written"] or "written",
+         f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played",
          ", ".join(f"{count} {reason}" for reason, count in row["left_out"].items()))
         for row in report
     ]  # fmt: skip
     print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
-
-
-def _describe_chat_format(row: dict[str, Any]) -> str:
-    return f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played"

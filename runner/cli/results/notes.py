@@ -67,7 +67,8 @@ def execute(args: argparse.Namespace) -> int:
     rollout_id = None if args.rollout is None else _rollout_id(folder, notes, args.rollout)
     if args.add is not None:
         entry = notes.write(args.add, args.tag, rollout_id=rollout_id, by=args.by)
-        return _print_done(args, entry.to_json(), f"added note {entry.id} to {_describe_subject(folder, entry)}")
+        subject = f"run {folder.run_id}" if rollout_id is None else f"rollout {rollout_id}"
+        return _print_done(args, entry.to_json(), f"added note {entry.id} to {subject}")
     if args.by is not None:
         raise UsageError("--by names the author of a new note; add --add TEXT")
     if args.remove is not None:
@@ -96,10 +97,6 @@ def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
 
     ids_with_notes = {reader_note.rollout_id for reader_note in notes.all()}
     return name if name in ids_with_notes else find_rollout(folder, played_plan(folder), name).job.rollout_id
-
-
-def _describe_subject(folder: RunFolder, note: ReaderNote) -> str:
-    return f"run {folder.run_id}" if note.rollout_id is None else f"rollout {note.rollout_id}"
 
 
 def _print_done(args: argparse.Namespace, result: object, message: str) -> int:

@@ -244,8 +244,8 @@ def _list_acts(database: Database, _: Settings, args: argparse.Namespace) -> int
     with database.reading() as connection:
         acts = list_acts(connection, MAX_LISTED_ACTS)
     rows = [
-        {"at": _format_time(float(str(act["at"]))), "by": act["by"] or "a command", "did": act["did"], "to": act["to"],
-         "why": act["why"]}
+        {"at": datetime.fromtimestamp(float(str(act["at"])), UTC).strftime("%Y-%m-%d %H:%M:%S"),
+         "by": act["by"] or "a command", "did": act["did"], "to": act["to"], "why": act["why"]}
         for act in acts
     ]  # fmt: skip
     return _print_rows(rows, args)
@@ -263,10 +263,6 @@ def _print_rows(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
 
 def _format_day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
-
-
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # Files

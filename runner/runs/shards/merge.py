@@ -122,7 +122,8 @@ class _Merge:
 
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
-        plan = self._build_plan()
+        saved_spec = self._first.read_plan().spec
+        plan = Plan(replace(saved_spec, shard=None, resumed_run_id=self._run.run_id))
         with _explain_write_errors(self._staged.path):
             remove_folder(self._staged.path)
             make_folder(self._staged.path)
@@ -141,11 +142,6 @@ class _Merge:
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
         result = FinishedRun.from_folder(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
-
-    def _build_plan(self) -> Plan:
-        """Return the plan of the merged run, as saved by the part that started first."""
-        spec = self._first.read_plan().spec
-        return Plan(replace(spec, shard=None, resumed_run_id=self._run.run_id))
 
     def _note_differences(self) -> None:
         """Add notes on differences between the parts that do not prevent a merge."""

@@ -39,7 +39,7 @@ class WorkerEvents:
             messages.LogLine: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
             ),
-            messages.TemplateRendered: self._store_rendered,
+            messages.TemplateRendered: lambda _, message: state.plan.spec.prompts.rendered.put(*message),
         }
         """The handler of each type of message."""
 
@@ -62,9 +62,6 @@ class WorkerEvents:
         """Withdraw the problems with servers that a dead worker has reported."""
         for server in self._reporting_slots:
             self._update_warning(slot, messages.ServerStatus(server, None))
-
-    def _store_rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
-        self._state.plan.spec.prompts.rendered.put(message.key, message.text)
 
     def _count_answers(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
         self._state.accounting.count_worker_answers(
