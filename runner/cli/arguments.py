@@ -22,7 +22,8 @@ MAX_PORT = 65_535
 RUN_HELP = "a run id, the start of one, or last"
 RUNS_HELP = "a run's id, the start of one, `last`, `last~N`, or its folder"
 REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
-REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REGISTRY"
+OPTIONAL_REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST"
+REGISTRY_HELP = f"{OPTIONAL_REGISTRY_HELP}; default: $NIP_RUN_REGISTRY"
 
 
 def folder_path(text: str) -> Path:
@@ -109,10 +110,10 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
         "connection is not encrypted; repeatable")  # fmt: skip
 
 
-def add_registry_option(parser: argparse.ArgumentParser, label: str = "the registry") -> None:
-    parser.add_argument("--from", dest="registry", metavar="WHERE", help=f"{label}: {REGISTRY_HELP}")
+def add_registry_option(parser: argparse.ArgumentParser, help_text: str = f"the registry: {REGISTRY_HELP}") -> None:
+    parser.add_argument("--from", dest="registry", metavar="WHERE", help=help_text)
 
 
 def add_board_options(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--board", action="store_true", help=help_text)
-    add_registry_option(parser, "with --board: the leaderboard of this registry instead")
+    add_registry_option(parser, f"with --board: the leaderboard of this registry instead: {OPTIONAL_REGISTRY_HELP}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, in_one_line, with_interval
-from runner.cli.arguments import add_registry_option
+from runner.cli.arguments import OPTIONAL_REGISTRY_HELP, add_registry_option
 from runner.cli.terminal.output import can_print, format_time, note, print_json, print_table, wrap_for_stderr
 from runner.documents.fetched_files import MARKER
 
@@ -37,7 +37,7 @@ _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="name of an agent, model group or model, or a run id")
-    add_registry_option(parser, "also include this registry")
+    add_registry_option(parser, f"also include this registry: {OPTIONAL_REGISTRY_HELP}")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.cli.arguments import add_registry_option
+from runner.cli.arguments import OPTIONAL_REGISTRY_HELP, add_registry_option
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the file from the run folders")
-    add_registry_option(parser, "rank the published runs of this registry instead")
+    add_registry_option(parser, f"rank the published runs of this registry instead: {OPTIONAL_REGISTRY_HELP}")
 
 
 def execute(args: argparse.Namespace) -> int:
