@@ -1,7 +1,4 @@
-"""Arguments that the public functions share: specs in any form, and the results folder.
-
-Every other module of the public functions uses them.
-"""
+"""Conversion of arguments that the public functions share: a spec in any form, and the results folder."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from runner.spec.loader import Spec, SpecSource
 
 
 def ensure_loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
-    """Return the spec, which is loaded if it is not loaded yet. `results` has the runs that it takes models from."""
+    """Load a spec, unless it is loaded already, and return it. The spec may use models of runs in `results`."""
     if isinstance(spec, Spec):
         return spec
     return specs.load_spec(spec, (), (results or open_results(None)).path_of, make_finder_for(spec))

@@ -8,12 +8,9 @@ from pathlib import Path
 from runner.api.arguments import open_results
 from runner.api.display import RunResult
 from runner.api.runs import run_sweep
-from runner.base.errors import SpecError
 from runner.registry.components.lookup import make_finder
-from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished import result as played
-from runner.runs.finished.debates import build_games_plan
-from runner.runs.planning.rejudging import WhichVerdicts, rejudge_specs
+from runner.runs.planning.rejudging import WhichVerdicts, plan_rejudging
 from runner.spec.loader import Overrides
 
 
@@ -47,10 +44,8 @@ def rejudge(
     """
     results_folder = open_results(results)
     folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))
-    specs = rejudge_specs(folder, overrides, verdict, results_folder.path_of, make_finder())
-    problems = list(sweep_problems(str(folder.path), [build_games_plan(spec) for spec in specs]))
-    if problems:
-        raise SpecError(problems)
+    plans = plan_rejudging(folder, overrides, verdict, results_folder.path_of, make_finder())
+    specs = [plan.spec for plan in plans]
     return run_sweep(
         specs, results, again=again, allow_keys=allow_keys, allow_commands=allow_commands, allow_hosts=allow_hosts
     )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runner.api.arguments import ensure_loaded, open_results
 from runner.api.display import RunResult, Transcript
 from runner.base.errors import UsageError, Waiting
-from runner.models.api_keys import KeyUse, all_allowed
+from runner.models.api_keys import all_allowed
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.chat_format_lock import plans_with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
-from runner.training.dispatch import PlannedRun, choose_run_id, run_all, run_spec
-from runner.training.plan import AnyPlan, plan_of
-from runner.training.sweep_budgets import shared_budgets
+from runner.training.dispatch import choose_run_id, run_all, run_spec
+from runner.training.plan import plan_of
+from runner.training.sweep_budgets import PlannedRun
 from runner.training.trust import check_trust
 
 
@@ -110,15 +110,14 @@ def merge(
         MergeError: shards are missing, duplicate, unfinished, edited or of another run; `problems` lists all mistakes.
         RunError, Interrupted: as `run`.
     """
-    # Imported here, as only merging needs it.
     from runner.results.folder import RunFolder, split_part
-    from runner.runs.shards.merge import merge as merged
+    from runner.runs.shards.merge import merge as merge_shards
 
     folder = open_results(results)
     part_folders = [part.folder if isinstance(part, played.FinishedRun) else RunFolder(Path(part)) for part in parts]
     path = Path(run)
     run_id = path.resolve().name if path.is_dir() else split_part(str(run))[0]
-    return RunResult.of(merged(run_id, folder, part_folders))
+    return RunResult.of(merge_shards(run_id, folder, part_folders))
 
 
 def _replay_source(
@@ -160,21 +159,13 @@ def run_sweep(
         SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as in `run`, for the
             first point that fails.
     """
-    folder = open_results(results)
-    points = _points(specs, folder, RunSelection(again=again))
+    folder, selection = open_results(results), RunSelection(again=again)
+    plans, notes = plans_with_original_formats([plan_of(spec) for spec in specs], folder, selection)
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
-    for point in points:
-        check_trust(point.plan, None, allowed)
-    return _run_points(points, folder, allowed, on_progress)
-
-
-def _run_points(
-    points: Sequence[_SweepPoint],
-    folder: Results,
-    allowed: frozenset[KeyUse],
-    on_progress: Callable[[Spec, Progress], None] | None,
-) -> list[RunResult]:
-    """Run points at the same time, and return their results; raise `Waiting` if a training run waits for models."""
+    run_ids: list[str] = []
+    for plan in plans:
+        run_ids.append(choose_run_id(plan, folder, selection, taken_ids=run_ids))
+        check_trust(plan, None, allowed)
     finished: list[RunResult] = []
     waiting: list[Waiting] = []
 
@@ -182,56 +173,24 @@ def _run_points(
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
-            finished.append(RunResult.of(replace(result, notes=(*points[index].notes, *result.notes))))
+            finished.append(RunResult.of(replace(result, notes=(*notes[index], *result.notes))))
 
     def progress_callback(spec: Spec) -> Callable[[Progress], None] | None:
         return None if on_progress is None else lambda progress: on_progress(spec, progress.snapshot())
 
-    with shared_budgets([(point.key, point.plan, point.name) for point in points], folder) as budgets:
-        runs = [
-            PlannedRun(
-                point.plan,
-                point.name,
-                RunOptions(
-                    budget=budgets.by_key.get(point.key),
-                    holds_lock=point.name in budgets.locked_run_ids,
-                    on_progress=progress_callback(point.spec),
-                    allowed_keys=allowed,
-                ),
-            )
-            for point in points
-        ]
-        run_all(runs, folder, on_point_end)
+    runs = [
+        PlannedRun(
+            plan,
+            run_id,
+            RunOptions(on_progress=progress_callback(spec), allowed_keys=allowed),
+            budget_key=(str(spec.path), spec.experiment.budget),
+        )
+        for spec, plan, run_id in zip(specs, plans, run_ids, strict=True)
+    ]
+    run_all(runs, folder, on_point_end)
     if waiting:
         raise waiting[0]
     return finished
-
-
-@dataclass(frozen=True)
-class _SweepPoint:
-    """A point of a sweep as it starts: its spec, plan, run id and notes."""
-
-    spec: Spec
-    plan: AnyPlan
-    name: str
-    notes: Sequence[str]
-
-    @property
-    def key(self) -> Hashable:
-        """The key of the point's budget; points with the same key share one budget."""
-        return str(self.spec.path), self.spec.experiment.budget
-
-
-def _points(specs: Sequence[Spec], results: Results, selection: RunSelection) -> list[_SweepPoint]:
-    plans = [plan_of(spec) for spec in specs]
-    run_ids = {plan.run_id for plan in plans}
-    names: list[str] = []
-    points = []
-    started = [with_original_formats(plan, results, selection, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
-    for spec, (plan, note) in zip(specs, started, strict=True):
-        names.append(choose_run_id(plan, results, selection, taken_ids=names))
-        points.append(_SweepPoint(spec, plan, names[-1], [] if note is None else [note]))
-    return points
 
 
 def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:

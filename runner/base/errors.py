@@ -60,7 +60,7 @@ class NipRunError(Exception):
     """Base class of every error that nip-run reports."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
-    seen_lines: frozenset[str] = frozenset()
+    printed_lines: frozenset[str] = frozenset()
     """Lines of this error that were already printed, and are not printed again."""
 
     def lines(self) -> list[str]:

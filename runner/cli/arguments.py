@@ -1,8 +1,9 @@
-"""Arguments that several commands share. Each module of a command adds those that its command needs."""
+"""Arguments and help texts that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,19 @@ from runner.results.default_folder import folder_problem
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
+    from runner.results.leaderboard.results_folder import Results
 
 MAX_PORT = 65_535
 
 # Parts of the help texts of several commands.
-RUN = "a run id, the start of one, or last"
-RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
-REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
-WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REGISTRY"
+RUN_HELP = "a run id, the start of one, or last"
+RUNS_HELP = "a run's id, the start of one, `last`, `last~N`, or its folder"
+REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
+OPTIONAL_REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST"
+REGISTRY_HELP = f"{OPTIONAL_REGISTRY_HELP}; default: $NIP_RUN_REGISTRY"
 
 
-def folder(text: str) -> Path:
+def folder_path(text: str) -> Path:
     """Return the path of a folder, which need not exist."""
     problem = folder_problem(text)
     if problem is not None:
@@ -50,13 +53,18 @@ def parse_kind(text: str | None) -> Kind | None:
     return None if text is None else Kind(text)
 
 
-def results_option(path: Path) -> list[str]:
-    """Return the command-line words that select a results folder; none for the default folder."""
-    return [] if path.as_posix() == "results" else ["--results", str(path)]
+def results_arguments(results: Results) -> list[str]:
+    """Return the arguments that select a results folder; none for the default folder."""
+    return [] if results.path.as_posix() == "results" else ["--results", str(results.path)]
 
 
-class OldName(argparse.Action):
-    """An option's old name, which help does not list. It sets the value of the new one, and records its use."""
+def results_option_text(results: Results) -> str:
+    """Return the end of a shell command that selects a results folder; empty for the default folder."""
+    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(results))
+
+
+class RenamedOption(argparse.Action):
+    """The old name of an option, which help does not list. A use sets the value of the new option and prints a note."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
@@ -69,18 +77,18 @@ class OldName(argparse.Action):
         args.renamed = [*args.renamed, (option, self.new)]
 
 
-def add_shard(parser: argparse.ArgumentParser, help_text: str) -> None:
+def add_shard_option(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--shard", metavar="K/N", help=help_text)
 
 
-def add_specs(parser: argparse.ArgumentParser) -> None:
+def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", nargs="+", metavar="SPEC|KEY=VALUE",
+        "spec_arguments", nargs="+", metavar="SPEC|KEY=VALUE",
         help="specs or run folders, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
     )  # fmt: skip
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
+def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that allow a downloaded spec to use keys, programs and servers."""
     add = parser.add_argument
     add(
@@ -102,10 +110,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         "connection is not encrypted; repeatable")  # fmt: skip
 
 
-def add_registry(parser: argparse.ArgumentParser, label: str = "the registry") -> None:
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"{label}: {WHERE}")
+def add_registry_option(parser: argparse.ArgumentParser, help_text: str = f"the registry: {REGISTRY_HELP}") -> None:
+    parser.add_argument("--from", dest="registry", metavar="WHERE", help=help_text)
 
 
-def add_board(parser: argparse.ArgumentParser, help_text: str) -> None:
+def add_board_options(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--board", action="store_true", help=help_text)
-    add_registry(parser, "with --board: the leaderboard of this registry instead")
+    add_registry_option(parser, f"with --board: the leaderboard of this registry instead: {OPTIONAL_REGISTRY_HELP}")

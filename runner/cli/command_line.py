@@ -9,33 +9,34 @@ import argparse
 import importlib
 import re
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from types import ModuleType
 from typing import NoReturn
 
 from runner.base.errors import Interrupted, NipRunError, SpecError
 from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.base.text import did_you_mean, escape_controls
-from runner.cli.arguments import folder
+from runner.cli.arguments import folder_path
 from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
 from runner.cli.terminal.output import note, print_json
-from runner.results.default_folder import RESULTS, default_results
+from runner.results.default_folder import RESULTS_VARIABLE, default_results
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
     group.add_argument(
         "--results",
-        type=folder,
+        type=folder_path,
         default=default_results(),
         metavar="DIR",
-        help=f"the results folder; default: ${RESULTS}, else results",
+        help=f"the results folder; default: ${RESULTS_VARIABLE}, else results",
     )
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
     group.add_argument("-v", "--verbose", action="count", default=0, help="print more details; -v -v: tracebacks too")
 
 
-_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
 """Matches argparse's message about a value that is not among an argument's choices."""
 
 
@@ -46,27 +47,28 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage error, with a hint, and exit. The message may contain raw words of the command line."""
         if message.startswith("the following arguments are required"):
-            message = self._report_unknown_options() or message
+            message = self._unknown_options_message() or message
         hint = _suggest_fix(message, self._option_string_actions)
         if "--json" in self.arguments:
-            from runner.cli.terminal.problems import error_object
+            from runner.cli.terminal.errors import error_object
 
             error = error_object(message, hint or f"`{self.prog} --help` lists the options")
             print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
         super().error(escape_controls(message + (f"; {hint}" if hint else "")))
 
-    def _report_unknown_options(self) -> str | None:
+    def _unknown_options_message(self) -> str | None:
         """Return a message about unknown options, which argparse leaves out if a required argument is missing."""
-        before = list(self.arguments)[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
-        names = [argument for argument in before if argument.startswith("--")]
-        unknown = [argument for argument in names if argument.partition("=")[0] not in self._option_string_actions]
+        arguments_before_dashes = takewhile(lambda argument: argument != "--", self.arguments)
+        options = [argument for argument in arguments_before_dashes if argument.startswith("--")]
+        unknown = [option for option in options if option.partition("=")[0] not in self._option_string_actions]
         return f"unrecognized arguments: {' '.join(unknown)}" if unknown else None
 
 
 def _suggest_fix(message: str, options: Collection[str]) -> str | None:
-    """Return a suggestion for an unknown word, such as the override `seed=3` for `--seed=3`; None if there is none."""
-    if (choice := _CHOICE.search(message)) is not None:
-        return did_you_mean(choice[1], (value.strip("' ") for value in choice[2].split(","))).removeprefix("; ") or None
+    """Return a suggestion for an unknown option or choice, or None. For `--seed=3`, it is the override `seed=3`."""
+    if (invalid_choice := _INVALID_CHOICE.search(message)) is not None:
+        value, choices = invalid_choice.groups()
+        return did_you_mean(value, (choice.strip("' ") for choice in choices.split(","))).removeprefix("; ") or None
     arguments = message.split()
     index = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), None)
     if index is None or not message.startswith("unrecognized"):
@@ -102,23 +104,25 @@ def build_parser(name: str) -> _Parser:
 
 
 def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
+    """Return the name of the command, and its parsed arguments. Without a command, the arguments are those of `run`."""
     common = _Parser(add_help=False, allow_abbrev=False)
     common.arguments = arguments
     _add_common_options(common)
-    _, positionals = common.parse_known_args(arguments)
-    first = next((argument for argument in positionals if not argument.startswith("-")), "")
-    renamed = RENAMED_COMMANDS.get(first, first)
-    name, rest = "run", list(arguments)
-    if renamed in COMMANDS:
-        name = renamed
-        rest.remove(first)
-    parser = build_parser(name)
+    _, other_arguments = common.parse_known_args(arguments)
+    first = next((argument for argument in other_arguments if not argument.startswith("-")), "")
+    command = RENAMED_COMMANDS.get(first, first)
+    command_arguments = list(arguments)
+    if command in COMMANDS:
+        command_arguments.remove(first)
+    else:
+        command = "run"
+    parser = build_parser(command)
     parser.arguments = arguments
-    parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
-    parsed = parser.parse_intermixed_args(rest)
+    parser.set_defaults(renamed=[(first, command)] if first in RENAMED_COMMANDS else [])
+    parsed = parser.parse_intermixed_args(command_arguments)
     for old, new in () if parsed.quiet else parsed.renamed:
         note(f"note: {old!r} is now called {new!r}")
-    return name, parsed
+    return command, parsed
 
 
 def run_command_line(arguments: Sequence[str]) -> int:
@@ -133,20 +137,22 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return _report_error(_interrupt_error(name, arguments), parsed)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - the last resort: users see a traceback only with -v -v
+    except Exception as error:  # noqa: BLE001 - also report bugs in one line; -v -v adds the traceback
         return _report_error(error, parsed)
 
 
 def _run_command(name: str, parsed: argparse.Namespace) -> int:
     from runner.base.storage.duckdb_connections import interruptible_queries
+    from runner.results.leaderboard.results_folder import Results
 
+    parsed.results = Results(parsed.results)
     with interruptible_queries():
         code: int = load_command(name).execute(parsed)
         return code
 
 
 def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
-    """Return the error for a Ctrl-C outside of the games of a run, where the run does not handle it."""
+    """Return the error that reports a Ctrl-C. While games are played, the run itself handles Ctrl-C."""
     import shlex
 
     if name != "run":
@@ -157,7 +163,7 @@ def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.cli.terminal.problems import error_lines, error_object, error_objects
+    from runner.cli.terminal.errors import error_lines, error_object, error_objects
 
     if parsed.verbose > 1:
         import traceback
@@ -171,9 +177,8 @@ def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})
-    printed_lines = error.seen_lines if isinstance(error, NipRunError) else ()
     for line in lines:
-        if line not in printed_lines:
+        if not (isinstance(error, NipRunError) and line in error.printed_lines):
             note(line)
     if isinstance(error, SpecError) and len(error.problems) > 1:
         note(f"{len(error.problems)} problems; no model was called and nothing was written")

@@ -1,7 +1,8 @@
 """The table of commands: the module and a one-line summary of each.
 
 The module of a command has its arguments, its help (the module's docstring) and `execute`. It is imported when the
-command is run or its help is printed, and imports heavy packages only inside the functions that need them.
+command is run or its help is printed, and imports heavy packages only inside the functions that need them. `execute`
+gets the parsed arguments, in which `results` is the results folder.
 """
 
 from __future__ import annotations

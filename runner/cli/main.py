@@ -1,6 +1,6 @@
 """The entry point: print the list of commands, or import the command line and run it.
 
-The list of commands imports neither `argparse` nor the redaction of secrets, so that it is printed at once.
+To print the list of commands quickly, this module imports neither `argparse` nor the redaction of secrets.
 """
 
 from __future__ import annotations

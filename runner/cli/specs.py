@@ -1,6 +1,6 @@
-"""Load the specs and overrides on the command line into points, each with its plan.
+"""Load the specs on a command line, and plan their runs, for commands such as `check`, `plan` and `run`.
 
-The commands that take specs, such as `check`, `plan` and `run`, share it.
+A point is one run of a spec: a spec with a sweep has several points, any other spec has one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.chat_format_lock import plans_with_original_formats
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC
@@ -29,7 +29,7 @@ from runner.training.plan import AnyPlan, plan_of
 
 @dataclass(frozen=True, eq=False)
 class SpecPoint:
-    """A point of a spec on the command line: its plan, and the path as the user wrote it."""
+    """A point of a spec, with its plan and the spec's path as the user wrote it."""
 
     path: str
     plan: AnyPlan
@@ -44,7 +44,7 @@ class SpecPoint:
 def split_arguments(
     arguments: Sequence[str], *, kind: str = "spec", hint: str = "put a spec file before them"
 ) -> tuple[list[str], list[str]]:
-    """Split arguments into names of spec files or runs, and overrides. `kind` and `hint` are parts of error messages.
+    """Split arguments into names of spec files or runs, and overrides. Error messages contain `kind` and `hint`.
 
     An argument with `=`, `+` or `~` is an override, unless a spec file or run of that name exists.
     """
@@ -52,7 +52,8 @@ def split_arguments(
     names: list[str] = []
     overrides: list[str] = []
     for arg in arguments:
-        is_override = ("=" in arg or arg[:1] in "+~") and not any(map(is_file, (Path(arg), Path(arg) / SAVED_SPEC)))
+        is_spec_or_run = is_file(Path(arg)) or is_file(Path(arg) / SAVED_SPEC)
+        is_override = ("=" in arg or arg[:1] in "+~") and not is_spec_or_run
         (overrides if is_override else names).append(arg)
     if not all(arguments):
         raise UsageError(f"the name of a {kind} is empty; give a spec file or a run folder")
@@ -82,7 +83,7 @@ def _reject_spaces_around_equals(arguments: Sequence[str]) -> None:
 def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> list[SpecPoint]:
     """Load every point of every spec, and report all errors of all specs at once.
 
-    `find_run` looks up the runs that specs name. Notes about old names of keys are printed unless `quiet`.
+    `find_run` finds the runs that specs name. Notes about old names of keys are printed unless `quiet`.
     """
     specs, overrides = split_arguments(arguments)
     loaded: list[SpecPoint] = []
@@ -103,10 +104,10 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
 
 
 def _raise_if_rows_missing(path: str, error: SpecError) -> None:
-    """Raise an error that says how to get the dataset's rows, if a downloaded run was published without them.
+    """Check whether the reason for `error` is that a downloaded run was published without the rows of its dataset.
 
     Raises:
-        UsageError: the rows are missing.
+        UsageError: the rows are missing; the message says how to get them.
     """
     if not any(problem.key == "dataset.path" for problem in error.problems):
         return
@@ -122,13 +123,12 @@ def _raise_if_rows_missing(path: str, error: SpecError) -> None:
 def keep_chat_formats(
     points: Sequence[SpecPoint], results: Results, selection: RunSelection = OWN_RUN
 ) -> list[SpecPoint]:
-    """Return the points with the chat formats that their runs started with, and a note if a format differs."""
-    run_ids = {point.plan.run_id for point in points}
-    updated = []
-    for point in points:
-        plan, note = with_original_formats(point.plan, results, selection, other_run_ids=run_ids - {point.plan.run_id})
-        updated.append(replace(point, plan=plan, notes=() if note is None else (note,)))
-    return updated
+    """Return the points with the chat formats that their runs started with. A note reports a format that differs."""
+    plans, notes = plans_with_original_formats([point.plan for point in points], results, selection)
+    return [
+        replace(point, plan=plan, notes=tuple(point_notes))
+        for point, plan, point_notes in zip(points, plans, notes, strict=True)
+    ]
 
 
 def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 GC_THRESHOLD = 10_000
 """Number of new objects that triggers a garbage collection. The default of 700 slows down imports."""
 
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
 
 def reduce_garbage_collection() -> None:
@@ -33,11 +33,11 @@ def one_blas_thread() -> Iterator[None]:
     A run has no large matrices. The environment variable is removed afterwards, since processes that the run starts,
     such as trainers, may need several threads.
     """
-    if _BLAS_THREADS in os.environ:
+    if _THREADS_VARIABLE in os.environ:
         yield
         return
-    os.environ[_BLAS_THREADS] = "1"
+    os.environ[_THREADS_VARIABLE] = "1"
     try:
         yield
     finally:
-        del os.environ[_BLAS_THREADS]
+        del os.environ[_THREADS_VARIABLE]

@@ -23,10 +23,10 @@ from runner.base.storage.atomic_files import atomic_write, replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import comma_join
 from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
-from runner.exports.run_source import ExportedGame, RunSource, generation_options
+from runner.exports.run_source import ExportedGame, RunSource, generation_options, token_usage
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import METRICS, Metric, exported_name
-from runner.rollouts.rollout import Call, Outcome
+from runner.rollouts.rollout import Outcome
 from runner.statistics.intervals import CONFIDENCE
 
 NAME = "every-eval-ever"
@@ -41,10 +41,10 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         UsageError: a required option is missing.
         RunError: the files cannot be written.
     """
-    subject = source.subject(options.subject, NAME)
+    subject = source.require_subject(options.subject, NAME)
     _check_options(options)
     record = _Record(source, options, subject)
-    parts = map(_portable, (source.manifest.benchmark, record.developer, record.model))
+    parts = map(_make_portable, (source.manifest.benchmark, record.developer, record.model))
     folder = target.joinpath("data", *parts)
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
@@ -52,7 +52,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     digest, rows = hashlib.sha256(), 0
     with replacing(samples) as temporary_path, create(temporary_path) as file:
         for game in source.games():
-            row = record.row(game, export)
+            row = record.build_row(game, export)
             if row is not None:
                 line = orjson.dumps(row) + b"\n"
                 digest.update(line)
@@ -93,17 +93,17 @@ class _Record:
         self._source, self._options, self._subject = source, options, subject
         self.info = _model_info(subject)
         self.id = self.info["id"]
-        self.developer, _, name = self.id.partition("/")
-        self.model = name or self.id
-        if not name:
-            self.developer = "unknown"
+        developer, _, name = self.id.partition("/")
+        self.developer, self.model = developer if name else "unknown", name or self.id
         finished = source.manifest.finished_at or source.manifest.started_at
-        self._when = str(int(datetime.fromisoformat(finished).timestamp()))
-        self._evaluation = f"{source.manifest.benchmark}/{self.id}/{self._when}"
-        digest = tagged_hash(NAME, [source.folder.run_id, source.manifest.identity, subject["agent"], self._when])
+        self._finished_seconds = str(int(datetime.fromisoformat(finished).timestamp()))
+        self._evaluation_id = f"{source.manifest.benchmark}/{self.id}/{self._finished_seconds}"
+        identity = [source.folder.run_id, source.manifest.identity, subject["agent"], self._finished_seconds]
+        digest = tagged_hash(NAME, identity)
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
     def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
+        """Return the record. `samples`, `checksum` and `rows` describe the file with the rollouts."""
         manifest = self._source.manifest
         details = {
             "run_id": manifest.run_id,
@@ -118,9 +118,9 @@ class _Record:
         }
         return {
             "schema_version": SCHEMA_VERSION,
-            "evaluation_id": self._evaluation,
+            "evaluation_id": self._evaluation_id,
             "evaluation_timestamp": manifest.started_at,
-            "retrieved_timestamp": self._when,
+            "retrieved_timestamp": self._finished_seconds,
             "source_metadata": {
                 "source_name": manifest.name,
                 "source_type": "evaluation_run",
@@ -130,7 +130,7 @@ class _Record:
             },
             "eval_library": {"name": "nip-run", "version": manifest.version},
             "model_info": self.info,
-            "evaluation_results": list(self._results(written)),
+            "evaluation_results": list(self._build_results(written)),
             "detailed_evaluation_results": {
                 "format": "jsonl",
                 "file_path": samples.as_posix(),
@@ -140,7 +140,7 @@ class _Record:
             },
         }
 
-    def _results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
+    def _build_results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
         not_exported = []
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
@@ -149,11 +149,11 @@ class _Record:
             if row["agent"] is not None or metric is None or not metric.is_exported_score:
                 not_exported.append(exported_name(row["agent"], row["metric"]))
                 continue
-            yield self._result(row, metric)
+            yield self._build_result(row, metric)
         if not_exported:
             written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
 
-    def _result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    def _build_result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
         name = exported_name(row["agent"], row["metric"])
         config = {
             "evaluation_description": f"{metric.description}, over {metric.over}",
@@ -182,19 +182,19 @@ class _Record:
                 "method": self._source.interval,
             }
         return {
-            "evaluation_result_id": f"{self._evaluation}#{name}",
+            "evaluation_result_id": f"{self._evaluation_id}#{name}",
             "evaluation_name": self._source.manifest.benchmark,
-            "source_data": self._dataset(),
+            "source_data": self._describe_dataset(),
             "metric_config": config,
             "score_details": {
                 "score": row["value"],
                 "details": {"clusters": str(row["clusters"])},
                 "uncertainty": uncertainty,
             },
-            **self._generation(),
+            **self._describe_generation(),
         }
 
-    def _dataset(self) -> dict[str, Any]:
+    def _describe_dataset(self) -> dict[str, Any]:
         settings, manifest = self._source.plan.spec.experiment.dataset, self._source.manifest
         details = {"sha256": manifest.dataset_sha256, "source_sha256": manifest.dataset_source_sha256}
         hub = self._options.hf_dataset
@@ -209,13 +209,13 @@ class _Record:
         name = Path(settings.path).name
         return {"dataset_name": name, "source_type": "other", "additional_details": details}
 
-    def _generation(self) -> dict[str, Any]:
+    def _describe_generation(self) -> dict[str, Any]:
         settings = self._source.plan.spec.experiment.models[self._subject["model_group"]]
         args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
         return {"generation_config": {"generation_args": args}}
 
-    def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
-        """Return the row of a rollout, or None if the format cannot represent the rollout (counted in `written`)."""
+    def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
+        """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             written.omitted["rollouts lost in transport, which have no game to score"] += 1
@@ -224,16 +224,17 @@ class _Record:
         if not chat:
             written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
+        answers = [call for call in game.calls(agent) if call.is_answer]
         messages = [
             {"turn_idx": index, "role": line.message["role"], "content": line.message["content"]}
             for index, line in enumerate(chat)
         ]
         return {
             "schema_version": SCHEMA_VERSION,
-            "evaluation_id": self._evaluation,
+            "evaluation_id": self._evaluation_id,
             "model_id": self.id,
             "evaluation_name": self._source.manifest.benchmark,
-            "evaluation_result_id": f"{self._evaluation}#accuracy",
+            "evaluation_result_id": f"{self._evaluation_id}#accuracy",
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",
             "input": {
@@ -242,18 +243,19 @@ class _Record:
             },
             "output": None,
             "messages": messages,
-            "answer_attribution": self._attribution(game, len(chat) - 1),
+            "answer_attribution": self._build_attribution(game, len(chat) - 1),
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
                 "num_turns": sum(message["role"] == "assistant" for message in messages),
             },
-            **_usage([call for call in game.calls(agent) if call.is_answer]),
+            "token_usage": token_usage(answers, with_reasoning=False),
+            "performance": {"latency_ms": sum(call.latency_ms or 0.0 for call in answers)},
             "error": rollout.error,
-            "metadata": _metadata(game),
+            "metadata": _build_metadata(game),
         }
 
-    def _attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
+    def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
         if self._subject["role"] != "verifier" or game.verdict is None:
             return []
         return [
@@ -267,24 +269,9 @@ class _Record:
         ]
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     """Return a fact as text, because the format allows only texts in metadata."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _usage(calls: list[Call]) -> dict[str, Any]:
-    prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
-    cache_writes = sum(c.cache_write_tokens for c in calls)
-    return {
-        "token_usage": {
-            "input_tokens": prompt,
-            "output_tokens": completion,
-            "total_tokens": prompt + completion,
-            "input_tokens_cache_read": sum(c.cached_tokens for c in calls),
-            **({"input_tokens_cache_write": cache_writes} if cache_writes else {}),
-        },
-        "performance": {"latency_ms": sum(c.latency_ms or 0.0 for c in calls)},
-    }
 
 
 def _model_info(row: AgentRow) -> dict[str, Any]:
@@ -295,7 +282,7 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
     return {"name": row["model"], "id": row["model"], "additional_details": details}
 
 
-def _metadata(game: ExportedGame) -> dict[str, Any]:
+def _build_metadata(game: ExportedGame) -> dict[str, Any]:
     """Return the facts about a game for which the format has no field."""
     rollout = game.rollout
     return {
@@ -304,11 +291,11 @@ def _metadata(game: ExportedGame) -> dict[str, Any]:
         "group": rollout.job.datapoint.group,
         "outcome": rollout.outcome.value,
         "decision": game.verdict or "none",
-        **{name: _text(value) for name, value in game.facts.items()},
+        **{name: _to_text(value) for name, value in game.facts.items()},
     }
 
 
-def _portable(name: str) -> str:
+def _make_portable(name: str) -> str:
     """Return a name as a path segment that is valid on every file system."""
     return _NOT_PORTABLE.sub("_", name) or "unknown"
 

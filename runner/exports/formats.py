@@ -1,4 +1,4 @@
-"""The formats that a run can be exported in, by name. `nip-run export` chooses one."""
+"""The functions that export a run for `nip-run export`, by format name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from runner.exports import every_eval_ever, hf_eval_results, inspect_log, scout
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
 
-Write = Callable[[RunSource, ExportOptions, Path], WrittenExport]
-
-EXPORTS: Mapping[str, Write] = {
+EXPORTS: Mapping[str, Callable[[RunSource, ExportOptions, Path], WrittenExport]] = {
     every_eval_ever.NAME: every_eval_ever.write,
     hf_eval_results.NAME: hf_eval_results.write,
     inspect_log.NAME: inspect_log.write,

@@ -1,7 +1,7 @@
 """Exports a run as an entry of `.eval_results/*.yaml`, a file in a model's repository on the Hugging Face Hub.
 
-The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark, and no fields
-for n and the interval. The exporter writes these into the field `notes`.
+The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark. It has no fields
+for the number of rollouts and the interval, so the exporter writes them into the field `notes`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         UsageError: a required option is missing, or the run has no accuracy of its own.
         RunError: the file cannot be written.
     """
-    subject = source.subject(options.subject, NAME)
+    subject = source.require_subject(options.subject, NAME)
     if options.hf_dataset is None or options.task_id is None:
         raise UsageError(
             f"--format {NAME} needs a benchmark of the Hub: add --hf-dataset ID (such as owner/name) and --task-id "
             "TASK (from its eval.yaml)"
         )
-    if (reason := source.why_not_a_sample) is not None:
+    if (reason := source.why_no_own_accuracy) is not None:
         raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC} of its own: {reason}. Export another run")
     row = source.metric(RANKING_METRIC)
     if row is None:
@@ -47,7 +47,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         "value": row["value"],
         "date": source.manifest.finished_at or source.manifest.started_at,
         **({"source": {"url": options.source_url}} if options.source_url else {}),
-        "notes": _notes(source, row, subject["agent"]),
+        "notes": _build_notes(source, row, subject["agent"]),
     }
     folder = target / ".eval_results"
     make_folders(folder)
@@ -59,14 +59,11 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     )
 
 
-def _notes(source: RunSource, row: Any, subject: str) -> str:
+def _build_notes(source: RunSource, row: Any, subject: str) -> str:
     manifest = source.manifest
     method = "95 %" if source.stopped is None else "95 %, a confidence sequence, valid at every interim analysis"
-    between = (
-        "none: too few clusters"
-        if (ends := interval_ends(row["ci_low"], row["ci_high"], 4)) is None
-        else f"{' to '.join(ends)} ({method})"
-    )
+    ends = interval_ends(row["ci_low"], row["ci_high"], 4)
+    interval = "none: too few clusters" if ends is None else f"{' to '.join(ends)} ({method})"
     stopped = f"; {source.stopped}" if source.stopped else ""
     debates = "" if manifest.rejudge_of is None else f"; judges the debates of run {manifest.rejudge_of.run_id}"
     agents = ", ".join(f"{agent['agent']}: {agent['model']}" for agent in manifest.agents)
@@ -76,5 +73,5 @@ def _notes(source: RunSource, row: Any, subject: str) -> str:
         f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; "
         f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}{copied}; "
         f"n = {row['n']} rollouts in {row['clusters']} clusters; "
-        f"interval: {between}{stopped}"
+        f"interval: {interval}{stopped}"
     )

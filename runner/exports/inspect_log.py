@@ -21,7 +21,14 @@ from runner.base.errors import RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
-from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
+from runner.exports.run_source import (
+    ChatLine,
+    ExportedGame,
+    RunSource,
+    dataset_path,
+    generation_options,
+    token_usage,
+)
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import exported_name
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
@@ -32,9 +39,9 @@ NO_MODEL = "none/none"
 VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
+_NO_TRACEBACK = {"traceback": "", "traceback_ansi": ""}
 _VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
-_TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
-_OPTIONAL_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
+"""Facts about a game that are part of its score."""
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -44,7 +51,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         UsageError: the subject is not an agent of the run, or has different models in different games.
         RunError: the log cannot be written.
     """
-    subject = source.one_model(options.subject) if options.subject else None
+    subject = source.agent_with_one_model(options.subject) if options.subject else None
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
@@ -52,17 +59,19 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     export = WrittenExport(not_carried=[failed, *source.omitted_texts])
     try:
         with replacing(path) as temporary, create(temporary) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            summaries, games = bytearray(b"["), 0  # only the summaries stay in memory: 1 to 2 KB per game
-            _add_json(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
+            summaries, games = bytearray(b"["), 0  # only the summaries are in memory: 1 to 2 KB per game
+            _add_json(
+                archive, "_journal/start.json", {"version": VERSION, "eval": log.build_spec(), "plan": log.build_plan()}
+            )
             for game in source.games():
-                sample = log.sample(game)
+                sample = log.build_sample(game)
                 name = quote(str(sample["id"]), safe=" !#$&'()+,;=@[]{}~^`")
                 _add_json(archive, f"samples/{name}_epoch_{sample['epoch']}.json", sample)
-                summaries += (b"," if games else b"") + orjson.dumps(log.summary(sample))
+                summaries += (b"," if games else b"") + orjson.dumps(log.summarize(sample))
                 games += 1
             summaries += b"]"
             _add_bytes(archive, "summaries.json", summaries)
-            _add_json(archive, "header.json", log.header(games))
+            _add_json(archive, "header.json", log.build_header(games))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}; free disk space or choose another --out") from error
     export.files[path] = games
@@ -86,8 +95,8 @@ def _add_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
     archive.writestr(member, data)
 
 
-_ORIGIN = ("spec_sha256", "game_sha256", "dataset_sha256", "git_commit")
-"""Fields of a manifest that identify what was evaluated."""
+_IDENTIFYING_FIELDS = ("spec_sha256", "game_sha256", "dataset_sha256", "git_commit")
+"""Fields of a manifest that identify the evaluated spec, data and code."""
 
 
 class _Log:
@@ -98,7 +107,7 @@ class _Log:
         self._model_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._role_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def spec(self) -> dict[str, Any]:
+    def build_spec(self) -> dict[str, Any]:
         """Return Inspect's description of the evaluation: task, dataset, models and settings."""
         manifest, spec = self._source.manifest, self._source.plan.spec
         models = {
@@ -132,27 +141,27 @@ class _Log:
             "config": {"epochs": spec.experiment.rollouts.per_datapoint * len(self._source.plan.variants)},
             "packages": {"nip-run": manifest.version},
             "metadata": {
-                **{name: getattr(manifest, name) for name in _ORIGIN},
+                **{name: getattr(manifest, name) for name in _IDENTIFYING_FIELDS},
                 "interval": self._source.interval,
                 **self._source.provenance,
             },
         }
 
-    def plan(self) -> dict[str, Any]:
+    def build_plan(self) -> dict[str, Any]:
         return {"name": self._source.manifest.protocol, "steps": [], "config": {}}
 
-    def header(self, samples: int) -> dict[str, Any]:
+    def build_header(self, samples: int) -> dict[str, Any]:
         """Return the log without its samples. Call this method last, because it includes the use of tokens."""
         manifest = self._source.manifest
         return {
             "version": VERSION,
             "status": "success",
-            "eval": self.spec(),
-            "plan": self.plan(),
+            "eval": self.build_spec(),
+            "plan": self.build_plan(),
             "results": {
                 "total_samples": samples,
                 "completed_samples": samples - (manifest.transport_failed or 0),
-                "scores": [{"name": SCORE, "scorer": "nip-run", "params": {}, "metrics": self._metrics()}],
+                "scores": [{"name": SCORE, "scorer": "nip-run", "params": {}, "metrics": self._build_metrics()}],
             },
             "stats": {
                 "started_at": manifest.started_at,
@@ -162,7 +171,7 @@ class _Log:
             },
         }
 
-    def _metrics(self) -> dict[str, Any]:
+    def _build_metrics(self) -> dict[str, Any]:
         metrics = {}
         for row in self._source.metrics:
             if row["value"] is None:
@@ -172,7 +181,7 @@ class _Log:
             metrics[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return metrics
 
-    def sample(self, game: ExportedGame) -> dict[str, Any]:
+    def build_sample(self, game: ExportedGame) -> dict[str, Any]:
         """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
         calls = [call for call in rollout.calls if call.is_answer]
@@ -180,21 +189,22 @@ class _Log:
         return {
             "id": rollout.job.datapoint.id,
             "epoch": rollout.job.number + 1,
-            "input": self._input(game),
+            "input": self._format_input(game),
             "target": game.label,
-            "messages": self._messages(game),
+            "messages": self._build_messages(game),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
-            "scores": None if is_lost else {SCORE: _score(game)},
+            "scores": None if is_lost else {SCORE: _build_score(game)},
             "metadata": self._sample_metadata(game),
             "store": {},
             "events": [],
             "model_usage": _count_usage(calls, lambda call: call.model, self._model_usage),
-            # An Inspect role has one model. So usage counts for the agent that the model belongs to.
+            # In Inspect, a role has one model. So if agents exchange their models, the usage of a model counts for the
+            # agent that it belongs to.
             "role_usage": _count_usage(calls, lambda call: self._source.player(game, call.agent), self._role_usage),
-            **_times(game),
+            **_find_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
-            **({"error": _error(rollout.error or "lost in transport")} if is_lost else {}),
+            **({"error": {"message": rollout.error or "lost in transport", **_NO_TRACEBACK}} if is_lost else {}),
             "attachments": {},
         }
 
@@ -213,23 +223,23 @@ class _Log:
             **({"ended_by": rollout.error} if rollout.error else {}),
         }
 
-    def _messages(self, game: ExportedGame) -> list[dict[str, Any]]:
+    def _build_messages(self, game: ExportedGame) -> list[dict[str, Any]]:
         if self._subject is not None:
-            return [_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
+            return [_format_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
         first_lines = [(agent, game.chat(agent)[:1]) for agent in game.cast]
         prompts: list[dict[str, Any]] = [
             {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": agent}}
             for agent, lines in first_lines
             for line in lines
         ]
-        task: dict[str, Any] = {"role": "user", "content": self._input(game), "source": "input"}
+        task: dict[str, Any] = {"role": "user", "content": self._format_input(game), "source": "input"}
         messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
-    def _input(self, game: ExportedGame) -> str:
+    def _format_input(self, game: ExportedGame) -> str:
         return orjson.dumps(game.rollout.job.datapoint.columns).decode()
 
-    def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def summarize(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a sample that Inspect's lists show."""
         keys = ("id", "epoch", "target", "metadata", "scores", "model_usage", "role_usage", "total_time", "uuid")
         return {
@@ -241,7 +251,7 @@ class _Log:
         }
 
 
-def _score(game: ExportedGame) -> dict[str, Any]:
+def _build_score(game: ExportedGame) -> dict[str, Any]:
     rollout, facts = game.rollout, game.facts
     return {
         "value": 1.0 if rollout.correct else 0.0,
@@ -254,27 +264,18 @@ def _score(game: ExportedGame) -> dict[str, Any]:
 def _count_usage(
     calls: Iterable[Call], name_of: Callable[[Call], str], totals: defaultdict[str, Counter[str]]
 ) -> dict[str, dict[str, int]]:
-    """Return the tokens of calls by the names of `name_of`, and add them to the totals of the log."""
+    """Return the tokens of calls, by the result of `name_of` for the call, and add them to the totals of the log."""
     calls_by_name: dict[str, list[Call]] = {}
     for call in calls:
         calls_by_name.setdefault(name_of(call), []).append(call)
-    usage = {name: _usage(answers) for name, answers in calls_by_name.items()}
+    usage = {name: token_usage(calls, with_reasoning=True) for name, calls in calls_by_name.items()}
     for name, tokens in usage.items():
         for kind, number in tokens.items():
             totals[name][kind] += number
     return usage
 
 
-def _usage(calls: Iterable[Call]) -> dict[str, int]:
-    answers = list(calls)
-    prompt, completion = sum(c.prompt_tokens for c in answers), sum(c.completion_tokens for c in answers)
-    cached = sum(c.cached_tokens for c in answers)
-    usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
-    optional = {name: sum(getattr(c, field) for c in answers) for name, field in _OPTIONAL_TOKENS.items()}
-    return usage | {name: tokens for name, tokens in optional.items() if tokens}
-
-
-def _times(game: ExportedGame) -> dict[str, str]:
+def _find_times(game: ExportedGame) -> dict[str, str]:
     turns = game.turns()
     if not turns:
         return {}
@@ -284,11 +285,7 @@ def _times(game: ExportedGame) -> dict[str, str]:
     }
 
 
-def _error(message: str) -> dict[str, str]:
-    return {"message": message, "traceback": "", "traceback_ansi": ""}
-
-
-def _message(index: int, line: ChatLine) -> dict[str, Any]:
+def _format_message(index: int, line: ChatLine) -> dict[str, Any]:
     message = line.message
     entry: dict[str, Any] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
     if message["role"] == "assistant":

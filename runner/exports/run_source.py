@@ -1,7 +1,4 @@
-"""Loads a finished run for exports: its games with the chats as they were sent, its metrics and its models.
-
-Every format reads the run through it.
-"""
+"""Loads a finished run for exports: its games with the chats as they were sent, its metrics and its models."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class ChatLine(NamedTuple):
 
 
 CLOCK_SKEW_MS = 60_000
-"""Maximum error of a server's clock. Answers that are older than the run by more come from a cache or a replay."""
+"""Assumed maximum error of a server's clock. An even older answer comes from a cache or another run."""
 
 
 def started_ms(manifest: Manifest) -> float:
@@ -68,15 +65,18 @@ class ExportedGame:
     requests: Sequence[AnsweredRequest]
     cast: Mapping[str, AgentRow]
     """The agents by role in the protocol, each with the model that played that role in this game."""
-    judged: str | None = None
-    """The judge, if the game judges a debate of another run again. That run's judge wrote the earlier messages."""
+    new_judge: str | None = None
+    """The agent that judges a debate of another run again; None in other runs.
+
+    The messages of this agent before its verdict were written by the judge of the other run.
+    """
     started_ms: float = 0.0
     """Start of the run, in milliseconds since 1970."""
     created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
     """Time of each answer in milliseconds since 1970, if its server sent it."""
 
     def turns(self) -> list[ExportedTurn]:
-        """Return every answer with its times. If the server sent no time, an answer starts when the last one ends."""
+        """Return every answer with its times. An answer whose server sent no time starts when the previous one ends."""
         requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
         turns: list[ExportedTurn] = []
         for call in self.rollout.calls:
@@ -89,22 +89,22 @@ class ExportedGame:
         return turns
 
     def chat(self, agent: str) -> list[ChatLine]:
-        """Return an agent's complete game: the last chat that was sent for the agent, and the answer that counted.
+        """Return an agent's whole game as a chat: the last messages that its model received, and its answer.
 
-        If there were several votes, the answer is the vote that was chosen. The list is empty if the agent's model
+        The answer is the one that counted: of several votes, the chosen one. The list is empty if the agent's model
         received no request.
         """
         requests = [request for request in self.requests if request.sample.agent == agent]
         if not requests:
             return []
         last_request = requests[-1]
-        answer = self._answer(last_request.sample)
+        answer = self._find_answer(last_request.sample)
         model = self.cast[agent]["model"]
-        earlier_model = None if agent == self.judged else model
+        earlier_model = None if agent == self.new_judge else model
         lines = [ChatLine(m, earlier_model if m["role"] == "assistant" else None) for m in last_request.messages]
         return lines if answer is None else [*lines, ChatLine({"role": "assistant", "content": answer}, model)]
 
-    def _answer(self, sample: SampleKey) -> str | None:
+    def _find_answer(self, sample: SampleKey) -> str | None:
         """Return the agent's answer in the round of its last sample, or None if no text was received.
 
         All answers of a round were requested with the same chat. The result is the answer that counted or, if a failure
@@ -125,14 +125,15 @@ class ExportedGame:
 
         Texts without a recipient, such as verdicts, are included unchanged.
         """
-        judged_round = max((call.round for call in self.calls(self.judged)), default=-1) if self.judged else -1
+        judge_calls = self.calls(self.new_judge) if self.new_judge else []
+        verdict_round = max((call.round for call in judge_calls), default=-1)
         for number, played_round in enumerate(self.rollout.rounds):
             delivered = [(m.agent, m.channel, m.text) for m in played_round.messages if m.text]
             senders = {agent for agent, _, _ in delivered}
             undelivered = [(agent, None, text) for agent, text in played_round.raw.items() if agent not in senders]
             for agent, channel, text in (*delivered, *undelivered):
                 where = "to no one" if channel is None else f"in {channel}"
-                is_from_this_run = agent != self.judged or number == judged_round
+                is_from_this_run = agent != self.new_judge or number == verdict_round
                 yield {
                     "role": "assistant",
                     "content": f"[round {number}, {agent} {where}]\n{text}",
@@ -152,7 +153,7 @@ class ExportedGame:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The variant of the game's datapoint and the details of the verdict, without missing values.
+        """The variant of the game and the details of its verdict, without missing values.
 
         Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none.
         """
@@ -233,8 +234,8 @@ class RunSource:
         names = comma_join(row["agent"] for row in self.manifest.agents)
         raise UsageError(f"--subject {name}: {self.folder.run_id} has no such agent; choose one of {names}")
 
-    def subject(self, name: str | None, format_: str) -> AgentRow:
-        """Return the agent whose model a record of one model describes.
+    def require_subject(self, name: str | None, format_: str) -> AgentRow:
+        """Return the agent that `--subject` names, for formats that describe one model.
 
         Raises:
             UsageError: no agent is named, or there is no such agent.
@@ -245,9 +246,9 @@ class RunSource:
                 f"--format {format_} describes one model, but a game has a model for each agent: {models}. Choose an "
                 "agent with --subject AGENT"
             )
-        return self.one_model(name)
+        return self.agent_with_one_model(name)
 
-    def one_model(self, name: str) -> AgentRow:
+    def agent_with_one_model(self, name: str) -> AgentRow:
         """Return an agent whose model is the same in all games.
 
         Raises:
@@ -266,20 +267,21 @@ class RunSource:
         return row
 
     @cached_property
+    def _swapped_players(self) -> Mapping[str, str]:
+        """The agent whose model plays an agent in games with exchanged models, by the name of the played agent."""
+        return exchange_players({row["agent"]: row["agent"] for row in self.manifest.agents}, self.plan.seats)
+
+    @cached_property
     def _casts(self) -> dict[bool, dict[str, AgentRow]]:
         """The agents by name with the models that play them: True for games with exchanged models, False for others."""
         rows = {row["agent"]: row for row in self.manifest.agents}
-        swapped = exchange_players(rows, self.plan.seats)
         return {
             False: rows,
-            True: {agent: {**swapped[agent], "agent": agent, "role": rows[agent]["role"]} for agent in rows},
+            True: {
+                agent: {**rows[player], "agent": agent, "role": rows[agent]["role"]}
+                for agent, player in self._swapped_players.items()
+            },
         }
-
-    @cached_property
-    def _players(self) -> dict[bool, dict[str, str]]:
-        """The agent whose model plays each agent: True for games with exchanged models, False for other games."""
-        names = {row["agent"]: row["agent"] for row in self.manifest.agents}
-        return {False: names, True: exchange_players(names, self.plan.seats)}
 
     @property
     def exchange(self) -> str | None:
@@ -289,7 +291,7 @@ class RunSource:
 
     @cached_property
     def fixed_verdicts(self) -> str | None:
-        """The reason why its verdicts are not its verifier's answers; None if they are."""
+        """The reason if the run's verdicts do not follow its verifier's answers; None if they do."""
         return fixed_verdicts_of(self.folder)
 
     @property
@@ -303,15 +305,15 @@ class RunSource:
         return f"{copied} of its {origins.verdicts} verdicts come from answers of other runs" if copied else None
 
     @property
-    def why_not_a_sample(self) -> str | None:
-        """The reason why it is not a sample of its verifier's answers; None if it is."""
+    def why_no_own_accuracy(self) -> str | None:
+        """The reason if the run does not measure its own verifier, such as copied answers; None if it does."""
         origins = self.manifest.origins
         is_copy = self.manifest.is_whole_replay or origins.own * 2 < origins.verdicts
         return self.fixed_verdicts or (self.copied_answers if is_copy else None)
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Sentences, by topic, about what is special in this run, such as exchanged models or copied answers."""
+        """Sentences by topic about special properties of this run, such as exchanged models or copied answers."""
         manifest = self.manifest
         sentences = {
             "seats": self.exchange,
@@ -337,7 +339,7 @@ class RunSource:
 
     def player(self, game: ExportedGame, agent: str) -> str:
         """Return the name of the agent whose model plays `agent` in a game."""
-        return self._players[bool(game.rollout.job.swapped)][agent]
+        return self._swapped_players[agent] if game.rollout.job.swapped else agent
 
     @property
     def verifier(self) -> AgentRow:
@@ -354,7 +356,7 @@ class RunSource:
 
     def games(self) -> Iterator[ExportedGame]:
         """Yield every finished game in the order of the plan, including games that were lost in transport."""
-        judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
+        new_judge = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
         start_ms = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as reconstructor:
             for rollouts, requests in reconstructor.rollouts_and_requests():
@@ -362,8 +364,27 @@ class RunSource:
                 created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
                     yield ExportedGame(
-                        rollout, requests, self._casts[bool(rollout.job.swapped)], judged, start_ms, created
+                        rollout, requests, self._casts[bool(rollout.job.swapped)], new_judge, start_ms, created
                     )
+
+
+def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:
+    """Return the tokens of calls, with the names that Inspect and Every Eval Ever use.
+
+    Cache writes and reasoning are left out if they are 0, since most servers do not report them.
+    """
+    prompt, completion = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    optional = {
+        "input_tokens_cache_write": sum(call.cache_write_tokens for call in calls),
+        "reasoning_tokens": sum(call.reasoning_tokens for call in calls) if with_reasoning else 0,
+    }
+    return {
+        "input_tokens": prompt,
+        "output_tokens": completion,
+        "total_tokens": prompt + completion,
+        "input_tokens_cache_read": sum(call.cached_tokens for call in calls),
+        **{name: tokens for name, tokens in optional.items() if tokens},
+    }
 
 
 def generation_options(settings: ModelSettings) -> dict[str, Any]:

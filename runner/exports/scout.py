@@ -21,6 +21,7 @@ from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
 NAME = "scout"
 ALL_AGENTS = "all agents"
+"""Name of the agent in the row of a whole game."""
 COLUMNS = {
     "transcript_id": "VARCHAR", "source_type": "VARCHAR", "source_id": "VARCHAR", "date": "VARCHAR",
     "task_set": "VARCHAR", "task_id": "VARCHAR", "task_repeat": "BIGINT", "agent": "VARCHAR",
@@ -61,8 +62,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
                 if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
                     export.omitted["rollouts lost in transport, which have no game"] += 1
                     continue
-                for chat in _chats(source, game, agents, with_full_game=options.subject is None):
-                    line = orjson.dumps(_row(source, game, chat)) + b"\n"
+                for chat in _find_chats(source, game, agents, with_full_game=options.subject is None):
+                    line = orjson.dumps(_build_row(source, game, chat)) + b"\n"
                     longest = max(longest, len(line))
                     file.write(line)
                     rows += 1
@@ -82,20 +83,22 @@ class _Chat(NamedTuple):
     options: Mapping[str, Any] | None = None
 
 
-def _chats(source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool) -> Iterator[_Chat]:
+def _find_chats(
+    source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool
+) -> Iterator[_Chat]:
     """Yield the conversation of all agents (if `with_full_game`), then the chat of each agent that has one."""
     answers = [call for call in game.rollout.calls if call.is_answer]
     if with_full_game:
         yield _Chat(ALL_AGENTS, list(game.conversation()), answers)
     for row in (game.cast[agent] for agent in agents):
-        chat = [_message(line) for line in game.chat(row["agent"])]
+        chat = [_format_message(line) for line in game.chat(row["agent"])]
         if chat:
             settings = source.plan.spec.experiment.models[row["model_group"]]
             calls = [call for call in answers if call.agent == row["agent"]]
             yield _Chat(row["agent"], chat, calls, row["model"], row["role"], generation_options(settings))
 
 
-def _message(line: ChatLine) -> dict[str, Any]:
+def _format_message(line: ChatLine) -> dict[str, Any]:
     message = line.message
     row: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if line.model is not None:
@@ -105,7 +108,7 @@ def _message(line: ChatLine) -> dict[str, Any]:
     return row
 
 
-def _row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
+def _build_row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
     rollout, manifest, facts = game.rollout, source.manifest, game.facts
     point = rollout.job.datapoint
     return {

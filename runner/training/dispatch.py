@@ -6,16 +6,14 @@ The command line and Python start all runs here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.base.errors import UsageError, Waiting
-from runner.models.usage_totals import UsageTotals
 from runner.results.folder import part_id, split_part
 from runner.results.leaderboard.results_folder import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
-from runner.runs.execution.spending import max_spending
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
 from runner.runs.session.chat_format_lock import with_original_formats
@@ -24,6 +22,7 @@ from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
+from runner.training.sweep_budgets import PlannedRun, open_shared_budgets
 from runner.training.trust import check_trust
 
 
@@ -38,21 +37,12 @@ def run_spec(spec: Spec, results: Results, options: RunOptions, selection: RunSe
     return result if note is None else replace(result, notes=(note, *result.notes))
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan with the id and the options of its run."""
-
-    plan: AnyPlan
-    run_id: str
-    options: RunOptions
-
-
 OnResult = Callable[[int, FinishedRun | Waiting], None]
 """Called with the index of a run and its result, or with `Waiting` if it waits for the user to train a model."""
 
 
 def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -> None:
-    """Run plans: benchmarks in parallel, training runs one after another.
+    """Run plans with their shared budgets: benchmarks in parallel, training runs one after another.
 
     `on_result` is called in the order of `runs`. If there is only one run and it waits for the user, `Waiting` is
     raised instead.
@@ -62,8 +52,11 @@ def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -
             `run_together`.
     """
     first = 0
-    with shared_engine(run.plan.spec.experiment.execution for run in runs):
-        for group in _parallel_groups(runs, results):
+    with (
+        open_shared_budgets(runs, results) as budgeted_runs,
+        shared_engine(run.plan.spec.experiment.execution for run in runs),
+    ):
+        for group in _parallel_groups(budgeted_runs, results):
             if len(group) > 1:
                 _run_benchmarks(group, results, first, on_result)
             else:
@@ -192,17 +185,3 @@ def choose_run_id(plan: AnyPlan, results: Results, selection: RunSelection, *, t
         check_run_id(name)
     shard = plan.spec.shard
     return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)
-
-
-def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
-    """Return the usage and cost of a plan's run so far.
-
-    Raises:
-        RunDirectoryError: the folder has the run of another spec.
-    """
-    results.manifest_of(plan, run_id)
-    if isinstance(plan, TrainingPlan):
-        from runner.training.run import spent_on_games
-
-        return spent_on_games(results, run_id)
-    return max_spending(plan, results.run(run_id))

@@ -1,37 +1,36 @@
-"""Opens the budgets of sweeps. All points of a spec share a budget, which includes their spending so far.
-
-The command line and Python use it before they start the runs of a sweep.
-"""
+"""Plans of runs, and the budgets that they share. All points of a spec share a budget, which includes past spending."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.models.layers.budget import Budget
+from runner.models.usage_totals import UsageTotals
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.process import allow_open_files
-from runner.training.dispatch import spending_of_plan
-from runner.training.plan import AnyPlan
+from runner.runs.execution.spending import max_spending
+from runner.runs.session.run import RunOptions
+from runner.training.plan import AnyPlan, TrainingPlan
 
 
 @dataclass(frozen=True)
-class Budgets:
-    """The budgets of the runs of one command."""
+class PlannedRun:
+    """A plan with the id and the options of its run."""
 
-    by_key: Mapping[Hashable, Budget]
-    """The budgets, each by the key of the runs that share it."""
-    locked_run_ids: frozenset[str]
-    """The ids of the runs that are locked."""
+    plan: AnyPlan
+    run_id: str
+    options: RunOptions
+    budget_key: Hashable = None
+    """Runs with the same key, such as the points of a spec, share a budget."""
 
 
 @contextmanager
-def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Results) -> Iterator[Budgets]:
-    """Open one budget for all runs with the same key, and yield the budgets.
+def open_shared_budgets(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
+    """Open one budget for all runs with the same key, and yield the runs with these budgets.
 
-    A run is a tuple of key, plan and run id; the key is the spec's file. The runs stay locked until the block ends, so
-    that no other process can play one of them and change the spending.
+    Runs with a budget stay locked until the block ends, so that no other process can play them and change the spending.
 
     Raises:
         RunDirectoryError: another process has locked one of the runs, or a folder has another spec's run.
@@ -41,16 +40,36 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
     counted_runs: set[tuple[Hashable, str]] = set()
     allow_open_files(len(runs))
     with ExitStack() as locks:
-        for key, plan, run_id in runs:
-            settings = plan.games.shard_experiment.budget
+        for run in runs:
+            settings = run.plan.games.shard_experiment.budget
             if not settings.limited:
                 continue
-            budget = budgets.setdefault(key, Budget(settings))
-            if run_id not in locked_ids:
-                locks.enter_context(results.lock(run_id))
-                locked_ids.add(run_id)
-            amount = spending_of_plan(plan, results, run_id)
-            if (key, run_id) not in counted_runs:
+            budget = budgets.setdefault(run.budget_key, Budget(settings))
+            if run.run_id not in locked_ids:
+                locks.enter_context(results.lock(run.run_id))
+                locked_ids.add(run.run_id)
+            amount = spending_of_plan(run.plan, results, run.run_id)
+            if (run.budget_key, run.run_id) not in counted_runs:
                 budget.add_spent(amount)
-                counted_runs.add((key, run_id))
-        yield Budgets(budgets, frozenset(locked_ids))
+                counted_runs.add((run.budget_key, run.run_id))
+        yield [
+            replace(
+                run,
+                options=replace(run.options, budget=budgets.get(run.budget_key), holds_lock=run.run_id in locked_ids),
+            )
+            for run in runs
+        ]
+
+
+def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
+    """Return the usage and cost of a plan's run so far.
+
+    Raises:
+        RunDirectoryError: the folder has the run of another spec.
+    """
+    results.manifest_of(plan, run_id)
+    if isinstance(plan, TrainingPlan):
+        from runner.training.run import spent_on_games
+
+        return spent_on_games(results, run_id)
+    return max_spending(plan, results.run(run_id))

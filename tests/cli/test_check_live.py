@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.models.settings import ModelSettings
-from runner.runs.planning.server_features import FEATURES, IN_A_ROW, LOGPROBS, SCHEMA, SYSTEM, N, make_probe
+from runner.runs.planning.server_features import CONSECUTIVE, FEATURES, LOGPROBS, SCHEMA, SYSTEM, N, make_probe
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
@@ -62,7 +62,7 @@ def test_a_request_for_each_feature_follows_if_the_server_refuses_all_at_once(tm
     with serving(text="harbor", refused=["response_format"], max_n=1, record=9) as server:
         report = live_report(tmp_path, server.base_url)
         sent = bodies(server)
-    assert supported(report) == {SYSTEM: True, IN_A_ROW: None, LOGPROBS: False, N: False, SCHEMA: False}
+    assert supported(report) == {SYSTEM: True, CONSECUTIVE: None, LOGPROBS: False, N: False, SCHEMA: False}
     assert "Unsupported parameter: 'response_format'" in report["features"][SCHEMA]["reason"]
     assert report["requests"] == len(sent) == 7
     assert not {"response_format", "logprobs", "n"} & sent[1].keys(), "the second request is as in games"
@@ -72,7 +72,7 @@ def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
     with serving(text=WORDS, alternates=True, takes_system=False) as server:
         report = live_report(tmp_path, server.base_url)
     assert supported(report)[SYSTEM] is False
-    assert supported(report)[IN_A_ROW] is False
+    assert supported(report)[CONSECUTIVE] is False
     assert report["error"] is None, "the spec's own chats work"
     with serving(text=WORDS, alternates=True) as server:
         report = live_report(tmp_path, server.base_url, code=4, chat_format="openai")
@@ -135,7 +135,7 @@ def test_anthropic_is_checked_through_its_own_api(tmp_path: Path) -> None:
         settings: dict[str, Any] = {"provider": "anthropic", "api_key_env": "MY_KEY", "max_tokens": 50}
         report = live_report(tmp_path, server.base_url, key="sk-0123456789", **settings)
         (body,) = bodies(server)
-    assert supported(report) == {SYSTEM: True, IN_A_ROW: True, LOGPROBS: False, N: False, SCHEMA: True}
+    assert supported(report) == {SYSTEM: True, CONSECUTIVE: True, LOGPROBS: False, N: False, SCHEMA: True}
     assert body["output_config"]["format"]["type"] == "json_schema"
     assert body["max_tokens"] == 50
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.terminal.progress import Display, RunProgress, WatchedRun, show_progress
+from runner.cli.terminal.progress import Display, ProgressLine, WatchedRun, show_progress
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.accounting import Progress
 from tests.support.servers.chat_client import serving
@@ -25,13 +25,13 @@ def progress(**more: object) -> Progress:
 
 def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: str = "", **more: object) -> str:
     now = 100.0
-    view = RunProgress(name, point, clock=lambda: now)
+    view = ProgressLine(name, point, clock=lambda: now)
     moving = progress(**more)
     jobs, failures = moving.jobs, moving.failures
     moving.jobs = moving.failures = 0
-    view.fit_line(moving, width)
+    view.text_within(moving, width)
     moving.jobs, moving.failures, now = jobs, failures, now + seconds
-    return view.fit_line(moving, width)
+    return view.text_within(moving, width)
 
 
 def test_a_wide_terminal_has_all_of_it() -> None:
@@ -90,12 +90,12 @@ def test_narrow_terminals_keep_the_count_then_the_cost_then_calls_in_flight_then
 
 def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
     now, moving = 0.0, progress(failures=0)
-    view = RunProgress("x", clock=lambda: now)
-    view.full_line(moving)
+    view = ProgressLine("x", clock=lambda: now)
+    view.full_text(moving)
     seen = []
     for seconds, failures in ((20.0, 1), (34.0, 1), (36.0, 1), (40.0, 2), (60.0, 2)):
         now, moving.failures = seconds, failures
-        seen.append("error: 429" in view.full_line(moving))
+        seen.append("error: 429" in view.full_text(moving))
     assert seen == [True, True, False, True, False]
 
 
@@ -107,10 +107,10 @@ def test_without_games_the_stage_is_shown() -> None:
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
     now, moving = 0.0, progress(jobs=0, total=1000)
-    view = RunProgress("x", clock=lambda: now)
+    view = ProgressLine("x", clock=lambda: now)
     for second in range(0, 601, 5):
         now, moving.jobs = float(second), min(2 * second, 200) + max(second - 300, 0)
-        line = view.full_line(moving)
+        line = view.full_text(moving)
     assert "1.0/s" in line
     assert "8:20 left" in line
 
@@ -136,8 +136,8 @@ class Seen(Display):
 
     def after(self, place: int, moved: Progress) -> str:
         self._latest[place] = moved
-        shown, now = self._view(place)
-        return shown.full_line(now)
+        shown, now = self._line_of(place)
+        return shown.full_text(now)
 
 
 def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> None:
@@ -156,7 +156,7 @@ def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> No
 def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     told: set[str] = set()
     with show_progress([WatchedRun("a", 9), WatchedRun("a", 9)], told, quiet=False) as display:
-        first, second = display.watcher(0), display.watcher(1)
+        first, second = display.on_progress_of(0), display.on_progress_of(1)
         assert first is not None
         assert second is not None
         for watch in (first, second):

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.results.sql import EXAMPLES, MAX_CELL, MAX_TABLE_ROWS, _write
+from runner.cli.results.sql import EXAMPLES, MAX_CELL, MAX_TABLE_ROWS, _write_blocks
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMMENTS
@@ -166,7 +166,7 @@ def test_two_answers_for_one_folder_at_once_keep_apart_and_touch_no_other_file(r
             for done in [
                 pool.submit(board.sources().write_parquet, question, tmp_path / name)
                 if name.endswith("parquet")
-                else pool.submit(_write, tmp_path / name, (line for line in ["n\n", *[f"{name[0]}\n"] * 40_000]))
+                else pool.submit(_write_blocks, tmp_path / name, (line for line in ["n\n", *[f"{name[0]}\n"] * 40_000]))
                 for name, question in asked_for.items()
             ]:
                 done.result()

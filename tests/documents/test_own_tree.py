@@ -14,7 +14,7 @@ import pytest
 from runner.base import package_data
 from runner.base.errors import SpecError
 from runner.base.problems import Problem
-from runner.cli.terminal.problems import error_lines
+from runner.cli.terminal.errors import error_lines
 from runner.documents.layer_loading import load_layers
 from runner.documents.source_tree import ProjectTree
 from runner.spec.loader import load_spec

@@ -22,7 +22,7 @@ from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import MlflowGames
 from runner.exports.mlflow.limits import MlflowTexts, sent_bytes
 from runner.exports.mlflow.record import MetricPoint, MlflowRun
-from runner.exports.mlflow.sender import _spans
+from runner.exports.mlflow.sender import _build_spans
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -286,7 +286,7 @@ def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> 
     with closing(MlflowGames(RunFolder(result.path), journal=False)) as games:
         record = games.record()
         trace = next(iter(record.traces()))
-    game, *turns = _spans(trace, record.started_ms)
+    game, *turns = _build_spans(trace, record.started_ms)
     assert len(turns) == len(trace.spans) > 0
     assert {turn["parent_span_id"] for turn in turns} == {game["span_id"]}
     assert len({span["span_id"] for span in (game, *turns)}) == 1 + len(turns)

@@ -18,10 +18,10 @@ from runner.results.leaderboard import database
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import (
-    handle_signals,
     interruptible,
     sigterm_as_keyboard_interrupt,
     stopping_on_signals,
+    wait_for_signal_handlers,
 )
 from tests.support.processes import ended, environment, has_open, python, started, until
 from tests.support.runs import journal_records, only_run, played
@@ -34,7 +34,7 @@ def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
         stop = StopSwitch()
         with stopping_on_signals(stop):
             signal.raise_signal(signal.SIGTERM)
-            await handle_signals()
+            await wait_for_signal_handlers()
         assert stop.is_stopping
 
     before = signal.getsignal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
-from runner.cli.arguments import add_shard, add_specs, add_trust
+from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import format_point
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
+    from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_specs(parser)
-    add_shard(parser, "show shard K of N: its games, calls, and share of each limit")
+    add_spec_arguments(parser)
+    add_shard_option(parser, "show shard K of N: its games, calls, and share of each limit")
     parser.add_argument(
         "--live",
         action="store_true",
         help="also print the price of a request to the server of each model group, send it, and print what the server "
         "supports",
     )
-    add_trust(parser)
+    add_trust_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
-    from runner.results.leaderboard.results_folder import Results
     from runner.spec.warnings.catalog import check_warnings_of
 
-    results = Results(args.results)
-    arguments = resolve_shard_folders(args.words, results, args.shard)
+    results: Results = args.results
+    arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
     points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
     points = keep_chat_formats(points, results)
     check_shard(points, args.shard)
@@ -63,10 +63,11 @@ def execute(args: argparse.Namespace) -> int:
         reports, code = _check_servers(args, points, results)
         print_json([document | ({"live": reports} if args.live else {}) for document in documents])
         return code
-    costs = [_estimates(point.plan.all_games()) for point in points]  # renders every template, which may raise errors
+    # Estimates come first, since they render every template, which may raise errors.
+    estimates_of_points = [_estimate_costs(point.plan.all_games()) for point in points]
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
-    for point, estimates_of_point in zip(points, costs, strict=True):
+    for point, estimates in zip(points, estimates_of_points, strict=True):
         spec = point.spec
         _show_run(point)
         if spec.protocol != shown_protocol:
@@ -76,14 +77,14 @@ def execute(args: argparse.Namespace) -> int:
         title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
-        print_table(columns, [_estimate_row(estimate) for estimate in estimates_of_point], title=title)
+        print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
     return _check_servers(args, points, results)[1]
 
 
 def _check_servers(
     args: argparse.Namespace, points: Sequence[SpecPoint], results: Results
 ) -> tuple[list[dict[str, Any]], ExitCode]:
-    """Return reports on the servers and an exit code, with `--live`; otherwise no reports."""
+    """Return reports on the servers and an exit code; without `--live`, check nothing and return no reports."""
     if not args.live:
         return [], ExitCode.DONE
     from runner.cli.experiments.live_check import check_servers
@@ -94,28 +95,28 @@ def _check_servers(
 
 
 def _show_run(point: SpecPoint) -> None:
-    """Print what a run plays, on which datapoints, where it plays, and what it sends to servers."""
+    """Print the games and datapoints of a run, the processes that play them, and the keys that it sends to servers."""
     from runner.cli.experiments.shards import shard_lines
     from runner.training.plan import TrainingPlan
 
-    spec, games = point.spec, point.plan.all_games()[0]
+    spec, first_plan = point.spec, point.plan.all_games()[0]
     is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-    datapoints = games.spec.dataset.datapoints if is_test_rerun else point.plan.games.points
-    say(f"{point.path}: no errors. {_describe_run(point.plan, games)}")
+    datapoints = first_plan.spec.dataset.datapoints if is_test_rerun else point.plan.games.points
+    say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
     labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
-    lines = (*shard_lines(games), *_describe_workers(games), *_describe_pairing(games))
+    lines = (*shard_lines(first_plan), *_describe_workers(spec), *_describe_blocks(first_plan))
     for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
         say(line)
 
 
-def _describe_workers(games: Plan) -> list[str]:
-    """Return a sentence about the worker processes; none if the command's own process plays."""
+def _describe_workers(spec: Spec) -> list[str]:
+    """Return a sentence about the worker processes, or an empty list if the command's own process plays the games."""
     from runner.runs.execution.process import available_cores
 
-    execution = games.spec.experiment.execution
+    execution = spec.experiment.execution
     if not execution.by_workers:
         return []
     if execution.engine == "processes":
@@ -126,24 +127,24 @@ def _describe_workers(games: Plan) -> list[str]:
     return [f"Played by {counted(execution.count, 'worker')} of the Ray cluster{cluster}."]
 
 
-def _describe_pairing(games: Plan) -> list[str]:
-    """Return a sentence about the paired games of a datapoint; none without `stances` and `seats`."""
-    count = len(games.variants)
+def _describe_blocks(plan: Plan) -> list[str]:
+    """Return a sentence about the games that form a block, or an empty list without `stances` and `seats`."""
+    count = len(plan.variants)
     if count == 1:
         return []
     variants = []
-    if games.spec.experiment.stances is not None:
+    if plan.spec.experiment.stances is not None:
         exchange = "as written and with the provers' stances exchanged"
-        variants = [exchange if games.spec.protocol.exchanges_stances else "with both stances"]
-    if games.seats is not None:
-        first, second = games.seats
+        variants = [exchange if plan.spec.protocol.exchanges_stances else "with both stances"]
+    if plan.seats is not None:
+        first, second = plan.seats
         variants.append(f"as written and with the players of {first} and {second} exchanged")
     block = f"Each datapoint is played {', '.join(variants)}: {count} games form one block"
-    return [f"{block} ({counted(games.block_count, 'block')})."]
+    return [f"{block} ({counted(plan.block_count, 'block')})."]
 
 
 def _describe_key_uses(plan: AnyPlan) -> list[str]:
-    """Return lines about the API keys and hosts of a run, and the options that a fetched spec needs."""
+    """Return lines about the servers and API keys of a run, and about the options that a downloaded spec needs."""
     from runner.models.api_keys import NO_KEY, allow_options
     from runner.training.key_usage import key_uses_of, required_permissions
     from runner.training.trust import missing_addresses
@@ -175,16 +176,19 @@ def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:
     }
 
 
-def _describe_run(plan: AnyPlan, first: Plan) -> str:
-    """Return one or two sentences about the games and the training of a run. `first` is the plan of its first games."""
+def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
+    """Return one or two sentences about the games and the training of a run.
+
+    `first_plan` is the plan of the run's first games. In a benchmark, it is the same as `plan`.
+    """
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
-    protocol, shape, size = first.spec.protocol, first.tree_shape, first.size
+    protocol, shape, size = first_plan.spec.protocol, first_plan.tree_shape, first_plan.size
     limit = "" if plan.spec.experiment.until is None else "at most "
     games = f"{counted(size, 'rollout')} of {protocol.name}"
-    if first.debates is not None:
-        games = f"{limit}{counted(size, 'debate')} of {first.debates.run_id}"
+    if first_plan.debates is not None:
+        games = f"{limit}{counted(size, 'debate')} of {first_plan.debates.run_id}"
         return f"Run {plan.run_id} has {protocol.verifier_name} judge {games}, and asks no other agent"
     if shape is not None:
         games = (
@@ -202,7 +206,7 @@ def _describe_run(plan: AnyPlan, first: Plan) -> str:
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
 
 
-def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
+def _estimate_costs(games: Sequence[Plan]) -> list[CostEstimate]:
     from runner.rollouts.estimate import estimate_costs, sum_by_group
 
     return sum_by_group(estimate for plan in games for estimate in estimate_costs(plan))
@@ -242,7 +246,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
         "servers": _server_urls(plan),
-        "models": [asdict(estimate) for estimate in _estimates(games)],
+        "models": [asdict(estimate) for estimate in _estimate_costs(games)],
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

@@ -23,18 +23,20 @@ from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join, counted
-from runner.cli.arguments import folder
+from runner.cli.arguments import folder_path
 from runner.cli.terminal.output import print_json, say
 
 if TYPE_CHECKING:
     from runner.spec.datasets.column_roles import ColumnRoles
 
 SPEC = "spec.yaml"
+"""Name of the spec that is written."""
+
 MAX_FILE = 1 << 20
 COMMENT_COLUMN = 32
-"""Column of the `# CHANGE` comments in the starter spec, which are aligned again after names were inserted."""
-ODD_ROUNDS = ("debate", "mnip", "nip")
-"""Protocols in which the verifier speaks in rounds 0, 2, 4 and so on, so that an even last round would be wasted."""
+"""Column of the `# CHANGE` comments in the written spec. The inserted names would move the comments."""
+PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
+"""Protocols whose spec gets an odd `max_message_rounds`: the verifier speaks first, so it also speaks last."""
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
@@ -42,7 +44,7 @@ _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
-        type=folder,
+        type=folder_path,
         nargs="?",
         default=Path(),
         metavar="DIR",
@@ -72,12 +74,12 @@ def execute(args: argparse.Namespace) -> int:
         files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
-    _write(folder, files)
-    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    _write_files(folder, files)
+    change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps = _next_steps(None if args.data is None else args.protocol or "nip")
     if args.json:
-        facts = {} if roles is None else {"columns": roles.columns, "notices": roles.notices}
-        print_json({"files": [str(folder / name) for name in files], "next": [*enter, *steps], **facts})
+        column_facts = {} if roles is None else {"columns": roles.columns, "notices": roles.notices}
+        print_json({"files": [str(folder / name) for name in files], "next": [*change_folder, *steps], **column_facts})
         return ExitCode.DONE
     if args.quiet:
         return ExitCode.DONE
@@ -89,18 +91,18 @@ def execute(args: argparse.Namespace) -> int:
     for name in files:
         say(f"  {folder / name}")
     say("Next:")
-    first, *later = steps
-    lines = [" && ".join([*enter, first]), *later]
-    width = max(map(len, lines))
-    for line, comment in zip(lines, steps.values(), strict=True):
-        say(f"  {line:<{width}}  # {comment}")
+    first, *others = steps
+    commands = [" && ".join([*change_folder, first]), *others]
+    width = max(map(len, commands))
+    for command, comment in zip(commands, steps.values(), strict=True):
+        say(f"  {command:<{width}}  # {comment}")
     data = "" if roles is not None and "CHANGE" not in roles.labels.values() else "your data and "
     say(f"In {folder / SPEC}, CHANGE marks the lines to change for {data}a real model.")
     return ExitCode.DONE
 
 
 def _next_steps(protocol: str | None) -> dict[str, str]:
-    """Return commands to try next, each with a comment; `protocol` is the protocol of a spec for the user's data."""
+    """Return commands to try next, each with a comment. `protocol` is None if the spec is not for the user's data."""
     check = {f"nip-run check {SPEC}": "find errors"}
     if protocol in (None, "solo_verifier"):
         return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
@@ -119,10 +121,10 @@ def _starter_files() -> dict[str, bytes]:
 
     starter = STARTER / "claims"
     return {
-        SPEC: _read(starter / SPEC),
-        "data.csv": _read(starter / "data.csv"),
-        **_prompts(starter / "prompts"),
-        **_schema("experiment.schema.json", editor_schema()),
+        SPEC: _read_file(starter / SPEC),
+        "data.csv": _read_file(starter / "data.csv"),
+        **_read_prompts(starter / "prompts"),
+        **_schema_file("experiment.schema.json", editor_schema()),
     }
 
 
@@ -132,20 +134,24 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     from runner.spec.schemas import editor_schema
 
     starter = STARTER / "protocol"
-    prompts = _prompts(root() / "prompts" / "code_validation" / name)
+    prompts = _read_prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
-    lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
-    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in ODD_ROUNDS else "")
-    spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    replacements = {
+        "PROTOCOL": name,
+        "NAME": name.replace("_", "-"),
+        "LIMIT": ", max_message_rounds: 7" if name in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "AGENTS": "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents),
+    }
+    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
     spec = _COMMENT.sub(lambda match: f"{match[1]:<{COMMENT_COLUMN - 2}}  # CHANGE", spec)
     schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
-        SPEC: spec.replace("AGENTS", lines).encode(),
-        "data.csv": _read(starter / "data.csv"),
-        f"{name}.yaml": schema_line + _read(PROTOCOLS / f"{name}.yaml"),
+        SPEC: spec.encode(),
+        "data.csv": _read_file(starter / "data.csv"),
+        f"{name}.yaml": schema_line + _read_file(PROTOCOLS / f"{name}.yaml"),
         **prompts,
-        **_schema("experiment.schema.json", editor_schema()),
-        **_schema("protocol.schema.json", protocol_editor_schema()),
+        **_schema_file("experiment.schema.json", editor_schema()),
+        **_schema_file("protocol.schema.json", protocol_editor_schema()),
     }
 
 
@@ -181,62 +187,60 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
     from runner.spec.datasets.column_roles import PROMPT_ROLES
     from runner.spec.schemas import editor_schema
 
-    starter, code = STARTER / "data", _prompts(root() / "prompts" / "code_validation" / protocol)
-    prompts = dict(code)
+    starter, prompts = STARTER / "data", _read_prompts(root() / "prompts" / "code_validation" / protocol)
     if not roles.is_code:
         prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
         is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
-        words = {
+        replacements = {
             "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in prompt_roles),
             "SUBJECT": "the solution" if is_answer else "the claim",
             "TRUE": "right" if is_answer else "true",
             "FALSE": "wrong" if is_answer else "false",
-            **json.loads(_read(starter / "players.json"))[protocol],
+            **json.loads(_read_file(starter / "players.json"))[protocol],
         }
-        pattern = re.compile("|".join(words))
-        for name in code:
-            source = re.sub(r"prover\d", "prover", name)
-            text = _read(starter / source).decode()
-            for _ in range(2):  # since the replacement of EXPERTS contains other words
-                text = pattern.sub(lambda match: words[match[0]], text)
+        for name in prompts:
+            text = _read_file(starter / re.sub(r"prover\d", "prover", name)).decode()
+            for _ in range(2):  # since the replacement of EXPERTS contains other placeholders
+                text = _replace_words(text, replacements)
             prompts[name] = text.encode()
-    slug = re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data"
-    renamed = {role: name for role, name in roles.columns.items() if role not in ("group", name)}
+    renamed_columns = {role: name for role, name in roles.columns.items() if role not in ("group", name)}
     group = roles.columns.get("group")
     dataset = {
         "path": os.path.relpath(data, folder),
-        "columns": renamed,
+        "columns": renamed_columns,
         "labels": roles.labels,
-        "group_by": next((role for role, name in renamed.items() if name == group), group),
+        "group_by": next((role for role, name in renamed_columns.items() if name == group), group),
         **roles.keys,
     }
-    texts = {
+    replacements = {
         "FILE": data.name,
-        "NAME": slug,
+        "NAME": re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data",
         "DATASET": "\n".join(f"  {key}: {dump_inline(value)}" for key, value in dataset.items() if value),
         "PROTOCOL": protocol,
-        "LIMIT": ", max_message_rounds: 5" if protocol in ODD_ROUNDS else "",
+        "LIMIT": ", max_message_rounds: 5" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
-    spec = re.sub("|".join(texts), lambda match: texts[match[0]], _read(starter / SPEC).decode())
-    return {SPEC: spec.encode(), **prompts, **_schema("experiment.schema.json", editor_schema())}
+    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
+    return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}
 
 
-def _prompts(folder: Path) -> dict[str, bytes]:
-    return {f"prompts/{path.name}": _read(path) for path in sorted(folder.glob("*.jinja"))}
+def _replace_words(text: str, replacements: Mapping[str, str]) -> str:
+    return re.sub("|".join(replacements), lambda match: replacements[match[0]], text)
 
 
-def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
+def _read_prompts(folder: Path) -> dict[str, bytes]:
+    """Return the prompt templates in a folder, by their names in the folder that is written."""
+    return {f"prompts/{path.name}": _read_file(path) for path in sorted(folder.glob("*.jinja"))}
+
+
+def _schema_file(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: json.dumps(schema, indent=2).encode() + b"\n"}
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return read_bounded(path, MAX_FILE)
-    except OSError as error:
-        raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; reinstall nip-run") from error
+def _read_file(path: Path) -> bytes:
+    return read_bounded(path, MAX_FILE)
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write new files. An existing file is an error."""
     try:
         make_folders(folder)

@@ -1,4 +1,4 @@
-"""The part of `check --live` that sends requests: its price, and what the server of each model group answers."""
+"""Send requests to the server of each model group, and print their price and the answers, for `check --live`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.base.async_runner import run_sync
 from runner.base.errors import ProviderRefusal, TransientError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollars, in_one_line
-from runner.cli.terminal.output import heading, say
+from runner.cli.terminal.output import print_heading, say
 from runner.models.api_keys import KeyUse, host_of
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
@@ -17,7 +17,8 @@ from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.spending import used_models
 from runner.runs.finished.selection import OWN_RUN
 from runner.runs.planning.server_features import ServerReport, check_server, max_cost, probes_of, settings_to_check
-from runner.training.dispatch import choose_run_id, spending_of_plan
+from runner.training.dispatch import choose_run_id
+from runner.training.sweep_budgets import spending_of_plan
 from runner.training.trust import check_trust
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ _YES_NO = {True: "yes", False: "no", None: "unknown"}
 
 
 class _Target(NamedTuple):
-    """One server of a model group."""
+    """A server of a model group; the fields are the arguments of `check_server`."""
 
     group: str
     settings: ModelSettings
     retry: Retry
     budget: Budget
-    doubted: Collection[str]
+    unconfirmed_prices: Collection[str]
 
-    def describe_cost(self, total: UsageTotals) -> str:
+    def describe_usage(self, total: UsageTotals) -> str:
         is_priced = CallCosts({self.group: self.settings}).is_priced
         price = dollars(total.usd) if is_priced else "unknown price"
         return f"{counted(total.completions, 'request')}, {total.tokens:,} tokens, {price}"
@@ -47,9 +48,9 @@ class _Target(NamedTuple):
 def check_servers(
     points: Sequence[SpecPoint], results: Results, allowed: Collection[KeyUse], *, as_json: bool
 ) -> tuple[list[dict[str, Any]], ExitCode]:
-    """Send a request to each server of each model group. Return a report on each in JSON, and an exit code.
+    """Send requests to each server of each model group. Return the reports as JSON data, and an exit code.
 
-    Unless `as_json`, print the price first, and each report as soon as it is known.
+    Unless `as_json`, print the price before the first request, and each report as soon as its server has answered.
 
     Raises:
         UsageError: a server has no address, or a fetched spec lacks a permission.
@@ -59,7 +60,7 @@ def check_servers(
         _show_prices(targets)
     reports = []
     for target in targets:
-        reports.append(run_sync(lambda: check_server(*target)))  # noqa: B023 - it runs at once
+        reports.append(run_sync(lambda: check_server(*target)))  # noqa: B023 - called before `target` changes
         if not as_json:
             _show_report(target, reports[-1])
     errors = (report.error for report in reports)
@@ -84,20 +85,22 @@ def _targets_of(points: Sequence[SpecPoint], results: Results, allowed: Collecti
 
 
 def _show_prices(targets: Sequence[_Target]) -> None:
-    """Print what the requests cost at most. Attempts that fail are repeated, and a provider may bill them."""
+    """Print the maximum price of the requests, including attempts that fail, which a provider may bill."""
     say()
     if not targets:
         say("live check: no model group calls a server, so nothing is sent")
     for target in targets:
-        first, *further = (max_cost(target.group, probe, target.doubted) for probe in probes_of(target.settings))
-        say(f"live check of {target.group}: at most {target.describe_cost(first)}")
-        say(f"  if the server refuses this request: at most {target.describe_cost(sum(further, first))}")
+        first, *others = (
+            max_cost(target.group, probe, target.unconfirmed_prices) for probe in probes_of(target.settings)
+        )
+        say(f"live check of {target.group}: at most {target.describe_usage(first)}")
+        say(f"  if the server refuses this request: at most {target.describe_usage(sum(others, first))}")
 
 
 def _show_report(target: _Target, report: ServerReport) -> None:
     settings, completion = report.settings, report.completion
     say()
-    heading(f"{report.group}: {settings.name} at {host_of(settings.server_url)}")
+    print_heading(f"{report.group}: {settings.name} at {host_of(settings.server_url)}")
     lines = [("key", comma_join(f"${name}" for name in settings.variables) or "none is sent")]
     lines += [("retried", _split_message(text)[0]) for text in dict.fromkeys(report.failed_attempts)]
     if completion is not None:
@@ -113,9 +116,9 @@ def _show_report(target: _Target, report: ServerReport) -> None:
         for name, (supported, reason) in report.features.items():
             lines.append((name, _YES_NO[supported] + (f": {reason}" if reason else "")))
     if report.error is not None:
-        kind, message, advice = _explain(report)
+        kind, message, advice = _explain_error(report)
         lines += [("error", f"{kind}: {message}"), ("next", advice)]
-    for label, text in (*lines, ("counted", f"at most {target.describe_cost(report.spent)}")):
+    for label, text in (*lines, ("counted", f"at most {target.describe_usage(report.spent)}")):
         say(f"  {label:<18} {text}")
 
 
@@ -132,16 +135,16 @@ def _report_as_json(report: ServerReport) -> dict[str, Any]:
         "retried": report.failed_attempts,
         "requests": report.spent.completions,
         "tokens": report.spent.tokens,
-        "error": None if report.error is None else dict(zip(names, _explain(report), strict=True)),
+        "error": None if report.error is None else dict(zip(names, _explain_error(report), strict=True)),
     }
 
 
-def _explain(report: ServerReport) -> tuple[str, str, str]:
+def _explain_error(report: ServerReport) -> tuple[str, str, str]:
     """Return the kind of a report's error, its message, and what the user can do."""
     error, key = report.error, f"models.{report.group}"
     assert error is not None
-    message, own_advice = _split_message(str(error))
-    kind, advice = "the request failed", own_advice
+    message, advice = _split_message(str(error))
+    kind = "the request failed"
     if isinstance(error, TransientError):
         kind, advice = _explain_transient(error, key)
     elif isinstance(error, ProviderRefusal):
@@ -160,7 +163,7 @@ def _explain_transient(error: TransientError, key: str) -> tuple[str, str]:
 
 
 def _split_message(text: str) -> tuple[str, str]:
-    """Return an error's first line, and the rest, which has the advice."""
+    """Return an error's message and its advice, which is in the lines after the first, or after the last semicolon."""
     message, _, advice = text.partition("\n")
     if not advice and "; " in message:
         message, _, advice = message.rpartition("; ")

@@ -35,10 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.run_result import as_json, show_result
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.shards.merge import merge
 
-    results = Results(args.results)
+    results: Results = args.results
     shards_of_runs = runs_to_merge(args.runs, results)
     load_scipy_with_one_thread()
     failures: list[MergeError] = []
@@ -66,10 +65,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
-    """Return the runs that the arguments name, each with the shard folders that were given for it.
+    """Return the runs that the arguments name, each with the shard folders that are among the arguments.
 
-    A shard belongs to the run that its manifest names, if that run is among the arguments. Otherwise it is added to the
-    first run, so that the merge reports it.
+    A shard is added to the run that its manifest names. If that run is not among the arguments, the shard is added to
+    the first one, and the merge reports the mistake.
 
     Raises:
         UsageError: an argument names neither a run nor a shard.
@@ -118,7 +117,7 @@ def _run_id_of_shard(shard: RunFolder) -> str:
 
 
 def _describe_shards(shards: Sequence[tuple[str, RunFolder]], run_ids: Sequence[str]) -> str:
-    """Return the end of a message: the runs that the given shards belong to."""
+    """Return the end of an error message, which names the runs that the given shards belong to."""
     if run_ids:
         return f"the given shards belong to {', '.join(run_ids)}"
     if shards:
@@ -127,15 +126,16 @@ def _describe_shards(shards: Sequence[tuple[str, RunFolder]], run_ids: Sequence[
 
 
 def _is_run(path: Path, results: Results) -> bool:
-    """Return whether a folder is directly in the folder of runs, and so is not a shard."""
-    run = results.run(path.resolve().name)
-    return run.path.resolve() == path.resolve()
+    """Return whether a folder is in the folder of all runs. A shard is in a subfolder, or outside."""
+    return results.run(path.resolve().name).path.resolve() == path.resolve()
 
 
 def _find_sharded_run(argument: str, results: Results, shard_run_ids: Sequence[str]) -> str | None:
-    """Return the id of the run that an argument names, or of the only run whose id starts with it."""
-    local_ids = [folder.run_id for folder in results.sharded_runs(argument)] if argument else []
-    run_ids = sorted({*local_ids, *(run_id for run_id in shard_run_ids if argument and run_id.startswith(argument))})
-    if argument in run_ids or (argument and "/" not in argument and results.run(argument).manifest_path.is_file()):
+    """Return the id of the run that an argument names, or of the only run whose id starts with the argument."""
+    if not argument:
+        return None
+    local_ids = [folder.run_id for folder in results.sharded_runs(argument)]
+    run_ids = {*local_ids, *(run_id for run_id in shard_run_ids if run_id.startswith(argument))}
+    if argument in run_ids or ("/" not in argument and results.run(argument).manifest_path.is_file()):
         return argument
-    return run_ids[0] if len(run_ids) == 1 else None
+    return run_ids.pop() if len(run_ids) == 1 else None

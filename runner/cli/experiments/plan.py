@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
-from runner.cli.arguments import add_specs
-from runner.cli.experiments.plan_time import show_time
+from runner.cli.arguments import add_spec_arguments
+from runner.cli.experiments.plan_time import show_duration
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.sweep_points import format_point
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_specs(parser)
+    add_spec_arguments(parser)
     add("--detect", type=float, metavar="D", help="the difference in accuracy to detect, such as 0.05 for five points")
     variance_source = parser.add_mutually_exclusive_group()
     variance_source.add_argument(
@@ -57,19 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.results.leaderboard.results_folder import Results
     from runner.training.plan import TrainingPlan
 
-    is_timed = args.workers is not None or args.shards is not None
-    if not is_timed and any(value is not None for value in (args.cores, args.like, args.measure)):
+    estimates_time = args.workers is not None or args.shards is not None
+    if not estimates_time and any(value is not None for value in (args.cores, args.like, args.measure)):
         raise UsageError("--cores, --like and --measure estimate a duration; add --workers N or --shards N")
-    if args.detect is None and not is_timed:
+    if args.detect is None and not estimates_time:
         raise UsageError(
             "nothing to plan: add --detect D, the difference in accuracy to detect, such as 0.05; or --workers N, to "
             "estimate how long the run takes"
         )
-    results = Results(args.results)
-    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    results: Results = args.results
+    points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):
             raise UsageError(
@@ -77,15 +76,15 @@ def execute(args: argparse.Namespace) -> int:
                 "to plan a benchmark with its games"
             )
     sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
-    times = _estimate_durations(points, args, results) if is_timed else [None] * len(points)
+    durations = _estimate_durations(points, args, results) if estimates_time else [None] * len(points)
     if args.json:
-        print_json([_as_json(*row) for row in zip(points, sizes, times, strict=True)])
+        print_json([_as_json(*row) for row in zip(points, sizes, durations, strict=True)])
         return ExitCode.DONE
-    for number, (point, size, time) in enumerate(zip(points, sizes, times, strict=True)):
+    for number, (point, size, duration) in enumerate(zip(points, sizes, durations, strict=True)):
         if number:
             say()
-        if time is not None:
-            show_time(point, time)
+        if duration is not None:
+            show_duration(point, duration)
         if size is not None:
             _show_sample_size(point, size, against=args.against)
     return ExitCode.DONE
@@ -93,20 +92,16 @@ def execute(args: argparse.Namespace) -> int:
 
 def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
     """Return an estimate of the duration of each point, measuring one point after the other."""
-    from dataclasses import replace
+    from runner.runs.planning.duration import ForecastOptions, duration_of
 
-    from runner.runs.planning.duration import (  # imported here: it loads the engine, which a sample size does not need
-        ForecastOptions,
-        duration_of,
+    load_seconds = process_time()  # CPU seconds spent so far: on loading the program, the spec and its dataset
+    given_options = {"workers": args.workers, "shards": args.shards, "measure_seconds": args.measure}
+    options = ForecastOptions(
+        cores=args.cores,
+        similar_run=args.like,
+        load_seconds=load_seconds,
+        **{name: value for name, value in given_options.items() if value is not None},
     )
-
-    def one_if_none(value: int | None) -> int:
-        return 1 if value is None else value
-
-    load_seconds = process_time()  # CPU seconds spent on loading the program, the spec and its dataset
-    workers, shards = one_if_none(args.workers), one_if_none(args.shards)
-    options = ForecastOptions(workers, shards, args.cores, args.like, load_seconds=load_seconds)
-    options = options if args.measure is None else replace(options, measure_seconds=args.measure)
     print_progress = (lambda _: None) if args.quiet else note
     return [duration_of(point.plan.games, results, options, print_progress) for point in points]
 
@@ -138,7 +133,7 @@ def _show_sample_size(point: SpecPoint, size: SampleSize, *, against: str | None
 
 
 def _describe_uncertainty(size: SampleSize) -> str | None:
-    """Return a sentence about the uncertainty of the variance, or the assumption without an estimate; None if exact."""
+    """Return a sentence about the uncertainty of the variance, or about an assumption; None if neither is needed."""
     variance = size.variance
     if variance.uncertainty is not None:
         low, high = variance.uncertainty
@@ -198,7 +193,7 @@ def _format_difference(difference: float | None) -> str:
     return f"{100 * difference:.3g} points"
 
 
-def _as_json(point: SpecPoint, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
+def _as_json(point: SpecPoint, size: SampleSize | None, duration: Duration | None) -> Mapping[str, Any]:
     from dataclasses import asdict
 
     facts: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
@@ -209,6 +204,6 @@ def _as_json(point: SpecPoint, size: SampleSize | None, time: Duration | None) -
             "fits": best is not None,
             "fewest_games": None if best is None else asdict(best),
         }
-    if time is not None:
-        facts["time"] = asdict(time)
+    if duration is not None:
+        facts["time"] = asdict(duration)
     return facts

@@ -12,25 +12,24 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runner.base.errors import SpecError
 from runner.base.text import counted, dollar_range
-from runner.cli.arguments import RUN, add_trust
+from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
 
 if TYPE_CHECKING:
-    from runner.base.problems import Problem
     from runner.cli.specs import SpecPoint
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "words",
+        "spec_arguments",
         nargs="+",
         metavar="RUN|KEY=VALUE",
-        help=f"runs ({RUN}; or a folder), then overrides of the judge: its model, templates (prompts=FOLDER), "
+        help=f"runs ({RUN_HELP}; or a folder), then overrides of the judge: its model, templates (prompts=FOLDER), "
         "decision_format, votes, and a sweep over any of them",
     )
     add(
@@ -40,25 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="last: judge at the turn where the first judge decided, or at its last turn; each: at every turn up to "
         "that one at which the judge may decide; default: last",
     )
-    add_trust(parser)
+    add_trust_options(parser)
     add("--again", action="store_true", help="judge again as a new run")
     add("--run-id", metavar="ID", help="the new run's id; default: derived from the first run")
+    parser.set_defaults(command="rejudge", shard=None, replay=None, until_round=None, set_model=[])
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.run import check_usage, play
+    from runner.cli.experiments.run import check_run_options, play
     from runner.cli.specs import split_arguments
-    from runner.results.leaderboard.results_folder import Results
 
-    runs, overrides = split_arguments(args.words, kind="run", hint="list the runs with `nip-run runs`")
-    results = Results(args.results)
+    runs, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
+    results: Results = args.results
     folders = [results.find(run) for run in runs]
     points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
-    # Messages print the command that resumes this run, but `last` names another run once this one has started.
+    # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
-    args.words = [*names, *overrides]
-    args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
-    check_usage(args, len(points))
+    args.spec_arguments = [*names, *overrides]
+
+    check_run_options(args, len(points))
     if not args.quiet:
         for point in points:
             note(_describe_judging(point))
@@ -69,22 +68,15 @@ def execute(args: argparse.Namespace) -> int:
 def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import make_finder
-    from runner.results.leaderboard.results_folder import Results
-    from runner.rollouts.run_plan import sweep_problems
-    from runner.runs.finished.debates import build_games_plan
-    from runner.runs.planning.rejudging import rejudge_specs
+    from runner.runs.planning.rejudging import plan_rejudging
 
-    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, make_finder())
-    note_renamed(specs, quiet=args.quiet)
-    plans = [build_games_plan(spec) for spec in specs]
-    problems: list[Problem] = list(sweep_problems(str(folder.path), plans))
-    if problems:
-        raise SpecError(problems)
+    plans = plan_rejudging(folder, overrides, args.verdict, args.results.path_of, make_finder())
+    note_renamed([plan.spec for plan in plans], quiet=args.quiet)
     return [SpecPoint(str(folder.path), plan) for plan in plans]
 
 
 def _describe_judging(point: SpecPoint) -> str:
-    """Return one line about the calls and the cost of judging a run again."""
+    """Return a line about the calls and the cost of the judge."""
     from runner.rollouts.estimate import estimate_costs
 
     plan = point.plan.games

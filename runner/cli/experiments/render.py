@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, did_you_mean, in_one_line
+from runner.base.text import comma_join, did_you_mean
 from runner.cli.terminal.output import note, print_json, say
+from runner.cli.terminal.sent_prompts import print_request
 
 if TYPE_CHECKING:
+    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.job import Job
     from runner.rollouts.plan import Plan
     from runner.spec.loader import Spec
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, one of its agents, and overrides")
+    add(
+        "spec_arguments",
+        nargs="+",
+        metavar="SPEC AGENT [KEY=VALUE...]",
+        help="a spec, one of its agents, and overrides",
+    )
     add("--datapoint", metavar="ID", help="default: the first")
     add(
         "--round",
@@ -64,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
     if round_ and plan.debates is None and not args.quiet:
         note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
-    _print_body(body)
+    print_request(body, gap="\n")
     return ExitCode.DONE
 
 
@@ -76,36 +83,25 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     """
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import make_finder_for
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.session.chat_format_lock import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 
-    names, overrides = split_arguments(args.words)
+    names, overrides = split_arguments(args.spec_arguments)
     if len(names) != 2:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
-    results = Results(args.results)
+    results: Results = args.results
     spec = load_specs(path, overrides, results.path_of, make_finder_for(path))[0]
     note_renamed([spec], quiet=args.quiet)
     agent_names = spec.protocol.agent_names
     if agent_name not in agent_names:
         hint = did_you_mean(agent_name, agent_names) or f"; choose one of {comma_join(agent_names)}"
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    plan, format_note = with_original_formats(plan_of(spec), results)  # a started run keeps its chat format
-    if format_note is not None and not args.quiet:
-        note(f"note: {format_note}")
+    plan, chat_format_note = with_original_formats(plan_of(spec), results)
+    if chat_format_note is not None and not args.quiet:
+        note(f"note: {chat_format_note}")
     return plan.games, agent_name
-
-
-def _print_body(body: dict[str, Any]) -> None:
-    """Print a request: its parameters, and then each message below a line with its role and sender."""
-    for name, value in body.items():
-        if name != "messages" and value is not None:
-            say(f"{name}: {json.dumps(value)}")
-    for message in body["messages"]:
-        sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
-        say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
 
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
@@ -126,7 +122,7 @@ def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped:
 
 
 def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job) -> int:
-    """Return the requested round, or the last round in which the judge of recorded debates is called."""
+    """Return the requested round, or by default the last round in which the judge of recorded debates is called."""
     from runner.rollouts.judging import judged_rounds
 
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)

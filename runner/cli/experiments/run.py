@@ -32,18 +32,18 @@ from runner.base.errors import (
 )
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
+from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
-    from runner.cli.terminal.progress import Display, WatchedRun
+    from runner.cli.terminal.progress import Display
+    from runner.results.leaderboard.results_folder import Results
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
-    from runner.training.dispatch import PlannedRun
-    from runner.training.sweep_budgets import Budgets
+    from runner.training.sweep_budgets import PlannedRun
 
 
 class _WaitingPoint(NamedTuple):
@@ -67,8 +67,8 @@ class _WaitingPoint(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add_specs(parser)
-    add_shard(parser, "play shard K of N, such as 3/8; the shard that finishes last merges all into one run")
+    add_spec_arguments(parser)
+    add_shard_option(parser, "play shard K of N, such as 3/8; the shard that finishes last merges all into one run")
     add("--replay", metavar="RUN", help="play with the answers of this run, without network and cost")
     add(
         "--until-round",
@@ -83,89 +83,89 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP=NAME",
         help="the model that you trained for a group with `backend: files`",
     )
-    add_trust(parser)
+    add_trust_options(parser)
     add("--again", action="store_true", help="play a finished run again as a new run")
     add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
+    parser.set_defaults(command="run", verdict="last")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import load_points
-    from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
-    points = load_points(resolve_shard_folders(args.words, results, args.shard), results.path_of, quiet=args.quiet)
-    check_usage(args, len(points))
+    results: Results = args.results
+    points = load_points(
+        resolve_shard_folders(args.spec_arguments, results, args.shard), results.path_of, quiet=args.quiet
+    )
+    check_run_options(args, len(points))
     points = restrict_to_shard(points, args.shard)
     load_scipy_with_one_thread()
     return play(args, points)
 
 
 def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
-    """Play every point, with the options of `run`, and return the exit code."""
+    """Play every point, with the options of `run` or `rejudge`, and return the exit code."""
     return _RunCommand(args, points).execute()
 
 
 class _RunCommand:
-    """The runs of one command. Each run's id is chosen once."""
+    """Plays the runs of one command, and prints their results."""
 
     def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
         from runner.cli.experiments.shards import check_shard
         from runner.cli.specs import keep_chat_formats
         from runner.models.api_keys import all_allowed
-        from runner.results.leaderboard.results_folder import Results
         from runner.runs.finished.selection import ReplayOf, RunSelection
 
-        self.args, self.results = args, Results(args.results)
+        self.args, self.results = args, args.results
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
         self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
-        check_shard(self.points, getattr(args, "shard", None))
+        check_shard(self.points, args.shard)
         self._run_ids: dict[SpecPoint, str] = {}
+        """The ids of the runs so far. A second choice with --again would be another id."""
         self._printed: set[str] = set()
         """Notes that were already printed during a run."""
         self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
         self._done: list[FinishedRun] = []
-        self._in_table: list[tuple[SpecPoint, FinishedRun]] = []
-        """The finished points that the table at the end contains."""
+        self._table_points: list[tuple[SpecPoint, FinishedRun]] = []
+        """The finished points for the table that is printed at the end."""
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
         """Run every point and return the exit code."""
         from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
-        from runner.cli.terminal.progress import show_progress
+        from runner.cli.terminal.progress import WatchedRun, show_progress
+        from runner.rollouts.plan import Plan
         from runner.training.dispatch import run_all
-        from runner.training.sweep_budgets import shared_budgets
 
         self._show_notes()
         self._show_keys()
-        watched_runs = [_watched_run(point) for point in self.points]
-        named_plans = [(point.path, point.plan, self._run_id(point)) for point in self.points]
-        with shared_budgets(named_plans, self.results) as budgets:
-            try:
-                with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
-                    run_all(
-                        [self._planned_run(point, display.watcher(i), budgets) for i, point in enumerate(self.points)],
-                        self.results,
-                        partial(self._on_point_end, display),
-                    )
-            except Waiting as error:
-                error.add_note(f"Resume with: {_same_command(self.args, error.groups)}")
-                raise
-            except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
-                _add_next_step(error, self.args)
-                error.seen_lines = frozenset(f"note: {line}" for line in self._printed)
-                raise
-            finally:
-                if self._in_table:
-                    self._show_sweep()
+        watched_runs = [
+            WatchedRun(point.spec.experiment.name, point.plan.size if isinstance(point.plan, Plan) else None)
+            for point in self.points
+        ]
+        try:
+            with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
+                runs = [self._planned_run(point, display.on_progress_of(i)) for i, point in enumerate(self.points)]
+                run_all(runs, self.results, partial(self._on_point_end, display))
+        except Waiting as error:
+            error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
+            raise
+        except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
+            _add_next_step(error, self.args)
+            error.printed_lines = frozenset(f"note: {line}" for line in self._printed)
+            raise
+        finally:
+            if self._table_points:
+                self._show_table()
         merges = ShardMerges(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
 
-    def _show_sweep(self) -> None:
-        """Print the benchmarks among the points as one table, then their problems or, with -v, all about each point."""
+    def _show_table(self) -> None:
+        """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""
         # Imported here: ranks need NumPy, which load_scipy_with_one_thread must load.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.cli.terminal.run_result import show_problems_and_notes
@@ -177,14 +177,14 @@ class _RunCommand:
         rows = sweep_rows(sweep_points_of(points, [self._run_id(point) for point in points]), self.results)
         show_sweep(rows, (RANKING_METRIC,))
         if self.args.verbose:
-            for point, result in self._in_table:
+            for point, result in self._table_points:
                 say()
                 self._show_point(point, result)
         elif not self.args.quiet:
-            for _, result in self._in_table:
+            for _, result in self._table_points:
                 show_problems_and_notes(result, self.results, self._printed)
                 self._printed.update(result.notes)
-            if any(result.was_finished for _, result in self._in_table):
+            if any(result.was_finished for _, result in self._table_points):
                 note("some points were already played; to play them again, add --again")
             note("a block for each point: repeat the command with -v")
 
@@ -194,23 +194,22 @@ class _RunCommand:
         args, printed = self.args, self._printed
         show_result(result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=printed)
 
-    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, budgets: Budgets) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None) -> PlannedRun:
         from runner.runs.session.run import RunOptions
-        from runner.training.dispatch import PlannedRun
+        from runner.training.sweep_budgets import PlannedRun
 
-        run_id = self._run_id(point)
         options = RunOptions(
             replay=self._selection.replay,
-            budget=budgets.by_key.get(point.path),
-            holds_lock=run_id in budgets.locked_run_ids,
             on_progress=on_progress,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
         )
-        return PlannedRun(point.plan, run_id, options)
+        return PlannedRun(point.plan, self._run_id(point), options, budget_key=point.path)
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
         """Print the result of a point, or record that the point waits for models."""
+        from dataclasses import replace
+
         from runner.rollouts.plan import Plan
 
         point = self.points[index]
@@ -218,33 +217,32 @@ class _RunCommand:
         if isinstance(result, Waiting):
             self._waiting.append(_WaitingPoint(point, self._run_id(point), result))
             return
-        self._done.append(self._with_note(point, result))
+        # JSON output has the notes that otherwise are printed before the run.
+        self._done.append(replace(result, notes=(*point.notes, *result.notes)))
         if self.args.json:
             return
         if sum(isinstance(other.plan, Plan) for other in self.points) > 1 and isinstance(point.plan, Plan):
-            self._in_table.append((point, result))
+            self._table_points.append((point, result))
             return
         with display.paused():
             self._show_point(point, result)
 
-    def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
-        """Return the result with the notes that were printed before the run, for JSON output."""
-        from dataclasses import replace
-
-        return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
-
     def _show_notes(self) -> None:
         """Print notes and warnings about the points before any is played."""
+        from runner.cli.experiments.shards import shard_lines
         from runner.cli.specs import show_warnings
+        from runner.runs.finished.debates import debate_notes
 
         if self.args.quiet:
             return
-        for line in [line for point in self.points for line in _notes_of_point(point)]:
-            note(f"note: {line}")
+        for point in self.points:
+            games_plan = point.plan.games
+            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan)):
+                note(f"note: {line}")
         show_warnings(self.points)
 
     def _show_keys(self) -> None:
-        """Print which API keys are sent to which hosts, and check that the user allowed this for fetched specs."""
+        """Print which API keys are sent to which hosts, and check that the user allows this for downloaded specs."""
         from runner.models.api_keys import ALL
         from runner.runs.finished.selection import is_whole_replay
         from runner.training.trust import check_trust, keys_sent, unconfirmed_prices
@@ -286,32 +284,22 @@ def _describe_cost(point: SpecPoint) -> str:
     return f"{least:,} to {most:,} calls, cost {dollar_range(cost)}"
 
 
-def _watched_run(point: SpecPoint) -> WatchedRun:
-    from runner.cli.terminal.progress import WatchedRun
-    from runner.rollouts.plan import Plan
+def check_run_options(args: argparse.Namespace, run_count: int) -> None:
+    """Check that the options fit each other and the number of runs.
 
-    name, plan = point.spec.experiment.name, point.plan
-    return WatchedRun(name, plan.size if isinstance(plan, Plan) else None)
-
-
-def _notes_of_point(point: SpecPoint) -> list[str]:
-    from runner.cli.experiments.shards import shard_lines
-    from runner.runs.finished.debates import debate_notes
-
-    return [*point.notes, *shard_lines(point.plan.games), *debate_notes(point.plan.games)]
-
-
-def check_usage(args: argparse.Namespace, size: int) -> None:
+    Raises:
+        UsageError: an option does not fit.
+    """
     from runner.runs.execution.shard_consistency import parse_shard
 
-    if args.run_id and size > 1:
-        raise UsageError(f"--run-id works with one run, but these specs define {size} runs; omit --run-id")
-    if args.set_model and size > 1:
+    if args.run_id and run_count > 1:
+        raise UsageError(f"--run-id works with one run, but these specs define {run_count} runs; omit --run-id")
+    if args.set_model and run_count > 1:
         raise UsageError(
-            f"--set-model works with one training run, but these specs define {size} runs. Give one spec; to select "
-            "a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
+            f"--set-model works with one training run, but these specs define {run_count} runs. Give one spec; to "
+            "select a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
         )
-    if getattr(args, "shard", None) is not None:
+    if args.shard is not None:
         parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round works only with a replay: add --replay RUN, or omit --until-round")
@@ -329,7 +317,8 @@ def _report_unfinished(
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        reasons = comma_join(f" ({t.message})" for t in load_problems(result.folder) if t.kind == "transport_failed")
+        problems = load_problems(result.folder)
+        reasons = comma_join(f" ({problem.message})" for problem in problems if problem.kind == "transport_failed")
         note(f"run {result.folder.run_id} failed: no game was answered{reasons}. Resume with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
@@ -365,7 +354,7 @@ def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
     results = Results.of_log(moved)
     if results is None:
         return f" the same command after moving {moved.parent} back: {_same_command(args)}"
-    return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"
+    return f": {_same_command(args, results=results)}"
 
 
 def _parse_model_names(assignments: list[str]) -> dict[str, str]:
@@ -381,32 +370,38 @@ def _parse_model_names(assignments: list[str]) -> dict[str, str]:
     return names
 
 
-def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
-    """Return this command again, with the placeholder NAME for the model of each group in `groups`."""
-    command = ["nip-run", getattr(args, "command", "run"), *args.words, *_options(args)]
-    # The names in args.set_model are already used; these groups wait for other models.
-    for assignment in [f"{group}=NAME" for group in groups] or args.set_model:
-        command += ["--set-model", assignment]
-    return shlex.join(command)
+def _same_command(args: argparse.Namespace, *, groups: Sequence[str] = (), **changes: Any) -> str:
+    """Return this command with `changes` to its arguments.
+
+    If the command waits for models of `groups`, NAME stands for their names, which replace those of `args.set_model`.
+    """
+    args = argparse.Namespace(**{**vars(args), **changes})
+    models = [f"{group}=NAME" for group in groups] or args.set_model
+    command = ["nip-run", args.command, *args.spec_arguments, *_given_options(args)]
+    return shlex.join([*command, *_repeat_option("--set-model", models)])
+
+
+def _repeat_option(option: str, values: Sequence[str]) -> list[str]:
+    return [argument for value in values for argument in (option, value)]
 
 
 def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]) -> str:
-    """Return this command with new values for these keys; `...` stands for values that only the user knows.
+    """Return this command with new values for these keys, where `...` stands for values that only the user knows.
 
-    If a key is part of the run's identity, the change starts another run, which needs another id.
+    If a key is part of the run's identity, the changed command starts another run. So `--run-id` must be another id.
     """
     from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 
-    arguments = [_override_with_change(argument, changes) for argument in args.words]
+    arguments = [_override_with_change(argument, changes) for argument in args.spec_arguments]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
-    return _same_command(argparse.Namespace(**{**vars(args), "words": arguments, "run_id": run_id}))
+    return _same_command(args, spec_arguments=arguments, run_id=run_id)
 
 
 def _command_with_override(args: argparse.Namespace, key: str, value: str) -> str:
     """Return this command with `key=value` in place of its overrides of the same key."""
-    arguments = [argument for argument in args.words if argument.partition("=")[0].removeprefix("+") != key]
-    return _same_command(argparse.Namespace(**{**vars(args), "words": [*arguments, f"{key}={value}"]}))
+    arguments = [argument for argument in args.spec_arguments if argument.partition("=")[0].removeprefix("+") != key]
+    return _same_command(args, spec_arguments=[*arguments, f"{key}={value}"])
 
 
 def _override_with_change(argument: str, changes: Mapping[str, str | None]) -> str:
@@ -419,29 +414,28 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     """Return the command that resumes one point of a sweep alone, since each point waits for different models."""
     from runner.cli.specs import split_arguments
 
-    _, overrides = split_arguments(args.words)
+    _, overrides = split_arguments(args.spec_arguments)
     point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
-    command = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
-    for group in waiting.waiting.groups:
-        command += ["--set-model", f"{group}=NAME"]
-    return shlex.join(command)
+    arguments = [point.path, *overrides, *swept, *(["sweep={}"] if swept else [])]
+    return _same_command(args, groups=waiting.waiting.groups, spec_arguments=arguments)
 
 
-def _options(args: argparse.Namespace) -> list[str]:
-    options = results_option(args.results)
+def _given_options(args: argparse.Namespace) -> list[str]:
+    """Return the options of this command that are not defaults, except `--set-model`."""
+    options = results_arguments(args.results)
     if args.run_id:
         options += ["--run-id", args.run_id]
-    if getattr(args, "shard", None):
+    if args.shard:
         options += ["--shard", args.shard]
     if args.again:
         options.append("--again")
     if args.replay:
         options += ["--replay", args.replay]
-    for option in ("allow_key", "allow_command", "allow_host"):
-        for value in getattr(args, option):
-            options += [f"--{option.replace('_', '-')}", value]
-    if getattr(args, "verdict", "last") != "last":
+    options += _repeat_option("--allow-key", args.allow_key)
+    options += _repeat_option("--allow-command", args.allow_command)
+    options += _repeat_option("--allow-host", args.allow_host)
+    if args.verdict != "last":
         options += ["--verdict", args.verdict]
     if args.until_round is not None:
         options += ["--until-round", str(args.until_round)]

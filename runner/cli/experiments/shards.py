@@ -1,4 +1,4 @@
-"""Support for --shard: restrict points to a shard, describe its limits, and merge when the last shard is done."""
+"""The `--shard` option: restrict points to a shard, describe its limits, and merge when the last shard is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import find_file, is_file, is_folder
 from runner.base.text import counted
-from runner.cli.arguments import results_option
+from runner.cli.arguments import results_arguments
 from runner.cli.terminal.output import note
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
@@ -31,7 +31,7 @@ MERGE_WAIT_SECONDS = 30.0
 
 
 def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> list[SpecPoint]:
-    """Return the points restricted to a shard such as "3/8"; with None, unchanged.
+    """Return the points restricted to a shard such as "3/8". If `shard_text` is None, they are unchanged.
 
     Raises:
         UsageError: the shard is invalid, or some points cannot be played in shards; lists all reasons.
@@ -53,7 +53,7 @@ def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> li
 
 
 def resolve_shard_folders(names: Sequence[str], results: Results, shard_text: str | None) -> list[str]:
-    """Return the words with each run that is played in shards replaced by the folder of its shard, to resume the shard.
+    """Return the arguments, with each run that is played in shards replaced by the folder of the shard to resume.
 
     Raises:
         UsageError: the shard of such a run has not started; lists all such runs.
@@ -92,10 +92,8 @@ def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]
     first, state = shards[0], f"run {run_id} is split into {describe_shards(shards)}"
     resume = f"to resume a started shard: nip-run {run_id} --shard {first}"
     if shard is None:
-        yield (
-            f"{state}; {resume}; to start one: nip-run SPEC --run-id {run_id} --shard K/{first.of}; to merge them: "
-            f"nip-run merge {run_id}"
-        )
+        start = f"to start one: nip-run SPEC --run-id {run_id} --shard K/{first.of}"
+        yield f"{state}; {resume}; {start}; to merge them: nip-run merge {run_id}"
     elif first.of != shard.of:
         yield f"--shard {shard}: {state}, not into {shard.of}; {resume}"
     else:
@@ -104,10 +102,10 @@ def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]
 
 
 def check_shard(points: Sequence[SpecPoint], shard_text: str | None) -> None:
-    """Check that a saved spec of a shard is resumed as the same shard.
+    """Check that `--shard` names the shard of each saved spec.
 
     Raises:
-        UsageError: the saved spec is of another shard or of a full run.
+        UsageError: a saved spec is that of another shard or of a full run.
     """
     if shard_text is None:
         return
@@ -122,7 +120,7 @@ def check_shard(points: Sequence[SpecPoint], shard_text: str | None) -> None:
 
 
 def shard_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines about the shard's share of games, datapoints and limits; none if the plan is not a shard."""
+    """Yield lines about the shard's share of games, datapoints and limits, or nothing if the plan is not a shard."""
     shares = shares_of(plan)
     if shares is None:
         return
@@ -181,12 +179,11 @@ class ShardMerges:
         return merged_runs
 
     def _merge_if_last(self, run_id: str, shard: Shard) -> FinishedRun | None:
-        # Imported here, since only shards need these modules.
         from runner.cli.terminal.run_result import show_result
         from runner.runs.shards.merge import count_finished_parts, merge
 
         run = self._results.run(run_id)
-        command = shlex.join(["nip-run", "merge", run_id, *results_option(self._args.results)])
+        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._results)])
         is_last, count = count_finished_parts(run, shard.of)
         if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:

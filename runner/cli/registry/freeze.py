@@ -17,6 +17,7 @@ from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.registry.components.freeze import FrozenPin
+    from runner.results.leaderboard.results_folder import Results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.freeze import list_pins, write_frozen
     from runner.registry.components.lookup import make_finder_for
-    from runner.results.leaderboard.results_folder import Results
     from runner.spec.loader import load_specs
 
-    results = Results(args.results)
+    results: Results = args.results
     specs = load_specs(args.spec, (), results.path_of, make_finder_for(args.spec))
     pins = list_pins(specs)
     unpinned = [pin for pin in pins if not pin.is_pinned]
@@ -39,17 +39,15 @@ def execute(args: argparse.Namespace) -> int:
         write_frozen(specs[0].path or Path(args.spec), specs, args.out)
         out_path = str(args.out)
     if args.json:
-        print_json(
-            {"ok": not unpinned, "spec": args.spec, "pins": [_as_json(pin) for pin in pins], "written": out_path}
-        )
+        print_json({"ok": not unpinned, "spec": args.spec, "pins": list(map(_as_json, pins)), "written": out_path})
     else:
         rows = [
             (pin.part, "pinned" if pin.is_pinned else "not pinned", pin.description or pin.why_not or "")
             for pin in pins
         ]
         print_table(("part", "", "how, or why not"), rows)
-    if out_path is not None and not args.json:
-        say(f"wrote the spec with a version in every reference: {out_path}")
+        if out_path is not None:
+            say(f"wrote the spec with a version in every reference: {out_path}")
     if unpinned and not args.quiet:
         note(f"{counted(len(unpinned), 'part')} cannot be pinned; see the reasons above")
     return ExitCode.FAILED if unpinned else ExitCode.DONE

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
-from runner.cli.arguments import REF, add_registry, folder
-from runner.cli.terminal.output import heading, print_json, say, warn
+from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder_path
+from runner.cli.terminal.output import print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
 from runner.version import __version__
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF", help=f"{REF}; without a kind, a run")
-    add("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
-    add_registry(parser)
+    add("reference", metavar="REF", help=f"{REFERENCE_HELP}; without a kind, a run")
+    add("folder", metavar="DIR", nargs="?", type=folder_path, help="default: the name of the release")
+    add_registry_option(parser)
     add("--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)")
 
 
@@ -44,8 +44,8 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.fetched_release import WITHOUT_ROWS, fetch_release
     from runner.registry.transports.locations import connect_to_read
 
-    reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with connect_to_read(args.where) as registry:
+    reference = parse_reference(args.reference, default_kind=Kind.RUN)
+    with connect_to_read(args.registry) as registry:
         fetched = fetch_release(registry, reference, args.folder, args.signer_key)
         trust_tier = describe_tier(registry.find(fetched.release.reference), registry.address)
     needs = find_requirements(fetched.folder) if fetched.release.kind == Kind.RUN else None
@@ -57,12 +57,12 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**_as_json(fetched, needs), "vouched": trust_tier})
         return ExitCode.DONE
-    heading(f"{fetched.release.reference}  sha256:{fetched.sha256[:12]}")
+    print_heading(f"{fetched.release.reference}  sha256:{fetched.sha256[:12]}")
     if fetched.release.description:
         say(in_one_line(fetched.release.description))
     rows = _run_rows(fetched, needs, trust_tier, quiet=args.quiet) if needs else _component_rows(fetched)
-    for name, text in rows:
-        say(f"{name:<12} {text}")
+    for label, text in rows:
+        say(f"{label:<12} {text}")
     return ExitCode.DONE
 
 
@@ -100,6 +100,7 @@ def _environment_command(fetched: FetchedRelease) -> str:
 def _run_rows(
     fetched: FetchedRelease, needs: PlayRequirements, trust_tier: str | None, *, quiet: bool
 ) -> list[tuple[str, str]]:
+    """Return labels and texts about a run, and unless `quiet` about how to play it again."""
     from runner.registry.board.board import DEFAULT_TIER as SELF_REPORTED
     from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.fetched_release import PARAMETERS
@@ -137,23 +138,24 @@ def _run_rows(
 
 
 def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tuple[str, str]]:
-    """Return rows with the command that continues the training, and with what the release lacks for it."""
+    """Return rows with the command that continues the training, and with the files that the release lacks for it."""
     from runner.registry.bundles.missing_rows import lacks_rows
 
     rows = [("not in it", in_one_line(line)) for line in needs.missing]
     with suppress(TypeError, KeyError, IndexError):  # the publisher may have written invalid facts
         latest_models = {str(row["group"]): row["made"][-1] for row in fetched.release.facts["trained"] if row["made"]}
-        for group, sha256 in ((group, model["weights_sha256"]) for group, model in latest_models.items()):
-            where = "the model's own release has them if its publisher included them"
-            line = f"trainer {group}: the weights of its model, sha256:{sha256[:12]}; {where}" if sha256 else ""
-            rows += [("not in it", in_one_line(line))] if line else []
+        for group, model in latest_models.items():
+            if sha256 := model["weights_sha256"]:
+                hint = "the model's own release has them if its publisher included them"
+                line = f"trainer {group}: the weights of its model, sha256:{sha256[:12]}; {hint}"
+                rows.append(("not in it", in_one_line(line)))
         if latest_models and needs.problem is None and not lacks_rows(fetched):
             rows.insert(0, ("continue it", f"{needs.command} {shlex.quote(f'training.from={fetched.folder}')}"))
     return rows
 
 
 def _describe_relations(fetched: FetchedRelease) -> list[str]:
-    """Return the relations of the run to others, such as `child of`. Empty if the facts are invalid."""
+    """Return the relations of the run to others, such as `child of`; nothing if the release's facts are invalid."""
     from runner.registry.lineage.nodes import node_from_release
     from runner.registry.lineage.relations import describe_relations
     from runner.registry.transports.registry import ReleaseEntry
@@ -207,10 +209,9 @@ def _format_models(models: Any) -> str:
 
 
 def _describe_contacts(needs: PlayRequirements) -> str:
-    keys = comma_join(use.description for use in needs.keys)
-    addresses = comma_join(needs.addresses)
-    parts = [f"sends {keys}" if keys else "sends no key"] + ([f"you set {addresses}"] if addresses else [])
-    return "; ".join(parts)
+    keys = comma_join(use.description for use in needs.keys) or "no key"
+    addresses = f"; you set {comma_join(needs.addresses)}" if needs.addresses else ""
+    return f"sends {keys}{addresses}"
 
 
 def _describe_cost(needs: PlayRequirements) -> str:
@@ -226,8 +227,8 @@ def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
     from runner.registry.components.drafts import format_spec_entry
 
     release = fetched.release
-    where = fetched_registry(fetched.folder) or "WHERE"
-    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where])
+    address = fetched_registry(fetched.folder) or "WHERE"
+    install = shlex.join(["nip-run", "install", str(release.reference), "--from", address])
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none: the publisher reserves all rights"),

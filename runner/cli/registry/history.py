@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, in_one_line, with_interval
-from runner.cli.arguments import WHERE
+from runner.cli.arguments import OPTIONAL_REGISTRY_HELP, add_registry_option
 from runner.cli.terminal.output import can_print, format_time, note, print_json, print_table, wrap_for_stderr
 from runner.documents.fetched_files import MARKER
 
@@ -32,34 +32,34 @@ _OPTIONAL_COLUMNS = ("to", "own", "trained in all", "published", "marks")
 _DROPPED_IF_NARROW = ("datapoints", "own", "when")
 """Columns that a narrow terminal leaves out, in this order."""
 _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
-"""Matches a hash, of which only the beginning is printed."""
+"""Matches a hash; its beginning is the group that is printed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="name of an agent, model group or model, or a run id")
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"also include this registry: {WHERE}")
+    add_registry_option(parser, f"also include this registry: {OPTIONAL_REGISTRY_HELP}")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.lineage.history import build_history
-    from runner.results.leaderboard.results_folder import Results
 
     skipped: list[str] = []
-    results = Results(args.results)
-    published = list(_published_nodes(args.where, skipped))
+    results: Results = args.results
+    published = list(_published_nodes(args.registry, skipped))
     hashes = {node.sha256 for node in published}
     downloaded = [node for node in _downloaded_nodes(results, skipped) if node.sha256 not in hashes]
     rows = build_history(args.agent, [*_local_nodes(results, skipped), *published, *downloaded])
     if args.json:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
-    _show(rows, quiet=args.quiet)
+    _print_history(rows, quiet=args.quiet)
     for line in skipped:
         note(line)
     return ExitCode.DONE
 
 
 def _local_nodes(results: Results, skipped: list[str]) -> Iterator[LineageNode]:
+    """Yield the lineage nodes of the local runs, and add messages about unreadable runs to `skipped`."""
     from runner.registry.lineage.nodes import node_from_folder
     from runner.registry.release_errors import describe_error
 
@@ -82,23 +82,23 @@ def _downloaded_nodes(results: Results, skipped: list[str]) -> Iterator[LineageN
     for folder in fetched_folders(results):
         try:
             release = open_fetched(folder)
-            where = str(read_json(folder / MARKER).get("where"))
-            yield node_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
+            address = str(read_json(folder / MARKER).get("where"))
+            yield node_from_release(ReleaseEntry(release.release.reference, release.sha256), release.release, address)
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             skipped.append(f"left out: {folder}: {describe_error(error)}")
 
 
-def _published_nodes(where: str | None, skipped: list[str]) -> Iterator[LineageNode]:
+def _published_nodes(address: str | None, skipped: list[str]) -> Iterator[LineageNode]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
     from runner.registry.lineage.nodes import node_from_release
     from runner.registry.release_errors import describe_error
 
-    if where is None:
+    if address is None:
         return
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(where) as registry:
+    with connect_to_read(address) as registry:
         entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
         registry.announce_files((entry, MANIFEST) for entry in entries)
         for entry in entries:
@@ -109,7 +109,7 @@ def _published_nodes(where: str | None, skipped: list[str]) -> Iterator[LineageN
                 skipped.append(f"left out: {entry.reference}: {describe_error(error)}")
 
 
-def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
+def _print_history(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
     from runner.registry.lineage.descriptions import explain_marks
 
     cells = [_format_cells(row) for row in rows]
@@ -126,30 +126,24 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
     node = row.node
     accuracy: Mapping[str, Any] = node.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
-    branch = ("└ " if can_print("└") else "- ") if row.depth else ""
+    total_effort = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
+    tree_mark = ("└ " if can_print("└") else "- ") if row.depth else ""
     cells = {
-        "run": "  " * max(row.depth - 1, 0) + branch + node.run_id,
+        "run": "  " * max(row.depth - 1, 0) + tree_mark + node.run_id,
         "kind": row.kind,
         "when": format_time(node.started_at or None),
         "from": comma_join(dict.fromkeys(row.start_models)),
         "to": comma_join(dict.fromkeys(row.final_models)),
         "datapoints": row.datapoints,
         "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if node.trains_models else "",
-        "trained in all": _format_effort(row),
+        # Empty if the run's models were not trained.
+        "trained in all": "" if total_effort == "none" else total_effort,
         "accuracy [95%]": with_interval(value, low, high) if node.kind == "benchmark" else "",
         "marks": "; ".join(_format_marks(row)),
     }
-    one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
+    one_line_cells = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
     published = "\n".join(dict.fromkeys(release.key.removeprefix("run/") for release in row.published))
-    return {**one_line, "published": published}
-
-
-def _format_effort(row: HistoryRow) -> str:
-    """Format the total effort of all training that led to a run's models; empty if there was none."""
-    from runner.registry.lineage.descriptions import describe_effort
-
-    total = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
-    return "" if total == "none" else total
+    return {**one_line_cells, "published": published}
 
 
 def _format_marks(row: HistoryRow) -> list[str]:
@@ -157,9 +151,9 @@ def _format_marks(row: HistoryRow) -> list[str]:
     from runner.registry.lineage.descriptions import describe_origin
 
     # row.marks already has the origins whose run is missing.
-    proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
+    origins = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
+    other_makers = [f"also from {run_id}" for run_id, _ in row.maker_runs[1:]]
+    replays = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
     reasons = {origin.reason for origin in row.origins}
-    merged = [f"also from {run_id}" for run_id, _ in row.maker_runs[1:]]
-    replayed = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
-    marks = [mark for mark in row.marks if mark not in reasons]
-    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]
+    other_marks = [mark for mark in row.marks if mark not in reasons]
+    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*origins, *other_makers, *replays, *other_marks))]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.arguments import REF, add_registry
+from runner.cli.arguments import REFERENCE_HELP, add_registry_option
 from runner.cli.terminal.output import note, print_json, say, warn
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; default: everything in nip-run.lock")
-    add_registry(parser)
+    parser.add_argument(
+        "references", metavar="REF", nargs="*", help=f"{REFERENCE_HELP}; default: everything in nip-run.lock"
+    )
+    add_registry_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -37,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
             f"nothing to install, since no {LOCK} pins components here; name one with nip-run install "
             "KIND/OWNER/NAME@VERSION"
         )
-    with Installer(store, lock, args.where) as installer:
+    with Installer(store, lock, args.registry) as installer:
         installed = installer.install(args.references) if args.references else installer.restore()
         lock = installer.lock
     if args.json:

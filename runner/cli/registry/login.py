@@ -24,51 +24,51 @@ MAX_TOKEN_LENGTH = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("where", metavar="URL", nargs="?", help="the server; default: $NIP_RUN_REGISTRY")
+    parser.add_argument("server", metavar="URL", nargs="?", help="the server; default: $NIP_RUN_REGISTRY")
     parser.add_argument("--logout", action="store_true", help="delete the stored token")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.transports.http.tokens import REGISTRY, TOKEN, normalize_address, store_token, tokens_file
 
-    where = args.where or os.environ.get(REGISTRY, "")
-    if not where:
+    server = args.server or os.environ.get(REGISTRY, "")
+    if not server:
         raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
-    base = normalize_address(where)
+    address = normalize_address(server)
     if args.logout:
-        return _log_out(base, as_json=args.json)
-    token = _read_token(base)
-    account, owners = _find_account(base, token)
-    store_token(base, token)
+        return _log_out(address, as_json=args.json)
+    token = _read_token(address)
+    account, owners = _find_account(address, token)
+    store_token(address, token)
     if args.json:
-        print_json({"where": base, "account": account, "owners": owners, "kept_in": str(tokens_file())})
+        print_json({"where": address, "account": account, "owners": owners, "kept_in": str(tokens_file())})
         return ExitCode.DONE
     permission = f"may publish as {in_one_line(comma_join(owners))}" if owners else "may read but not publish"
-    say(f"{base}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_file()}")
+    say(f"{address}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_file()}")
     if os.environ.get(TOKEN):
         note(f"{TOKEN} is set and overrides the stored token for the registry in {REGISTRY}")
     return ExitCode.DONE
 
 
-def _log_out(base: str, *, as_json: bool) -> int:
+def _log_out(address: str, *, as_json: bool) -> int:
     from runner.registry.transports.http.tokens import store_token
 
-    was_stored = store_token(base, None)
+    was_stored = store_token(address, None)
     if as_json:
-        print_json({"where": base, "forgotten": was_stored})
+        print_json({"where": address, "forgotten": was_stored})
     else:
         state = "the stored token is deleted; the server still accepts it" if was_stored else "no token is stored"
-        say(f"{base}: {state}")
+        say(f"{address}: {state}")
     return ExitCode.DONE
 
 
-def _read_token(base: str) -> str:
+def _read_token(address: str) -> str:
     """Read the token from stdin or a prompt, so that neither the screen nor the list of processes shows it.
 
     Raises:
         UsageError: no token was given, or the text cannot be a token.
     """
-    token = (_prompt_for_token(base) if sys.stdin.isatty() else sys.stdin.readline(MAX_TOKEN_LENGTH)).strip()
+    token = (_prompt_for_token(address) if sys.stdin.isatty() else sys.stdin.readline(MAX_TOKEN_LENGTH)).strip()
     if not token:
         raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
     remember_secret(token)
@@ -77,16 +77,16 @@ def _read_token(base: str) -> str:
     return token
 
 
-def _prompt_for_token(base: str) -> str:
+def _prompt_for_token(address: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
-            return getpass.getpass(f"token for {base} (hidden): ")
+            return getpass.getpass(f"token for {address} (hidden): ")
         except getpass.GetPassWarning as warning:
             raise UsageError("this terminal would show the token; send it on stdin") from warning
 
 
-def _find_account(base: str, token: str) -> tuple[str, list[str]]:
+def _find_account(address: str, token: str) -> tuple[str, list[str]]:
     """Return the account of a token, and the owners whose releases it may publish.
 
     Raises:
@@ -96,14 +96,14 @@ def _find_account(base: str, token: str) -> tuple[str, list[str]]:
     from runner.registry.transports.http.api import RegistryApi, parse_account
     from runner.registry.transports.timeouts import Timeouts
 
-    api = RegistryApi(base, Timeouts(tries=3), token=token)
+    api = RegistryApi(address, Timeouts(tries=3), token=token)
     try:
         response = api.request("GET", "")
     finally:
         api.close()
     if response.status not in (200, 401, 403):
-        raise UsageError(f"{base}: {response.message}")
-    account = parse_account(response.body, base) if response.status == 200 else None
+        raise UsageError(f"{address}: {response.message}")
+    account = parse_account(response.body, address) if response.status == 200 else None
     if account is None:
-        raise UsageError(f"{base} does not accept this token, which may have expired; create a new one")
+        raise UsageError(f"{address} does not accept this token, which may have expired; create a new one")
     return account

@@ -12,15 +12,15 @@ import argparse
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.arguments import REF, RUN, WHERE, parse_kind
-from runner.cli.terminal.output import heading, note, print_json, print_table, say
+from runner.cli.arguments import REFERENCE_HELP, REGISTRY_HELP, RUN_HELP, parse_kind
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind, Reference
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.registry import PublishResult, Registry, ReleaseEntry
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
 
 
 OWNER = "NIP_RUN_OWNER"
@@ -44,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="+",
         metavar="RUN|FILE|FOLDER",
-        help=f"runs ({RUN}; or a folder); or with --kind the file or folder of a component",
+        help=f"runs ({RUN_HELP}; or a folder); or with --kind the file or folder of a component",
     )
-    add("--to", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
+    add("--to", dest="registry", metavar="WHERE", help=f"the registry: {REGISTRY_HELP}")
     add("--kind", help="kind of a component: protocol, prompts, dataset, agent, trainer, spec or model")
     add(
         "--as",
@@ -90,7 +91,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="publish this user name, machine name, host or path anyway; repeatable",
     )
-    add("--child-of", metavar="REF", help=f"the release it was derived from: {REF}")
+    add("--child-of", metavar="REF", help=f"the release it was derived from: {REFERENCE_HELP}")
     add("--pull-request", action="store_true", help="git, hf: propose a branch or a pull request")
     add("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")
     add(
@@ -103,7 +104,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.publishing.publish import Options, prepare_releases, send_releases
     from runner.registry.redaction.machine_names import MachineNames
-    from runner.results.leaderboard.results_folder import Results
 
     kind = parse_kind(args.kind)
     if args.yank is not None:
@@ -115,13 +115,13 @@ def execute(args: argparse.Namespace) -> int:
         )
     registry = _connect_registry(args)
     try:
-        with ExitStack() as locks:
+        with ExitStack() as resources:
             if registry is not None:
-                locks.enter_context(registry)
-            draft_groups, folders = _collect_drafts(args, kind, registry, locks)
-            results = Results(args.results).path if folders else None
-            options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
-            ready_releases = locks.enter_context(prepare_releases(draft_groups, registry, options))
+                resources.enter_context(registry)
+            draft_groups, folders = _collect_drafts(args, kind, registry, resources)
+            names = MachineNames.of_process(args.results.path if folders else None).allow(args.allow_name)
+            options = Options(names=names, force=args.force)
+            ready_releases = resources.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
                 return _show_dry_run(ready_releases, registry, args)
             assert registry is not None
@@ -138,9 +138,9 @@ def execute(args: argparse.Namespace) -> int:
 def _connect_registry(args: argparse.Namespace) -> Registry | None:
     from runner.registry.transports.locations import VARIABLE, connect
 
-    if args.dry_run and args.where is None and not os.environ.get(VARIABLE):
+    if args.dry_run and args.registry is None and not os.environ.get(VARIABLE):
         return None
-    return connect(args.where, pull_request=args.pull_request)
+    return connect(args.registry, pull_request=args.pull_request)
 
 
 # Drafts
@@ -177,7 +177,7 @@ def _collect_run_drafts(
     from runner.registry.publishing.public_commits import pinned_sources
     from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
+    results: Results = args.results
     naming = _build_naming(args, Kind.RUN)
     if args.pin is not None and len(args.what) > 1:
         raise UsageError("--pin works with one run, since it names the spec of that run; publish the runs one by one")
@@ -187,8 +187,8 @@ def _collect_run_drafts(
         )
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
-    names = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
-    naming = replace(naming, references=names, registry_address=None if registry is None else registry.address)
+    references = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
+    naming = replace(naming, references=references, registry_address=None if registry is None else registry.address)
     for folder in folders:
         _lock_run(folder, locks)
         if args.pin is not None:
@@ -198,24 +198,25 @@ def _collect_run_drafts(
 
 
 def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
-    naming = _build_naming(args, kind)  # first, so that a wrong --as is reported without the slow import
+    naming = _build_naming(args, kind)  # before the slow import, so that a wrong --as is reported at once
     from runner.registry.components.drafts import build_component_draft
 
     return build_component_draft(path, kind, naming, args.part)
 
 
 def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
-    """Keep other processes from playing a run and its parts while they are published.
+    """Lock a run and its parts in `locks`, so that no other process plays them while they are published.
 
     Raises:
         RunDirectoryError: a run is being played.
         UsageError: the folder is one shard of a run.
     """
+    from runner.base.storage.locks import locked
     from runner.results.folder import split_part
     from runner.results.leaderboard.results_folder import Results
 
     if folder.name is not None or not folder.path.is_dir():
-        return  # a downloaded release; no process writes to its folder
+        return  # a downloaded release, to whose folder no process writes
     manifest = folder.manifest()
     if manifest.shard is not None:
         run_id, _ = split_part(manifest.run_id)
@@ -226,23 +227,11 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
     parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for run in (folder, *parts):
         try:
-            locks.enter_context(_lock_if_writable(run))
+            locks.enter_context(locked(run.lock, f"run {run.run_id}"))
         except RunDirectoryError as error:
             raise RunDirectoryError(f"{error}; wait until the run ends, then publish it") from error
-
-
-@contextmanager
-def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
-    from runner.base.storage.locks import locked
-
-    with ExitStack() as lock:
-        try:
-            lock.enter_context(locked(folder.lock, f"run {folder.run_id}"))
-        except RunDirectoryError:
-            raise
         except RunError:
             pass  # The folder is read-only. A file that changes nevertheless fails its hash check on upload.
-        yield
 
 
 def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
@@ -289,26 +278,29 @@ def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
 
     if args.child_of is None:
         return None
-    with connect_to_read(args.where) as registry:
-        return registry.find(parse_reference(args.child_of, kind if args.child_of.count("/") < 2 else None))
+    with connect_to_read(args.registry) as registry:
+        return registry.find(parse_reference(args.child_of, default_kind=kind))
 
 
 def _record_releases(
-    folders: Sequence[RunFolder], published: Sequence[PublishResult], ready_releases: Sequence[ReadyRelease], where: str
+    folders: Sequence[RunFolder],
+    published: Sequence[PublishResult],
+    ready_releases: Sequence[ReadyRelease],
+    address: str,
 ) -> None:
     """Record in the results folder of each local run which releases were published from it."""
     from runner.registry.sent_releases import record_release
     from runner.results.leaderboard.results_folder import Results
 
     for folder in (run for run in folders if run.name is None):
-        results, parts = Results.of(folder), {folder.run_id}
+        results, run_ids = Results.of(folder), {folder.run_id}
         if folder.manifest().is_training_run:
-            parts |= {part.run_id for part in results.parts_of(folder.run_id)}
+            run_ids |= {part.run_id for part in results.parts_of(folder.run_id)}
         for ready_release, release in zip(ready_releases, published, strict=True):
             run_id = ready_release.draft.release.facts.get("run_id")
-            if run_id in parts:
+            if run_id in run_ids:
                 try:
-                    record_release(results.run(run_id), str(release.reference), release.sha256, where)
+                    record_release(results.run(run_id), str(release.reference), release.sha256, address)
                 except RunError as error:
                     note(f"{error}; `nip-run history` will show {release.reference} as a separate run")
 
@@ -320,14 +312,14 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     """Print what would be published, without sending it."""
     from runner.registry.publishing.publish import list_failures
 
-    where = None if registry is None else registry.address
+    address = None if registry is None else registry.address
     problems = list_failures(ready_releases)
     if args.json:
-        releases = [ready_release.to_json(where) for ready_release in ready_releases]
+        releases = [ready_release.to_json(address) for ready_release in ready_releases]
         print_json({"ok": not problems, "dry_run": True, "releases": releases, "problems": problems})
     else:
         for ready_release in ready_releases:
-            _show_release(ready_release, where)
+            _show_release(ready_release, address)
         count = counted(len(problems), "problem")
         say(f"{count}; nothing would be published" if problems else "all of this would be sent")
     for line in problems:
@@ -335,15 +327,15 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 
-def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
+def _show_release(ready_release: ReadyRelease, address: str | None) -> None:
     bundle = ready_release.bundle
     release = ready_release.draft.release if bundle is None else bundle.release
-    heading(str(release.reference))
-    say(f"to          {where or 'not chosen; add --to WHERE'}")
+    print_heading(str(release.reference))
+    say(f"to          {address or 'not chosen; add --to WHERE'}")
     say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
     say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
-    redacted = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
-    say(f"redacted    {redacted or 'nothing'}")
+    redactions = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
+    say(f"redacted    {redactions or 'nothing'}")
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)
         for outcome in ready_release.outcomes
@@ -363,17 +355,17 @@ def _show_published(
     ready_releases: Sequence[ReadyRelease],
     published: Sequence[PublishResult],
     added: AddResult,
-    where: str,
+    address: str,
     args: argparse.Namespace,
 ) -> int:
     """Print which releases were published or proposed, and the commands that download them. Return the exit code."""
-    state, location = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    state, location = ("published", address) if added.proposed_at is None else ("proposed", added.proposed_at)
     pairs = list(zip(ready_releases, published, strict=True))
     commands = [_follow_up_commands(ready_release, release.reference, location) for ready_release, release in pairs]
     if args.json:
         releases = [
             {
-                **ready_release.to_json(where),
+                **ready_release.to_json(address),
                 "was_there": release.already_existed,
                 "signed": args.sign_key is not None,
                 "commands": release_commands,
@@ -412,24 +404,22 @@ def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
     from runner.registry.publishing.name_conflict import ALREADY_PUBLISHED
 
-    redacted = ", ".join(
-        f"{row['rule']} ({row['count']})" for row in ready_release.draft.release.facts.get("cleaned", [])
-    )
-    if redacted:
-        yield f"redacted: {redacted}"
+    release = ready_release.draft.release
+    if redactions := ", ".join(f"{row['rule']} ({row['count']})" for row in release.facts.get("cleaned", [])):
+        yield f"redacted: {redactions}"
     for outcome in ready_release.outcomes:
         yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
     # Drop the draft's note "not pinned", since a check reports the same.
     yield from (line for line in ready_release.draft.notes if not line.startswith("not pinned"))
-    if ready_release.draft.release.facts.get("pinned") is False and ready_release.draft.release.kind == Kind.RUN:
+    if release.facts.get("pinned") is False and release.kind == Kind.RUN:
         yield (
             "the run is published as not pinned; once its files are in a public commit, publish another version with "
             "--as OWNER/NAME@2 --pin SPEC"
         )
 
 
-def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where: str) -> list[str]:
-    """Return the commands that others use to get the release from the registry at `where`."""
+def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, address: str) -> list[str]:
+    """Return commands for other users, which download the release from the registry at `address` and use it."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import ROWS_KEY
     from runner.registry.fetched_release import PIN
@@ -438,7 +428,7 @@ def _follow_up_commands(ready_release: ReadyRelease, reference: Reference, where
     lacks_rows = ready_release.bundle is not None and ready_release.bundle.release.file(PIN) is not None
     rows = ["--set", f"{ROWS_KEY}=FILE"] if lacks_rows else []
     return [
-        shlex.join(["nip-run", verb, str(reference), "--from", where, *(rows if verb == "reproduce" else ())])
+        shlex.join(["nip-run", verb, str(reference), "--from", address, *(rows if verb == "reproduce" else ())])
         for verb in verbs
     ]
 
@@ -462,21 +452,21 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
 
     references = []
     for text in args.what:
-        parsed = parse_reference(text, kind or (Kind.RUN if text.count("/") == 1 else None))
+        parsed = parse_reference(text, kind, default_kind=Kind.RUN)
         if not isinstance(parsed, Reference) or parsed.version is None:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         references.append(parsed)
-    with connect(args.where, pull_request=args.pull_request) as registry:
+    with connect(args.registry, pull_request=args.pull_request) as registry:
         added = AddResult()
         for reference in references:
             if registry.find(reference).yanked != args.yank:  # skip releases that are already yanked for this reason
                 added = registry.yank(reference, args.yank)
-        where = registry.address
+        address = registry.address
     if args.json:
-        print_json({"ok": True, "yanked": list(map(str, references)), "where": where, "reason": args.yank})
+        print_json({"ok": True, "yanked": list(map(str, references)), "where": address, "reason": args.yank})
         return ExitCode.DONE
     for reference in references:
-        say(f"{reference} is yanked in {where}: {args.yank}")
+        say(f"{reference} is yanked in {address}: {args.yank}")
     if added.note and not args.quiet:
         note(added.note)
     return ExitCode.DONE

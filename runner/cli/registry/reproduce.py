@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REF, add_registry, add_trust, results_option
+from runner.cli.arguments import (
+    REFERENCE_HELP,
+    add_registry_option,
+    add_trust_options,
+    results_arguments,
+    results_option_text,
+)
 from runner.cli.startup import load_scipy_with_one_thread
-from runner.cli.terminal.output import heading, note, print_json, say, warn
+from runner.cli.terminal.output import note, print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
 
 if TYPE_CHECKING:
@@ -43,8 +49,8 @@ def share(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF|DIR", help=f"{REF}; or a folder written by `get`")
-    add_registry(parser)
+    add("reference", metavar="REF|DIR", help=f"{REFERENCE_HELP}; or a folder written by `get`")
+    add_registry_option(parser)
     add(
         "--fresh",
         action="store_true",
@@ -69,24 +75,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --fresh: the largest difference that counts as reproduced, as a share of the metric's scale (or of "
         "the published value if it has no scale); default: 0.1",
     )
-    add_trust(parser)
+    add_trust_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.registry.bundles.missing_rows import ROWS_KEY, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
 
     args.metric = args.metric or RANKING_METRIC
-    results = Results(args.results)
-    rows = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
-    args.overrides = [override for override in args.overrides if override not in rows]
+    results: Results = args.results
+    row_files = [override for override in args.overrides if override.startswith(f"{ROWS_KEY}=")]
+    args.overrides = [override for override in args.overrides if override not in row_files]
     if args.overrides and not args.fresh:
         raise UsageError(f"--set works only with --fresh, except for {ROWS_KEY}; add --fresh to call the models again")
     fetched = _open_or_download(args, results)
-    for override in rows:
+    for override in row_files:
         add_rows(fetched, Path(override.removeprefix(f"{ROWS_KEY}=")))
     for line in fetched.notes:
         warn(f"warning: {line}")
@@ -96,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     if fetched.is_training_run:
         return _reproduce_training_run(args, fetched, results)
     with show_progress([WatchedRun(str(fetched.release.reference), None)], set(), quiet=args.quiet) as display:
-        replay = replay_run(fetched, results, display.watcher(0))
+        replay = replay_run(fetched, results, display.on_progress_of(0))
     if args.json:
         print_json(replay_json(replay))
     else:
@@ -116,20 +121,20 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     if folder.exists():
         raise UsageError(f"{folder} is not a published run; name a release, or a folder written by `nip-run get`")
     try:
-        reference = parse_reference(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+        reference = parse_reference(args.reference, default_kind=Kind.RUN)
     except UsageError as error:
         raise UsageError(_suggest_verify(args, results) or str(error)) from error
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         return fetch_into_results(registry, find_run(registry, reference), results)
 
 
 def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
-    """Suggest `nip-run verify` if the reference names a local run instead of a release."""
+    """Return an error message that suggests `nip-run verify`, if the reference names a local run; otherwise None."""
     try:
         run = results.find(args.reference)
     except (RunError, UsageError):
         return None
-    command = shlex.join(["nip-run", "verify", args.reference, *results_option(args.results)])
+    command = shlex.join(["nip-run", "verify", args.reference, *results_arguments(args.results)])
     return f"{run.run_id} is a local run, but reproduce needs a published run; check its numbers with: {command}"
 
 
@@ -141,13 +146,13 @@ def _show_replay(replay: ReplayResult) -> None:
         reported = "reported differently:" if replay.version_notes else "nothing differs"
         differences = "these differ:" if replay.errors else reported
         summary = f"{replay.versions_text}: {differences}"
-    heading(f"{name}: {summary}")
+    print_heading(f"{name}: {summary}")
     for line in (*replay.errors, *replay.version_notes):
         say(line)
 
 
 def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
-    """Recompute each part of a training run, and check that each model was trained from the one before."""
+    """Recompute each part of a training run, and check that each model was trained from the previous one."""
     from runner.registry.verification.replay import replay_json
     from runner.registry.verification.training_replay import replay_training
 
@@ -166,7 +171,7 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
         for part in result.parts:
             _show_replay(part)
         summary = "its parts and the chain of its models follow" if not result.has_errors else "does not follow:"
-        heading(f"{fetched.release.reference}: {summary}")
+        print_heading(f"{fetched.release.reference}: {summary}")
         for line in result.errors:
             say(line)
     return ExitCode.FAILED if result.has_errors else ExitCode.DONE
@@ -175,7 +180,8 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
 def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:
     """Connect to the registry that has the parts of a training run.
 
-    The registry that the folder records is only suggested, since somebody else may have written the record.
+    If the user names no registry, suggest the one that the folder records. It is not used without asking, since
+    somebody else may have written the record.
 
     Raises:
         UsageError: the user named no registry.
@@ -183,12 +189,12 @@ def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease
     from runner.registry.transports.locations import connect_to_read
 
     try:
-        return connect_to_read(args.where)
+        return connect_to_read(args.registry)
     except UsageError as error:
-        where = fetched_registry(fetched.folder)
-        if args.where is not None or where is None:
+        address = fetched_registry(fetched.folder)
+        if args.registry is not None or address is None:
             raise
-        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
+        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", address])
         raise UsageError(
             f"the parts of this training run are separate releases; name the registry they are in: {command}"
         ) from error
@@ -215,7 +221,13 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
     size = plan.size if isinstance(plan, Plan) else None
     with show_progress([WatchedRun(str(fetched.release.reference), size)], set(), quiet=args.quiet) as display:
         fresh_play = play_again(
-            fetched, plan, results, allowed, metric=args.metric, margin=args.margin, on_progress=display.watcher(0)
+            fetched,
+            plan,
+            results,
+            allowed,
+            metric=args.metric,
+            margin=args.margin,
+            on_progress=display.on_progress_of(0),
         )
     code = EXIT_CODES_OF_FRESH_PLAY[fresh_play.outcome]
     _show_fresh_play(args, fresh_play, code)
@@ -241,14 +253,14 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
             }
         )
         return
-    heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
+    print_heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
     for line in () if args.quiet else _next_commands(args, fresh_play):
         say(line)
 
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
     """Return commands that show more about the comparison."""
-    results = "".join(f" {shlex.quote(argument)}" for argument in results_option(args.results))
+    results = results_option_text(args.results)
     folder = shlex.quote(str(fresh_play.fetched.folder))
     run_id = fresh_play.run_id
     lines = [f"compare: nip-run compare {folder} {run_id}{results}"]

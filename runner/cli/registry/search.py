@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, shortened, with_interval
-from runner.cli.arguments import add_registry, parse_kind
+from runner.cli.arguments import add_registry_option, parse_kind
 from runner.cli.terminal.output import format_time, note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _SearchHit(NamedTuple):
     entry: ReleaseEntry
     release: Release
     node: LineageNode | None
-    """The place of a run or model in the lineage; None for other components."""
+    """The run or model in the lineage, which connects models with the runs that trained them; else None."""
 
     @property
     def is_run(self) -> bool:
@@ -56,7 +56,7 @@ class _SearchHit(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("words", metavar="WORD", nargs="*", help="words in names, descriptions, models or benchmarks")
-    add_registry(parser)
+    add_registry_option(parser)
     add("--kind", help="only this kind: protocol, prompts, dataset, agent, trainer, spec, model or run")
     add("--all", action="store_true", help="include private and yanked releases and older versions")
 
@@ -66,11 +66,11 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.transports.locations import connect_to_read
 
     kind = parse_kind(args.kind)
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         entries = registry.entries(kind)
         unreadable: list[str] = []
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
-        where = registry.address
+        address = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
     for line in unreadable:
         note(line)
@@ -78,21 +78,21 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         copies = {str(hit.entry.reference): group for group in _group_by_run(matches) for hit in group}
         releases = [_hit_as_json(hit, copies.get(str(hit.entry.reference), []), lineage) for hit in matches]
-        print_json({"where": where, "releases": releases, "damaged": unreadable})
+        print_json({"where": address, "releases": releases, "damaged": unreadable})
         return ExitCode.DONE
     if not matches:
         hint = "" if args.all else "; add --all to include private and yanked releases and older versions"
-        say(f"no match among {counted(len(entries), 'release')} in {where}{hint}")
+        say(f"no match among {counted(len(entries), 'release')} in {address}{hint}")
         return ExitCode.DONE
-    _show(matches, lineage, all_=args.all)
+    _print_hits(matches, lineage, all_=args.all)
     return ExitCode.DONE
 
 
-def _show(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
+def _print_hits(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
     """Print runs with their results, and components with their descriptions."""
-    rows_shown, part_counts = (hits, Counter[tuple[str, str]]()) if all_ else _fold_parts(hits)
-    run_rows = [row for copies in _group_by_run(rows_shown) for row in _run_rows(copies, lineage, part_counts)]
-    component_rows = [_component_row(hit, lineage) for hit in rows_shown if not hit.is_run]
+    shown_hits, part_counts = (hits, Counter[tuple[str, str]]()) if all_ else _fold_parts(hits)
+    run_rows = [row for copies in _group_by_run(shown_hits) for row in _run_rows(copies, lineage, part_counts)]
+    component_rows = [_component_row(hit, lineage) for hit in shown_hits if not hit.is_run]
     if run_rows:
         columns = [name for i, name in enumerate(_RUN_COLUMNS) if name != "about" or any(row[i] for row in run_rows)]
         print_table(columns, [row[: len(columns)] for row in run_rows], drop=_DROPPED_IF_NARROW)
@@ -103,7 +103,7 @@ def _show(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
 
 
 def _fold_parts(hits: Sequence[_SearchHit]) -> tuple[list[_SearchHit], Counter[tuple[str, str]]]:
-    """Leave out the parts of training runs that are hits themselves, and count the parts of each training run."""
+    """Return the hits without the parts of training runs that are hits themselves, and the number of parts of each."""
     trainings = {(hit.release.owner, hit.node.run_id) for hit in hits if hit.node and hit.is_training}
     parents = [(hit.release.owner, (hit.node and hit.node.parent_run_id) or "") for hit in hits]
     part_counts = Counter(parent for parent in parents if parent in trainings)
@@ -145,7 +145,7 @@ def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadab
             release, _ = registry.read_manifest(entry)
             node = node_from_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
             hit = _SearchHit(entry, release, node)
-            # Fails here if the facts are malformed, so that the search itself cannot fail.
+            # Malformed facts must raise their error here, not later in the search.
             "".join(_searchable_texts(release))
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             unreadable.append(f"left out: {entry.reference}: {describe_error(error)}")
@@ -189,11 +189,11 @@ def _describe_relations(hit: _SearchHit, lineage: Lineage) -> list[str]:
 def _run_rows(
     copies: Sequence[_SearchHit], lineage: Lineage, parts: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[object, ...]]:
-    """Yield a row for the copies of a run with the same license, and further rows for copies with other licenses."""
-    licences: dict[str | None, list[_SearchHit]] = {}
+    """Yield a row for each license of a run's copies."""
+    by_licence: dict[str | None, list[_SearchHit]] = {}
     for hit in copies:
-        licences.setdefault(hit.release.licence, []).append(hit)
-    for group in licences.values():
+        by_licence.setdefault(hit.release.licence, []).append(hit)
+    for group in by_licence.values():
         copy_note = [] if group[0] is copies[0] else [f"the same run as {_short_name(copies[0])}"]
         marks = [*copy_note, *_describe_training(group[0], parts), *_describe_relations(group[0], lineage)]
         yield _run_row(group, marks)
@@ -209,7 +209,7 @@ def _describe_training(hit: _SearchHit, parts: Mapping[tuple[str, str], int]) ->
 def _run_row(copies: Sequence[_SearchHit], marks: Sequence[str]) -> tuple[object, ...]:
     first = copies[0]
     node = first.node
-    assert node is not None
+    assert node is not None  # each run has one
     facts = node.facts
     accuracy: Mapping[str, Any] = (facts.get("accuracy") or {}) if node.kind == "benchmark" else {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))

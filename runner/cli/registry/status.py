@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 PUBLISH_ONLY_CHECKS = ("terms", "name")
-"""Checks that are left out here, since they check options of the publish command."""
+"""Checks of options of `publish`, which are left out here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
-    results = Results(args.results)
+    results: Results = args.results
     if args.what is None:
         return _list_runs(results, args)
     try:
@@ -66,7 +63,7 @@ def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], li
 
 
 def _list_runs(results: Results, args: argparse.Namespace) -> int:
-    """List all runs and whether they can be published, by checks of their manifests only."""
+    """List all runs and whether they can be published. Only their manifests are checked."""
     runs = sorted(_check_manifests(results), key=lambda run: (run[0].started_at, run[0].run_id), reverse=True)
     for damage in results.damaged():
         note(damage)
@@ -115,13 +112,8 @@ def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     results = Results.of(folder)
-    naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
-    with ExitStack() as resources:
-        releases = resources.enter_context(
-            prepare_releases(
-                [build_run_drafts(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path))
-            )
-        )
+    drafts = build_run_drafts(folder, results, Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner"))
+    with prepare_releases([drafts], None, Options(names=MachineNames.of_process(results.path))) as releases:
         outcomes = [outcome for release in releases for outcome in release.outcomes]
         has_failed = any(not outcome.passed for outcome in outcomes if outcome.check not in PUBLISH_ONLY_CHECKS)
         if args.json:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REF
+from runner.cli.arguments import REFERENCE_HELP
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("references", metavar="REF", nargs="+", help=REF)
+    parser.add_argument("references", metavar="REF", nargs="+", help=REFERENCE_HELP)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -74,7 +74,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
         return store.find_by_hash(requested)
     matches = [entry for entry in installed if requested in (entry, Reference(entry.kind, entry.owner, entry.name))]
     if not matches and requested.version is not None and store.folder(requested).exists():
-        return requested  # a damaged release, which is not listed but can be removed
+        return requested  # a damaged release: it is not among `installed`, but can be removed
     if not matches:
         raise NotFoundError(f"{requested} is not installed{suggest_release(requested, installed)}")
     if len(matches) > 1:
@@ -86,7 +86,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
 def _find_dependents(
     store: Store, remaining: Sequence[Reference], removed: Sequence[Reference]
 ) -> dict[str, list[str]]:
-    """Return the installed releases that depend on removed ones, each with the removed releases that it needs."""
+    """Return the installed releases that need removed releases, each with the names of those removed releases."""
     from runner.registry.components.install import find_dependencies
 
     dependents = {}

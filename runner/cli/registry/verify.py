@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.arguments import REF, RUN, add_registry
+from runner.cli.arguments import REFERENCE_HELP, RUN_HELP, add_registry_option
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder written by `get`")
-    add_registry(parser)
+    parser.add_argument(
+        "what", metavar="RUN|REF|DIR", help=f"a run ({RUN_HELP}), {REFERENCE_HELP}, or a folder written by `get`"
+    )
+    add_registry_option(parser)
     parser.add_argument(
         "--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)"
     )
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.check_notes import CheckNote, VersionNote, count_differences
 
-    target, further_checks, findings = _check_target(args)
+    target, further_result, findings = _check_target(args)
     problems = [line for line in findings if not isinstance(line, CheckNote)]
     notes = [line for line in findings if isinstance(line, CheckNote)]
     edited, why_unchecked = _find_local_edits(args)
@@ -56,15 +58,15 @@ def execute(args: argparse.Namespace) -> int:
         for line in notes:
             note(line)
         hash_result = "every other hash is right" if edited else "every hash is right"
-        if further_checks == FOLLOWS and any(isinstance(line, VersionNote) for line in notes):
-            further_checks = REST_FOLLOWS
-        rest = f", and {further_checks}" if further_checks and why_unchecked is None else ""
+        if further_result == NUMBERS_FOLLOW and any(isinstance(line, VersionNote) for line in notes):
+            further_result = OTHER_NUMBERS_FOLLOW
+        rest = f", and {further_result}" if further_result and why_unchecked is None else ""
         say(f"{target}: {hash_result}{rest}")
     return ExitCode.DONE
 
 
 def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
-    """Return the files of a downloaded folder that were edited, and the reason why some checks are impossible."""
+    """Return the files of a downloaded folder that were edited, and the reason if some checks are impossible."""
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.verification.verify import find_edited_files
@@ -79,15 +81,15 @@ def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
         return [], None
 
 
-FOLLOWS = "all recorded numbers follow from the journal"
-REST_FOLLOWS = "all other recorded numbers follow from the journal"
-"""The result if another version of nip-run reported some numbers differently."""
+NUMBERS_FOLLOW = "all recorded numbers follow from the journal"
+OTHER_NUMBERS_FOLLOW = "all other recorded numbers follow from the journal"
+"""The result if another version of nip-run reports some numbers differently."""
 
 
 def _describe_further_checks(release: Release, *, in_registry: bool = False) -> str:
     """Return the end of a sentence about the check of a release's numbers, or about why they cannot be checked.
 
-    A release in a registry cannot have dataset rows of the user.
+    A dataset's rows that were not published can be added to a downloaded release, but not to one in a registry.
     """
     from runner.registry.fetched_release import PIN
     from runner.spec.origin import DATA
@@ -95,7 +97,7 @@ def _describe_further_checks(release: Release, *, in_registry: bool = False) -> 
     if in_registry and release.file(PIN) is not None:
         return "its numbers were not checked, because it was published without the rows of its dataset"
     if release.file(f"{DATA}/journal.jsonl") is not None:
-        return FOLLOWS
+        return NUMBERS_FOLLOW
     has_parts = any(link.role == "part" for link in release.links)
     return "its games are in separate releases; nip-run reproduce checks them" if has_parts else ""
 
@@ -107,13 +109,12 @@ def _has_problems(lines: Iterable[str]) -> bool:
 
 
 def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
-    """Return the name of the run, release or folder, a description of the checks beyond hashes, and all findings."""
+    """Check the run, release or folder. Return its name, the result of the checks beyond hashes, and all findings."""
     from runner.documents.releases.reference import Kind, is_reference, parse_reference
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
     from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
-    from runner.results.leaderboard.results_folder import Results
 
     folder = Path(args.what)
     if is_fetched(folder):
@@ -122,8 +123,8 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         checks = "" if _has_problems(findings) else _describe_further_checks(open_fetched(folder).release)
         return str(folder), checks, findings
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
-        reference = parse_reference(args.what, None if args.what.count("/") > 1 else Kind.RUN)
-        with connect_to_read(args.where) as registry:
+        reference = parse_reference(args.what, default_kind=Kind.RUN)
+        with connect_to_read(args.registry) as registry:
             entry = registry.find(reference)
             findings = list(find_release_problems(registry, entry, args.signer_key))
             if (tier := describe_tier(entry, registry.address)) and not (args.quiet or args.json):
@@ -133,8 +134,8 @@ def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
             release, _ = registry.read_manifest(entry)
             return str(entry.reference), _describe_further_checks(release, in_registry=True), findings
     _check_no_signer_key(args)
-    run = Results(args.results).find(args.what)
-    return run.run_id, FOLLOWS, list(find_run_problems(run))
+    run = args.results.find(args.what)
+    return run.run_id, NUMBERS_FOLLOW, list(find_run_problems(run))
 
 
 def _check_no_signer_key(args: argparse.Namespace) -> None:

@@ -28,8 +28,8 @@ from runner.base.text import (
     p_value,
     with_interval,
 )
-from runner.cli.arguments import RUN, results_option
-from runner.cli.terminal.output import heading, note, print_json, print_table, say
+from runner.cli.arguments import RUN_HELP, results_arguments
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
@@ -43,9 +43,10 @@ MAX_LISTED_DATAPOINTS = 5
 """Number of unmatched datapoints that are named; --json has all."""
 _DROPPED_IF_NARROW = ("detectable", "differ", "groups", "McNemar", "datapoints")
 """Columns that a narrow terminal leaves out, in this order."""
-_ADJUSTED = {"[95%] (Holm)", "p (Holm)"}
-_UNADJUSTED = {"difference [95%]": "difference [95%, unadjusted]", "p": "p (unadjusted)"}
-"""Names of columns in a table that also has adjusted values."""
+_ADJUSTED_COLUMNS = {"[95%] (Holm)", "p (Holm)"}
+"""Columns with values that are adjusted for the number of pairs."""
+_UNADJUSTED_HEADERS = {"difference [95%]": "difference [95%, unadjusted]", "p": "p (unadjusted)"}
+"""Headers of the other columns in a table that also has adjusted columns."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help=f"{RUN}; RUN,RUN,... pools runs as repeats of one system, such as one spec with several seeds",
+        help=f"{RUN_HELP}; RUN,RUN,... pools runs as repeats of one system, such as one spec with several seeds",
     )
     add(
         "--metric",
@@ -109,14 +110,13 @@ def _add_further_questions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_definitions import RANKING_METRIC
     from runner.results.metric_rows import metric_label
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
-    results = Results(args.results)
+    results: Results = args.results
     worst = _find_worst(args, results) if args.worst else None
     comparison = _compare_runs(args, results)
     code = _exit_code(comparison)
@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
         return code
     for pair in comparison.pairs:
-        heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
+        print_heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
     if worst is not None:
         value = with_interval(worst.value, worst.ci_low, worst.ci_high)
         coverage = "simultaneous 95 % interval" if worst.reason is None else f"no interval: {worst.reason}"
@@ -147,11 +147,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
-    """Compare the requested systems. If assertions cannot be judged, that is not a failed assertion.
+    """Compare the requested systems.
 
     Raises:
-        UsageError: the runs cannot be compared, or no assertion can be judged.
-        RunError: a file of a run is missing or damaged.
+        UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
+        RunError: without assertions: a file of a run is missing or damaged.
     """
     from runner.results.comparison.comparison import compare_systems
 
@@ -193,7 +193,7 @@ def _exit_code(comparison: Comparison) -> ExitCode:
 
 def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
     hidden = set() if any(pair.mid_p_mcnemar is not None for pair in pairs) else {"McNemar"}
-    cells = [_cells(pair) for pair in pairs]
+    cells = [_pair_cells(pair) for pair in pairs]
     _print_comparisons(pairs, cells, [name for name in cells[0] if name not in hidden])
 
 
@@ -204,7 +204,7 @@ def _print_slices(comparison: Comparison) -> None:
         "value", "system", "base", "difference [95%]", "p", "[95%] (Holm)", "p (Holm)", "datapoints", "groups",
         "detectable",
     )  # fmt: skip
-    cells = [{**_cells(pair), "value": pair.slice} for pair in comparison.slices]
+    cells = [{**_pair_cells(pair), "value": pair.slice} for pair in comparison.slices]
     _print_comparisons(comparison.slices, cells, columns, f"by {comparison.by}")
     for pair in comparison.slices:
         if pair.p_corrected is not None and pair.p_corrected <= ALPHA:
@@ -218,14 +218,14 @@ def _print_slices(comparison: Comparison) -> None:
 def _print_comparisons(
     pairs: Sequence[SystemComparison], cells: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None
 ) -> None:
-    """Print the cells of pairs. If some are adjusted for the number of pairs, name the columns that are not."""
+    """Print pairs as a table. If some values are adjusted for the number of pairs, headers name the unadjusted ones."""
     is_adjusted = any(pair.p_corrected != pair.p for pair in pairs)
-    columns = [name for name in columns if is_adjusted or name not in _ADJUSTED]
-    headers = [_UNADJUSTED.get(name, name) if is_adjusted else name for name in columns]
+    columns = [name for name in columns if is_adjusted or name not in _ADJUSTED_COLUMNS]
+    headers = [_UNADJUSTED_HEADERS.get(name, name) if is_adjusted else name for name in columns]
     print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
 
 
-def _cells(pair: SystemComparison) -> dict[str, Any]:
+def _pair_cells(pair: SystemComparison) -> dict[str, Any]:
     """Return the cells of a pair by column."""
     adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected)
     return {
@@ -246,7 +246,7 @@ def _cells(pair: SystemComparison) -> dict[str, Any]:
 
 
 def _print_details(pair: SystemComparison, comparison: Comparison, args: argparse.Namespace) -> None:
-    """Print the equivalence and agreement of a pair, notes on it, the datapoints that it leaves out, and its flips."""
+    """Print further results of a pair, notes on it, the datapoints that it leaves out, and its flips."""
     title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
     unadjusted = " (not adjusted for the number of comparisons)" if len(comparison.pairs) > 1 else ""
     if args.margin is not None:
@@ -270,14 +270,14 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
     if not pair.flips or not args.flips:
         return
     say()
-    heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
+    print_heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
     for flip in pair.flips[: args.flips]:
         arguments = [flip.base_run, flip.base_rollout, flip.other_run, flip.other_rollout]
         accuracies = "" if {flip.base_accuracy, flip.other_accuracy} == {0.0, 1.0} else (
             f", {flip.base_accuracy:.0%} and {flip.other_accuracy:.0%}"
         )  # fmt: skip
         say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{accuracies}")
-        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_option(args.results)])}")
+        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_arguments(args.results)])}")
     if len(pair.flips) > args.flips:
         say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
 
@@ -286,7 +286,7 @@ def _describe_gap(gap: GapRecovered | None) -> str:
     if gap is None:
         return "unknown, because the runs share no datapoint, share answers, or have a stopping rule"
     reason = "" if gap.reason is None else f" ({gap.reason})"
-    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage(gap.low)}"
+    value = f"{with_interval(gap.value, gap.low, gap.high)}{_coverage_note(gap.low)}"
     return f"{value} in {counted(gap.groups, 'group')} that all three have{reason}"
 
 
@@ -296,12 +296,12 @@ def _describe_agreement(agreement: JudgeAgreement) -> str:
     reason = "" if agreement.kappa_reason is None else f" ({agreement.kappa_reason})"
     debates = f"{agreement.debates} debates in {counted(agreement.groups, 'group')}"
     return (
-        f"agreement of the two judges on {debates}: {equal}{_coverage(agreement.agreement_ci_low)}; Cohen's kappa "
-        f"{kappa}{_coverage(agreement.kappa_ci_low)}{reason}"
+        f"agreement of the two judges on {debates}: {equal}{_coverage_note(agreement.agreement_ci_low)}; Cohen's kappa "
+        f"{kappa}{_coverage_note(agreement.kappa_ci_low)}{reason}"
     )
 
 
-def _coverage(low: float | None) -> str:
+def _coverage_note(low: float | None) -> str:
     return "" if low is None else " (95 % CI)"
 
 

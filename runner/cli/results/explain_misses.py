@@ -16,7 +16,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import is_file
 from runner.base.text import shortened
-from runner.cli.arguments import RUN, OldName
+from runner.cli.arguments import RUN_HELP, RenamedOption
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -26,42 +26,40 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", help=RUN)
+    add("run", metavar="RUN", help=RUN_HELP)
     add("--cache", type=Path, metavar="FILE", help="the cache to search; default: the cache that the run used")
     add("--max", type=int, default=5, metavar="N", help="number of misses to explain; default: 5")
-    add("--most", type=int, dest="max", action=OldName, new="--max")
+    add("--most", type=int, dest="max", action=RenamedOption, new="--max")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.models.layers.cache import Cache, request_fields
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
-    folder = Results(args.results).find(args.run)
+    folder = args.results.find(args.run)
     recorded_cache = folder.manifest().cache
     recorded_path = folder.path / recorded_cache if recorded_cache else None
     path = _cache_file(args.cache or recorded_path)
-    is_own_cache = recorded_path is not None and recorded_path.is_file() and path.samefile(recorded_path)
+    is_cache_of_run = recorded_path is not None and recorded_path.is_file() and path.samefile(recorded_path)
     plan = saved_plan(folder)
     models = plan.spec.experiment.models
     explanations: list[dict[str, Any]] = []
-    misses = requests = 0
+    miss_count = request_count = 0
     with closing(Reconstructor(folder, plan)) as reconstructor, closing(Cache(path, folder.run_id)) as cache:
         for request in reconstructor.requests():
-            requests += 1
+            request_count += 1
             requested_fields = request_fields(request, models[request.group])
-            # The cache knows only run ids, and runs of one spec in two results folders have the same id.
-            if (is_own_cache and reconstructor.is_from_cache(request)) or cache.has_answer_of_other_run(
-                requested_fields
-            ):
+            # Entries of the cache have the id of their run, but runs in two results folders may have the same id.
+            is_from_own_cache = is_cache_of_run and reconstructor.is_from_cache(request)
+            if is_from_own_cache or cache.has_answer_of_other_run(requested_fields):
                 continue
-            misses += 1
+            miss_count += 1
             if len(explanations) < args.max:
                 explanations.append(_explain_miss(cache, request, requested_fields))
     if args.json:
-        print_json({"requests": requests, "misses": misses, "explained": explanations})
+        print_json({"requests": request_count, "misses": miss_count, "explained": explanations})
         return ExitCode.DONE
-    say(f"{misses} of {requests} requests had no entry of another run")
+    say(f"{miss_count} of {request_count} requests had no entry of another run")
     for miss in explanations:
         rows = [
             (row["field"], *(shortened(str(row[key]), 60) for key in ("asked", "nearest")))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import RUN, folder
+from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ MLFLOW = "mlflow"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", metavar="RUN", nargs="+", help=f"{RUN}; several with --format mlflow")
+    add("runs", metavar="RUN", nargs="+", help=f"{RUN_HELP}; several with --format mlflow")
     add(
         "--format",
         required=True,
@@ -66,7 +66,10 @@ def _add_fine_tuning_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat-format", choices=("openai", "alternating"), help="chat format; default: the one that was played")
     add(
-        "--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT"
+        "--out",
+        type=folder_path,
+        metavar="DIR",
+        help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT",
     )
     add("--agent", action="append", metavar="NAME", help="only this agent; repeatable")
     add("--only-correct", action="store_true", help="only rollouts with a correct verdict")
@@ -105,7 +108,6 @@ def _add_tracking_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.results import export_mlflow
-    from runner.results.leaderboard.results_folder import Results
 
     if args.format == MLFLOW:
         _reject_options(args, (*_FINE_TUNING_OPTIONS, *_RESULT_OPTIONS, "out"), "files")
@@ -113,7 +115,7 @@ def execute(args: argparse.Namespace) -> int:
     _reject_options(args, _TRACKING_OPTIONS, "a tracking server (--format mlflow)")
     if len(args.runs) > 1:
         raise UsageError(f"--format {args.format} exports one run, not {len(args.runs)}; export them one by one")
-    folder = Results(args.results).find(args.runs[0])
+    folder: RunFolder = args.results.find(args.runs[0])
     if folder.manifest().is_training_run:
         _reject_training_run(folder, args.format)
     if args.format in EXPORT_NAMES:
@@ -137,7 +139,7 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     swapped = plan.players(swapped=True) if plan.seats else {}
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
-    _show(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
+    _show_fine_tune_files(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
     return ExitCode.DONE
 
 
@@ -212,10 +214,10 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
 
 
 def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str) -> None:
-    """Check that no options with these names in `args` are given, which the chosen format does not use.
+    """Check that no option in `names` is given. The chosen format would not use them.
 
     Raises:
-        UsageError: such an option is given.
+        UsageError: an option is given.
     """
     unused_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
     if unused_options:
@@ -225,7 +227,7 @@ def _reject_options(args: argparse.Namespace, names: Sequence[str], purpose: str
 
 
 def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
-    """Raise an error that names the runs with the games of a training run.
+    """Report that a training run has no games itself, and which runs have its games.
 
     Raises:
         UsageError: always.
@@ -269,17 +271,14 @@ def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -
         reconstructor.close()
 
 
-def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+def _show_fine_tune_files(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json({"folder": str(target), "files": report})
         return
     rows = [
-        (row["file"], row["examples"], row["why_not_written"] or "written", _describe_chat_format(row),
+        (row["file"], row["examples"], row["why_not_written"] or "written",
+         f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played",
          ", ".join(f"{count} {reason}" for reason, count in row["left_out"].items()))
         for row in report
     ]  # fmt: skip
     print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
-
-
-def _describe_chat_format(row: dict[str, Any]) -> str:
-    return f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played"

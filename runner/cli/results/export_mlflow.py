@@ -13,14 +13,14 @@ from runner.results.leaderboard.results_folder import Results
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.exports.mlflow.client import DEFAULT_EXPERIMENT, EXPERIMENT, connect, tracking_uri
+    from runner.exports.mlflow.client import DEFAULT_EXPERIMENT, EXPERIMENT_VARIABLE, connect, tracking_uri
     from runner.exports.mlflow.exporter import Exporter
     from runner.exports.mlflow.sender import Sender
 
-    results = Results(args.results)
+    results: Results = args.results
     folders = list({folder.run_id: folder for folder in map(results.find, args.runs)}.values())
     uri = tracking_uri(args.tracking_uri)
-    experiment = args.experiment or os.environ.get(EXPERIMENT) or DEFAULT_EXPERIMENT
+    experiment = args.experiment or os.environ.get(EXPERIMENT_VARIABLE) or DEFAULT_EXPERIMENT
     exporter = Exporter(Sender(connect(uri), uri, experiment), folders, journal=args.journal)
     try:
         if args.follow:

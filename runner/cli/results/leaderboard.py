@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
+from runner.cli.arguments import OPTIONAL_REGISTRY_HELP, add_registry_option
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -21,48 +22,37 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
-    add("--rebuild", action="store_true", help="rebuild the file from the run folders")
-    add(
-        "--from",
-        dest="where",
-        metavar="WHERE",
-        help="rank the published runs of this registry instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
-        "reads only new releases",
-    )
+    parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the file from the run folders")
+    add_registry_option(parser, f"rank the published runs of this registry instead: {OPTIONAL_REGISTRY_HELP}")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.terminal.board_lists import show_lists
+    from runner.cli.terminal.leaderboard import print_leaderboard
     from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
-    from runner.results.leaderboard.results_folder import Results
 
-    if args.where is not None:
+    if args.registry is not None:
         if args.rebuild:
             raise UsageError("--rebuild works only with the local leaderboard; omit --rebuild, or omit --from")
         from runner.cli.results.published_board import show_published
 
-        return show_published(args.where, args.benchmark, as_json=args.json)
-    results = Results(args.results)
+        return show_published(args.registry, args.benchmark, as_json=args.json)
+    results: Results = args.results
     if args.rebuild:
         return _rebuild(results, as_json=args.json)
-    records = local_rows(results, args.benchmark)
+    rows = local_rows(results, args.benchmark)
     if args.json:
-        print_json([row.to_json() for row in records])
+        print_json([row.to_json() for row in rows])
         return ExitCode.DONE
-    records = with_stop_reasons(records, results)
-    if not records:
-        say(
-            f"no rows in {results.path}"
-            + (f" for {args.benchmark!r}" if args.benchmark else "")
-            + missing_board_hint(results)
-        )
-    else:
-        show_lists(records)
-        for row in records:
-            if row.shared_note is not None:
-                note(f"note: {row.run_id}: {row.shared_note}")
+    if not rows:
+        benchmark = f" for {args.benchmark!r}" if args.benchmark else ""
+        say(f"no rows in {results.path}{benchmark}{missing_board_hint(results)}")
+        return ExitCode.DONE
+    rows = with_stop_reasons(rows, results)
+    print_leaderboard(rows)
+    for row in rows:
+        if row.shared_note is not None:
+            note(f"note: {row.run_id}: {row.shared_note}")
     return ExitCode.DONE
 
 

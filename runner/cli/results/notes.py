@@ -21,7 +21,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, csv_text, in_one_line
-from runner.cli.arguments import RUNS
+from runner.cli.arguments import RUNS_HELP
 from runner.cli.terminal.output import format_time, print_json, print_table, say
 from runner.cli.terminal.output import note as print_note
 
@@ -35,7 +35,7 @@ _COLUMNS = ("id", "rollout", "at", "by", "tags", "note")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", help=RUNS)
+    add("run", metavar="RUN", help=RUNS_HELP)
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--add", metavar="TEXT", help="add a note to the rollout, or to the run")
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--export", type=Path, metavar="FILE", help="write the notes to a file, .jsonl or .csv")
     action.add_argument(
         "--import",
-        dest="take_in",
+        dest="import_file",
         type=Path,
         metavar="FILE",
         help="import a notes.jsonl, such as the one a report saves",
@@ -60,22 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.notes import Notes
 
-    folder = Results(args.results).find(args.run)
+    folder: RunFolder = args.results.find(args.run)
     notes = Notes(folder)
     rollout_id = None if args.rollout is None else _rollout_id(folder, notes, args.rollout)
     if args.add is not None:
         entry = notes.write(args.add, args.tag, rollout_id=rollout_id, by=args.by)
-        return _print_done(args, entry.to_json(), f"added note {entry.id} to {_describe_subject(folder, entry)}")
+        subject = f"run {folder.run_id}" if rollout_id is None else f"rollout {rollout_id}"
+        return _print_done(args, entry.to_json(), f"added note {entry.id} to {subject}")
     if args.by is not None:
         raise UsageError("--by names the author of a new note; add --add TEXT")
     if args.remove is not None:
         notes.remove(args.remove)
         return _print_done(args, {"removed": args.remove}, f"removed note {args.remove}")
-    if args.take_in is not None:
-        new, existing = notes.import_lines(_read_file(args.take_in))
+    if args.import_file is not None:
+        new, existing = notes.import_lines(_read_file(args.import_file))
         message = f"{counted(new, 'new note')}, {existing} already present"
         return _print_done(args, {"new": new, "there": existing}, message)
     terms = (args.search or "").lower().split()
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
         if rollout_id in (None, entry.rollout_id) and set(args.tag) <= set(entry.tags) and entry.contains(terms)
     ]  # fmt: skip
     if args.export is not None:
-        _export(args.export, matches, folder.run_id)
+        _export_notes(args.export, matches, folder.run_id)
         return _print_done(
             args, {"path": str(args.export), "notes": len(matches)}, f"{args.export}: {counted(len(matches), 'note')}"
         )
@@ -97,10 +97,6 @@ def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
 
     ids_with_notes = {reader_note.rollout_id for reader_note in notes.all()}
     return name if name in ids_with_notes else find_rollout(folder, played_plan(folder), name).job.rollout_id
-
-
-def _describe_subject(folder: RunFolder, note: ReaderNote) -> str:
-    return f"run {folder.run_id}" if note.rollout_id is None else f"rollout {note.rollout_id}"
 
 
 def _print_done(args: argparse.Namespace, result: object, message: str) -> int:
@@ -120,7 +116,7 @@ def _read_file(path: Path) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
+def _export_notes(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
     """Write notes to a .csv or .jsonl file.
 
     Raises:
@@ -149,8 +145,8 @@ def _list_notes(notes: Sequence[ReaderNote], folder: RunFolder, args: argparse.N
         print_json([entry.to_json() for entry in notes])
         return ExitCode.DONE
     if not notes:
-        say(f"no matching notes on run {folder.run_id}" if args.search or args.tag or args.rollout else
-            f"no notes on run {folder.run_id}")  # fmt: skip
+        matching = "matching " if args.search or args.tag or args.rollout else ""
+        say(f"no {matching}notes on run {folder.run_id}")
         if not args.quiet:
             print_note(f"add one: nip-run notes {folder.run_id} ROLLOUT --add TEXT")
         return ExitCode.DONE

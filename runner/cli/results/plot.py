@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS
+from runner.cli.arguments import RUNS_HELP
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
     from runner.pages.figures.figure import Figure
+    from runner.results.leaderboard.results_folder import Results
 
 
 SUFFIXES = (".svg", ".csv", ".json")
@@ -34,7 +35,7 @@ FIGURES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
-    add("runs", nargs="+", metavar="RUN", help=f"{RUNS}; runs of one game are pooled as seeds")
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; runs of one game are pooled as seeds")
     add(
         "-o",
         "--output",
@@ -56,12 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.figures.catalog import figure
-    from runner.results.leaderboard.results_folder import Results
 
     path: Path = args.output
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"-o {path}: the file name must end in .svg, or in .csv or .json for the data")
-    results = Results(args.results)
+    results: Results = args.results
     drawn_figure = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
     content = _encode_figure(drawn_figure, path.suffix.lower(), args)
     try:

@@ -18,7 +18,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS, add_board
+from runner.cli.arguments import RUNS_HELP, add_board_options
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -29,23 +29,22 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS_HELP)
     output = parser.add_mutually_exclusive_group(required=True)
     output.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
     output.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
-    add_board(parser, "include the leaderboard; without RUN, only the leaderboard")
+    add_board_options(parser, "include the leaderboard; without RUN, only the leaderboard")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.site import as_one_file
     from runner.pages.site_folder import site_folder
-    from runner.results.leaderboard.results_folder import Results
 
     _check_arguments(args)
-    results = Results(args.results)
+    results: Results = args.results
     folders = [results.find(name) for name in args.runs]
-    board = _load_board(args.where, results) if args.board else None
+    board = _load_board(args.registry, results) if args.board else None
     path: Path = args.output if args.dir is None else args.dir / "index.html"
     try:
         if args.dir is None:
@@ -62,45 +61,46 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Raise an error if the arguments name nothing to show, or contradict each other."""
+    """Check that the arguments name something to show, and fit each other.
+
+    Raises:
+        UsageError: they do not.
+    """
     if not args.runs and not args.board:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
-    if args.where is not None and not args.board:
+    if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"-o {args.output}: the file name must end in .html")
 
 
-def _load_board(where: str | None, results: Results) -> BoardPage:
-    # Imported here, since a report of runs does not need these slow imports.
+def _load_board(address: str | None, results: Results) -> BoardPage:
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
-    if where is None:
+    if address is None:
         return local_board(results, without_folders(str(results.path)))
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(where) as registry:
-        return published_board(registry_board(registry), without_folders(registry.address, where))
+    with connect_to_read(address) as registry:
+        return published_board(registry_board(registry), without_folders(registry.address, address))
 
 
 def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     """Return the page without the secrets that this process knows, since users share the page."""
     from runner.pages.redacted import site_without_secrets, without_secrets
-
-    redactor = current_redactor()
-    return site_without_secrets(_build_site(folders, board, without_secrets(store_piece, redactor)), redactor)
-
-
-def _build_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     from runner.pages.report.run_site import runs_site
 
+    redactor = current_redactor()
+    store_piece = without_secrets(store_piece, redactor)
     if board is None:
-        return runs_site(folders, store_piece)
-    from runner.pages.boards.page import board_site, join_sites
+        site = runs_site(folders, store_piece)
+    else:
+        from runner.pages.boards.page import board_site, join_sites
 
-    site = board_site(board, store_piece, {folder.run_id for folder in folders})
-    return join_sites(site, runs_site(folders, store_piece)) if folders else site
+        site = board_site(board, store_piece, {folder.run_id for folder in folders})
+        site = join_sites(site, runs_site(folders, store_piece)) if folders else site
+    return site_without_secrets(site, redactor)
 
 
 def _print_summary(

@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
-    results = Results(args.results)
+    results: Results = args.results
     manifests = [manifest for _, manifest in results.runs_with_manifests()]
     for damage in results.damaged():
         note(damage)
@@ -59,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     part_counts = Counter(manifest.parent_run_id for manifest in selected if manifest not in listed)
     has_points = any(manifest.point for manifest in listed)
     rows = [
-        _row(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
+        _manifest_cells(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
         + ((format_point(manifest.point),) if has_points else ())
         for manifest in listed
     ]
@@ -83,7 +81,7 @@ def _note_shards(results: Results) -> None:
 
 
 def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Leave out the finished parts of training runs that are in the list."""
+    """Return the runs without the finished parts of those training runs that are in the list themselves."""
     from runner.results.manifest import Status
 
     run_ids = {run.run_id for run in manifests}
@@ -97,9 +95,9 @@ def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | 
     return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)
 
 
-def _row(m: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
-    rollouts_cell = counted(parts, "part") if parts else rollouts
+def _manifest_cells(manifest: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
+    """Return the cells of `_COLUMNS`. `parts` is the number of parts of a training run that are not listed."""
     return (
-        m.run_id, m.status, rollouts_cell, m.transport_failed, format_time(m.started_at), m.own_cost_usd,
-        m.benchmark, m.protocol,
+        manifest.run_id, manifest.status, counted(parts, "part") if parts else rollouts, manifest.transport_failed,
+        format_time(manifest.started_at), manifest.own_cost_usd, manifest.benchmark, manifest.protocol,
     )  # fmt: skip

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, list_some
-from runner.cli.arguments import RUN, add_shard, results_option
-from runner.cli.terminal.output import heading, note, print_json, print_table, say, say_wrapped
+from runner.cli.arguments import RUN_HELP, add_shard_option, results_arguments
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
     from runner.results.manifest import Manifest
     from runner.rollouts.job import Job
     from runner.rollouts.rollout import Rollout
@@ -40,10 +41,10 @@ DEFAULT_LIMIT = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN}; default: last, the newest run")
+    add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN_HELP}; default: last, the newest run")
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
     add("other", metavar="RUN ROLLOUT", nargs="*", help="a second run and rollout, shown after the first")
-    add_shard(parser, "shard K of N of a run that is played in shards")
+    add_shard_option(parser, "shard K of N of a run that is played in shards")
     add("--wrong", action="store_true", help="only rollouts with a wrong verdict")
     add("--undecided", action="store_true", help="only rollouts without a verdict")
     add("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")
@@ -54,13 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.rollout_rows import RowFilter
 
     row_filter = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_two_rollouts(row_filter, args)
-    results = Results(args.results)
+    results: Results = args.results
     if args.shard is None:
         folder = results.find(args.run)
     else:
@@ -112,7 +112,7 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
 def _print_summary(
     folder: RunFolder, manifest: Manifest, metrics: dict[str, Any] | None, args: argparse.Namespace
 ) -> None:
-    """Print a run's facts, metrics and problems, and how to resume it if it is not finished."""
+    """Print facts, metrics and problems of a run, and for an unfinished run how to resume it."""
     from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.results.manifest import Status
     from runner.runs.finished.resume_advice import resume_advice
@@ -127,7 +127,7 @@ def _print_summary(
         _print_metrics(metrics, full=args.verbose > 0)
     _print_problems(folder, (), args)
     if manifest.status != Status.DONE:
-        next_step = resume_advice(folder, manifest, results_option(args.results))
+        next_step = resume_advice(folder, manifest, results_arguments(args.results))
         if metrics is None:
             note(f"no results yet; {next_step}")
         else:
@@ -135,25 +135,22 @@ def _print_summary(
 
 
 def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
-    """Return a message that no rollout matches the filter. With --wrong, mention rollouts without a verdict."""
+    """Return a message that no rollout matches the filter. With --wrong, it counts the rollouts without a verdict."""
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 
     if not row_filter.wrong or row_filter.undecided:
         return "no matching rollout"
     undecided = RolloutList(folder, RowFilter(undecided=True, repeat=row_filter.repeat), 0)
-    for _ in undecided.rows():
-        pass
+    list(undecided.rows())  # lists no row, but counts the matching ones
     count = "some" if undecided.further_count is None else undecided.further_count
     return "no wrong verdict" + (f"; {count} without a verdict: --undecided" if count else "")
 
 
 def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) -> str:
     """Return the `show` command for a run: by its id, or by its folder if it is not in the results folder."""
-    from runner.results.leaderboard.results_folder import Results
-
-    is_in_results = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
+    is_in_results = args.results.run(folder.run_id).path.resolve() == folder.path.resolve()
     run = folder.run_id if is_in_results else str(folder.path)
-    return shlex.join(["nip-run", "show", run, *options, *(results_option(args.results) if is_in_results else ())])
+    return shlex.join(["nip-run", "show", run, *options, *(results_arguments(args.results) if is_in_results else ())])
 
 
 def _print_problems(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
@@ -244,7 +241,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
 
 
 class _RolloutMatch(NamedTuple):
-    """A requested rollout, its details, and with --prompt the prompts that were sent."""
+    """A rollout that the user requested, and with --prompt the prompts that were sent."""
 
     folder: RunFolder
     details: RolloutDetails
@@ -258,7 +255,6 @@ class _RolloutMatch(NamedTuple):
 def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     """Print two transcripts, one after the other, each below the id of its run."""
     from runner.cli.terminal.transcript import print_transcript
-    from runner.results.leaderboard.results_folder import Results
 
     if len(args.other) != 2:
         raise UsageError("two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT")
@@ -267,12 +263,12 @@ def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     transcripts = []
     for run, rollout in ((args.run, args.rollout), args.other):
         rollout_args = argparse.Namespace(**{**vars(args), "run": run, "rollout": rollout, "quiet": True})
-        folder = Results(args.results).find(run)
+        folder: RunFolder = args.results.find(run)
         match = _find_rollout(folder, row_filter, rollout_args)
         if args.json:
             transcripts.append({"run_id": match.folder.run_id, **match.details.to_json(args.round)})
             continue
-        heading(f"run {match.folder.run_id}")
+        print_heading(f"run {match.folder.run_id}")
         print_transcript(match.details, args.round)
         say()
     if args.json:
@@ -332,7 +328,7 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
 
 
 def _list_others(jobs: Sequence[Job], displayed: Job) -> str:
-    """Return a list of other rollouts that the requested name matches, with the variant and repeat of each."""
+    """Return a text that lists the other rollouts of the requested name, with the variant and repeat of each."""
     from runner.rollouts.transcript import describe_variant
 
     other_jobs = [job for job in jobs if job.rollout_id != displayed.rollout_id]
@@ -351,7 +347,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     def is_named(job: Job) -> bool:
         return job.rollout_id.startswith(name) or job.datapoint.id == name
 
-    # The rollouts of a tree are known only once its answers are read.
+    # A job that plays a tree has several rollouts, whose ids are known only after its answers are read.
     jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_named(job)]
     has_finished = False
     with closing(Reconstructor(folder, plan)) as reconstructor:

@@ -55,8 +55,8 @@ _TABLES = (
     "leaderboard", "comparisons", "flips", "runs", "agents", "metrics", "rollouts", "datapoints", "messages",
     "completions", "notes",
 )  # fmt: skip
-"""The tables in the order in which they are listed."""
-_COLUMNS = (
+"""The tables, in the order of the list that `nip-run sql` prints."""
+_COLUMNS_QUERY = (
     "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
     "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
 )
@@ -95,9 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.named_queries import MARK, resolve_query
-    from runner.results.leaderboard.results_folder import Results
 
-    results = Results(args.results)
+    results: Results = args.results
     board = results.board
     if args.list or args.sql == MARK:
         _show_queries(results, as_json=args.json)
@@ -114,12 +113,12 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     with board.sources().answer(sql, parameters) as result:
         if format_ == "table":
-            _show(result)
+            _print_rows(result)
         elif out is None:
-            for block in _blocks(format_, result):
+            for block in BLOCKS[format_](result.columns, result.batches()):
                 print_block(block)
         else:
-            _write(out, _blocks(format_, result))
+            _write_blocks(out, BLOCKS[format_](result.columns, result.batches()))
     return ExitCode.DONE
 
 
@@ -208,16 +207,13 @@ def _resolve_target(path: Path | None) -> Path | None:
     raise UsageError(f"{path} is a {kind}; give a file, or omit --out to print the result")
 
 
-def _blocks(format_: str, result: QueryResult) -> Iterator[str]:
-    return BLOCKS[format_](result.columns, result.batches())
-
-
-def _show(result: QueryResult) -> None:
+def _print_rows(result: QueryResult) -> None:
+    """Print the first rows as a table, and say which rows and cells are incomplete."""
     rows: list[list[Any]] = []
     shortened = 0
     while len(rows) <= MAX_TABLE_ROWS and (batch := result.rows(min(BATCH_ROWS, MAX_TABLE_ROWS + 1 - len(rows)))):
         for row in batch:
-            rows.append([_shorten(value) for value in row])
+            rows.append([_shorten_cell(value) for value in row])
             shortened += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
     print_table(result.columns, rows[:MAX_TABLE_ROWS])
     if shortened:
@@ -226,7 +222,7 @@ def _show(result: QueryResult) -> None:
         say(f"Only the first {MAX_TABLE_ROWS:,} rows are shown. All rows: --format csv, json or markdown")
 
 
-def _shorten(value: Any) -> Any:
+def _shorten_cell(value: Any) -> Any:
     """Truncate a long cell and add the number of missing characters, since long cells make the layout slow."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -234,8 +230,8 @@ def _shorten(value: Any) -> Any:
     return value if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}... ({len(text) - MAX_CELL:,} more characters)"
 
 
-def _write(path: Path, blocks: Iterator[str]) -> None:
-    """Write a file completely or not at all, with the values unchanged.
+def _write_blocks(path: Path, blocks: Iterator[str]) -> None:
+    """Write text blocks to a file, completely or not at all.
 
     Raises:
         RunError: the file cannot be written.
@@ -253,7 +249,7 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
 def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
     from runner.results.leaderboard.named_queries import MARK
 
-    _, rows = board.query(_COLUMNS)
+    _, rows = board.query(_COLUMNS_QUERY)
     tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
     if as_json:
         keys = ("name", "type", "comment")

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal, with_interval
-from runner.cli.arguments import add_specs
-from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.cli.arguments import add_spec_arguments
+from runner.cli.terminal.output import format_range, note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
+    from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue
 
 
@@ -28,7 +29,7 @@ _DROPPED_IF_NARROW = ("cost", "between seeds", "n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_specs(parser)
+    add_spec_arguments(parser)
     parser.add_argument(
         "--metric",
         action="append",
@@ -40,14 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import sweep_rows
     from runner.results.metric_definitions import RANKING_METRIC
     from runner.runs.finished.selection import OWN_RUN
     from runner.training.dispatch import choose_run_id
 
-    results = Results(args.results)
-    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    results: Results = args.results
+    points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     run_ids = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
     rows = sweep_rows(sweep_points_of(points, run_ids), results, metrics)
@@ -62,10 +62,10 @@ def sweep_points_of(points: Sequence[SpecPoint], run_ids: Sequence[str]) -> list
     """Return the points of a command, each with the id of its run."""
     from runner.results.leaderboard.sweep_table import SweepPoint
 
+    specs = [point.spec for point in points]
     return [
         SweepPoint(spec.experiment.name, run_id, spec.point, spec.experiment.seed)
-        for point, run_id in zip(points, run_ids, strict=True)
-        for spec in (point.spec,)
+        for spec, run_id in zip(specs, run_ids, strict=True)
     ]
 
 
@@ -77,14 +77,13 @@ def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str]) -> None:
     for number, table in enumerate(tables):
         if number:
             say()
-        _show(table, metrics, None if len(tables) == 1 else _title(table[0]))
+        task = table[0].task
+        title = "not played yet" if task is None else f"task {task[:8]}"
+        _show_task(table, metrics, None if len(tables) == 1 else title)
 
 
-def _title(row: SweepRow) -> str:
-    return "not played yet" if row.task is None else f"task {row.task[:8]}"
-
-
-def _show(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -> None:
+def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -> None:
+    """Print the rows of one task as a table, and explain its marks and columns."""
     swept_keys = list(dict.fromkeys(key for row in rows for key in row.point))
     several_names, several_seeds = len({row.name for row in rows}) > 1, any(len(row.seeds) > 1 for row in rows)
     columns = [
@@ -97,7 +96,7 @@ def _show(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -
         "cost",
         *(["reason"] if any(row.reason for row in rows) else []),
     ]
-    cells = [_cells(row, metrics) for row in rows]
+    cells = [_row_cells(row, metrics) for row in rows]
     print_table(columns, [[row.get(name, "") for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
     for metric in metrics:
         values = [row.metrics[metric] for row in rows]
@@ -112,19 +111,18 @@ def _show(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -
     ranked = sum(row.rank is not None for row in rows)
     if ranked > 1:
         note(describe_ranks(ranked))
-    rows_with_spread = [row for row in rows if any(value.between is not None for value in row.metrics.values())]
-    if rows_with_spread:
+    if any(value.between is not None for row in rows for value in row.metrics.values()):
         note(
             "between seeds: standard deviation of the seeds' means; in brackets the value expected from sampling alone"
         )
 
 
-def _cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
+def _row_cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
     """Return the cells of a row by column."""
     first = row.metrics[metrics[0]]
     return {
         **row.point,
-        "rank": "-" if row.rank is None else _format_rank(row.rank),
+        "rank": "-" if row.rank is None else format_range(*row.rank),
         "name": row.name,
         **{f"{name} [95%]": with_interval(m.value, m.ci_low, m.ci_high) for name, m in row.metrics.items()},
         "n": f"{first.n} (stopped)" if row.stopped else first.n,
@@ -133,11 +131,6 @@ def _cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
         "cost": row.cost_usd,
         "reason": row.reason or "",
     }
-
-
-def _format_rank(rank: tuple[int, int]) -> str:
-    first, last = rank
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def _format_spread(value: SweepValue) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.cli.arguments import RUNS, add_board, add_shard, port
+from runner.cli.arguments import RUNS_HELP, add_board_options, add_shard_option, port
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -33,21 +33,19 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
-    add_shard(parser, "shard K of N of runs that are played in shards")
+    add("runs", nargs="*", metavar="RUN", help=f"{RUNS_HELP}; default: last, the newest run")
+    add_shard_option(parser, "shard K of N of runs that are played in shards")
     add("--port", type=port, default=0, metavar="N", help="default: a free port")
     add("--no-open", dest="open", action="store_false", help="print the address, but open no browser")
-    add_board(parser, "show the leaderboard instead, updated whenever the page is loaded")
+    add_board_options(parser, "show the leaderboard instead, updated whenever the page is loaded")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.results_folder import Results
-
-    if args.where is not None and not args.board:
+    if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.board and args.runs:
         raise UsageError("--board shows only the leaderboard; omit RUN, or view the runs separately")
-    results = Results(args.results)
+    results: Results = args.results
     return _view_board(results, args) if args.board else _view_runs(results, args)
 
 
@@ -66,7 +64,7 @@ def _view_runs(results: Results, args: argparse.Namespace) -> int:
     follower = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
     follower.start()
     try:
-        return _serve(server, [folder.run_id for folder in folders], args)
+        return _serve_until_interrupted(server, [folder.run_id for folder in folders], args)
     finally:
         live.close()
         follower.join(5.0)
@@ -78,17 +76,17 @@ def _view_board(results: Results, args: argparse.Namespace) -> int:
     from runner.pages.live.board import BoardPages
     from runner.pages.live.server import PageServer
 
-    if args.where is None:
-        return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
+    if args.registry is None:
+        return _serve_until_interrupted(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import connect_to_read
 
-    with connect_to_read(args.where) as registry:
+    with connect_to_read(args.registry) as registry:
         board = published_board(registry_board(registry))
-    return _serve(PageServer(BoardPages(lambda: board), args.port), [], args)
+    return _serve_until_interrupted(PageServer(BoardPages(lambda: board), args.port), [], args)
 
 
-def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
+def _serve_until_interrupted(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
     """Serve pages until Ctrl-C."""
     from runner.base.storage.atomic_files import atomic_write
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
@@ -97,17 +95,18 @@ def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int
         with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
             page = Path(folder) / "view.html"
             atomic_write(page, server.redirect_page, mode=0o600)
-            _announce(server, page, runs, args)
+            _announce_page(server, page, runs, args)
             server.serve_forever()
     finally:
         server.server_close()
     return ExitCode.DONE
 
 
-def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
+def _announce_page(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
     """Print the address of a local file that redirects to the page, and open it.
 
-    The page's address has a secret token. It is only in the file, since others can read logs and process arguments.
+    The address of the page contains a secret token. Only the file has it, since other users of the machine can read
+    the arguments of processes.
     """
     if args.json:
         print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})

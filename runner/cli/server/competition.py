@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,6 @@ from runner.base.storage.safe_files import read_bounded
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from runner.server.settings import Settings
     from runner.server.store.database import Database
 
@@ -29,7 +29,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
     account, file = args.names[0], Path(args.names[1])
-    request = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
+    request = parse_request_file(CreateCompetitionRequest, _read_file(file), str(file)).to_request()
     with database.reading() as connection:
         viewer = viewer_of_account(connection, find_account_id(connection, account))
     try:
@@ -51,7 +51,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     return ExitCode.DONE
 
 
-def _read(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
@@ -64,13 +64,11 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.web.api.competitions import ChangeCompetitionRequest, parse_request_file
 
     file = Path(args.names[1])
-    request = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
-
-    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
-        editing.change(connection, competition, request.to_changes(), now, by="", reason=args.why or request.why)
-        return {}
-
-    return _apply(database, args, act)
+    request = parse_request_file(ChangeCompetitionRequest, _read_file(file), str(file))
+    with _editing(database, args) as (connection, competition, _result):
+        changes, reason = request.to_changes(), args.why or request.why
+        editing.change(connection, competition, changes, time.time(), by="", reason=reason)
+    return ExitCode.DONE
 
 
 def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
@@ -79,13 +77,11 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.web.api.competitions import ReplaceLabelsRequest, parse_request_file
 
     file = Path(args.names[1])
-    request = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
-
-    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
-        why = args.why or request.why
-        return {"changed": editing.relabel(connection, competition, request.labels, now, by="", reason=why)}
-
-    return _apply(database, args, act)
+    request = parse_request_file(ReplaceLabelsRequest, _read_file(file), str(file))
+    with _editing(database, args) as (connection, competition, result):
+        labels, reason = request.labels, args.why or request.why
+        result["changed"] = editing.relabel(connection, competition, labels, time.time(), by="", reason=reason)
+    return ExitCode.DONE
 
 
 def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
@@ -94,23 +90,22 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
     if not args.why:
         raise UsageError("--why is missing; add --why TEXT, the reason that participants see")
-
-    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
-        return {"is_gone": editing.withdraw(connection, competition, now, by="", reason=args.why)}
-
-    return _apply(database, args, act)
+    with _editing(database, args) as (connection, competition, result):
+        result["is_gone"] = editing.withdraw(connection, competition, time.time(), by="", reason=args.why)
+    return ExitCode.DONE
 
 
-def _apply(database: Database, args: argparse.Namespace, act: Callable[[Any, Any, float], dict[str, object]]) -> int:
+@contextmanager
+def _editing(database: Database, args: argparse.Namespace) -> Iterator[tuple[Any, Any, dict[str, object]]]:
+    """Open a transaction and find the competition. Then print its name and what the context added to the result."""
     from runner.server.competitions.editing import find_for_change
 
     owner, _, name = args.names[0].partition("/")
+    result: dict[str, object] = {"competition": f"{owner}/{name}"}
     with database.writing() as connection:
-        competition = find_for_change(connection, None, owner, name)
-        result = {"competition": f"{owner}/{name}", **act(connection, competition, time.time())}
+        yield connection, find_for_change(connection, None, owner, name), result
         database.increment_revision(connection)
     if args.json:
         print_json(result)
     else:
         say(", ".join(f"{key} {value}" for key, value in result.items()))
-    return ExitCode.DONE

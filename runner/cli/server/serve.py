@@ -28,23 +28,27 @@ MAX_QUOTA = 1 << 30
 MISSING_PACKAGES = "the server needs additional packages ({}); install them with: pip install 'nip-run[server]'"
 
 
-DIR = "the server's folder: its database, files and uploads; created if missing"
-
-DATABASE = (
+# Help texts of options that `server` has, too.
+DATABASE_HELP = (
     "records in PostgreSQL, such as postgresql+psycopg://USER@HOST/NAME (password from PGPASSWORD or ~/.pgpass); "
     "default: SQLite in DIR"
 )
 
-BLOBS = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_... variables); default: in DIR"
+BLOBS_HELP = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_... variables); default: in DIR"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help=DIR)
+    add(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="the server's folder: its database, files and uploads; created if missing",
+    )
     add("--host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1, only this machine")
     add("--port", type=port, default=8080, metavar="N", help="default: 8080; 0: a free port")
-    add("--database", metavar="URL", help=DATABASE)
-    add("--blobs", metavar="URL", help=BLOBS)
+    add("--database", metavar="URL", help=DATABASE_HELP)
+    add("--blobs", metavar="URL", help=BLOBS_HELP)
     add(
         "--behind-proxy",
         action="append",
@@ -152,12 +156,12 @@ def _check_limits(args: argparse.Namespace) -> None:
         raise UsageError("--check-seconds and --check-memory must be greater than 0")
 
 
-def _show_address(args: argparse.Namespace, address: str, listening: str) -> None:
-    """Print the server's address when it accepts connections. `listening` is the local address of its socket."""
+def _show_address(args: argparse.Namespace, public_address: str, local_address: str) -> None:
+    """Print the server's address when it accepts connections."""
     if args.json:
-        print_json({"address": address, "listening": listening})
+        print_json({"address": public_address, "listening": local_address})
     else:
-        say(address)
+        say(public_address)
         if not args.quiet:
             note(f"serving {args.folder}; to create an account: nip-run server add-account {args.folder} NAME")
             note("Ctrl-C stops the server; acknowledged uploads are saved")
@@ -186,11 +190,13 @@ def _rebuild_or_collect(settings: Settings, args: argparse.Namespace) -> int:
     with exclusive_access(settings):
         result = rebuild(settings, note) if args.rebuild else RebuildResult()
         # If a release is damaged, remove nothing, so that the administrator can examine it first.
-        collected = remove_unused_blobs(settings) if args.collect and not result.problems else 0
+        is_collected = args.collect and not result.problems
+        blob_count = remove_unused_blobs(settings) if is_collected else 0
     if args.json:
-        print_json({**vars(result), "collected": collected})
+        print_json({**vars(result), "collected": blob_count})
     else:
         parts = [f"{counted(result.releases, 'release')} checked"] if args.rebuild else []
-        parts += [f"{counted(collected, 'unused blob')} removed"] if args.collect and not result.problems else []
-        say("; ".join([*parts, *([f"{counted(len(result.problems), 'problem')}"] if result.problems else [])]))
+        parts += [f"{counted(blob_count, 'unused blob')} removed"] if is_collected else []
+        parts += [counted(len(result.problems), "problem")] if result.problems else []
+        say("; ".join(parts))
     return ExitCode.FAILED if result.problems else ExitCode.DONE

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
-from runner.cli.server.serve import BLOBS, DATABASE, MISSING_PACKAGES
+from runner.cli.server.serve import BLOBS_HELP, DATABASE_HELP, MISSING_PACKAGES
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -32,39 +32,17 @@ DAY_SECONDS = 24 * 3600.0
 MAX_LISTED_ACTS = 200
 
 
-ACTIONS = {
-    "accounts": "list accounts and organisations",
-    "add-account": "NAME...: create accounts",
-    "add-organisation": "NAME OWNER...: create an organization owned by these accounts",
-    "add-member": "ORGANIZATION ACCOUNT...: let accounts publish for it; with --owner, also manage its members",
-    "remove-member": "ORGANIZATION ACCOUNT...: remove accounts from an organization",
-    "disable": "NAME...: reject the tokens of accounts; their releases stay",
-    "enable": "NAME...: accept the tokens of accounts again",
-    "tokens": "[ACCOUNT]: list tokens, without their secrets",
-    "add-token": "ACCOUNT: create a token, which is shown only once; --scope, --days, --label",
-    "revoke-token": "ID...: the part of a token between nip_ and the second _",
-    "hide": "KIND/OWNER/NAME@VERSION...: show releases only to their owner; --why",
-    "show": "KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again",
-    "acts": "list administrative acts, by these commands and over the API",
-    "backup": "FILE: write a consistent backup of all records, also while the server runs",
-    "restore": "FILE: load a backup into a server without records",
-    "add-competition": "ACCOUNT FILE: create a competition that scores runs by the labels in FILE",
-    "change-competition": "OWNER/NAME FILE: change title or limit, or close later",
-    "relabel-competition": "OWNER/NAME FILE: replace wrong labels; all submissions are scored again",
-    "withdraw-competition": "OWNER/NAME: delete the labels and scores of a competition; --why",
-    "check": "list missing files of releases",
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     width = max(map(len, ACTIONS))
-    parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {text}" for name, text in ACTIONS.items()))
+    parser.add_argument_group(
+        "actions", "\n".join(f"{name:<{width}}  {action.help}" for name, action in ACTIONS.items())
+    )
     add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions listed below")
     add("folder", type=Path, metavar="DIR", help="the folder of `nip-run serve`")
     add("names", nargs="*", metavar="NAME", help="arguments of the action")
-    add("--database", metavar="URL", help=DATABASE)
-    add("--blobs", metavar="URL", help=f"with check, restore: {BLOBS}")
+    add("--database", metavar="URL", help=DATABASE_HELP)
+    add("--blobs", metavar="URL", help=f"with check, restore: {BLOBS_HELP}")
     add("--owner", action="store_true", help="with add-member: add as an owner")
     add(
         "--scope",
@@ -97,28 +75,34 @@ def execute(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise UsageError(MISSING_PACKAGES.format(error)) from error
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
-    min_names = _MIN_NAMES.get(args.action, 0)
-    if len(args.names) < min_names or (args.action in _WITHOUT_NAMES and args.names):
+    action = ACTIONS[args.action]
+    if len(args.names) < (action.min_names or 0) or (action.min_names is None and args.names):
         raise UsageError(
-            f"`server {args.action}` takes {min_names or 'no'} names after DIR, not {len(args.names)}; see `nip-run "
-            "server --help`"
+            f"`server {args.action}` takes {action.min_names or 'no'} names after DIR, not {len(args.names)}; see "
+            "`nip-run server --help`"
         )
-    if args.database is None and not (args.folder / "registry.sqlite").is_file() and args.action not in _SETUP:
+    if args.database is None and not (args.folder / "registry.sqlite").is_file() and action.needs_server:
         raise UsageError(f"no server in {args.folder}; create one with: nip-run serve {args.folder}")
     with ExitStack() as resources:
         if args.database is None or args.folder.is_dir():
             resources.enter_context(restrict_access(settings.folder))
-        database = resources.enter_context(closing(Database(settings.database_url)))
-        if args.action in _FILE_FUNCTIONS:
-            return _FILE_FUNCTIONS[args.action](database, settings, args)
-        if args.action in _LIST_FUNCTIONS:
-            return _LIST_FUNCTIONS[args.action](database, args)
+        return action.execute(resources.enter_context(closing(Database(settings.database_url))), settings, args)
+
+
+# Acts: changes, which are recorded
+
+
+def _in_transaction(
+    act: Callable[[Any, Database, argparse.Namespace], None],
+) -> Callable[[Database, Settings, argparse.Namespace], int]:
+    """Return a function that calls `act` in a transaction, and commits it unless `act` raises an error."""
+
+    def execute_action(database: Database, _: Settings, args: argparse.Namespace) -> int:
         with database.writing() as connection:
-            _ACT_FUNCTIONS[args.action](connection, database, args)
-    return ExitCode.DONE
+            act(connection, database, args)
+        return ExitCode.DONE
 
-
-# Acts
+    return execute_action
 
 
 def _record_act(connection: Any, args: argparse.Namespace, target: str) -> None:
@@ -129,6 +113,7 @@ def _record_act(connection: Any, args: argparse.Namespace, target: str) -> None:
         note(f"{args.action}: {target}")
 
 
+@_in_transaction
 def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import add_account
 
@@ -137,6 +122,7 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None
         _record_act(connection, args, name)
 
 
+@_in_transaction
 def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import add_account, add_member
 
@@ -147,6 +133,7 @@ def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) ->
     _record_act(connection, args, f"{name} of {', '.join(owners)}")
 
 
+@_in_transaction
 def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import add_member
 
@@ -156,6 +143,7 @@ def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
         _record_act(connection, args, f"{organisation} {name}{' (owner)' if args.owner else ''}")
 
 
+@_in_transaction
 def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.administration import remove_member
 
@@ -166,6 +154,7 @@ def _remove_member(connection: Any, database: Database, args: argparse.Namespace
     database.increment_revision(connection)
 
 
+@_in_transaction
 def _set_disabled(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.administration import set_disabled
 
@@ -175,6 +164,7 @@ def _set_disabled(connection: Any, database: Database, args: argparse.Namespace)
     database.increment_revision(connection)
 
 
+@_in_transaction
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import Scope, create_token
 
@@ -194,6 +184,7 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
             note("this token is shown only once; use it with `nip-run login` or NIP_RUN_TOKEN, and keep it secret")
 
 
+@_in_transaction
 def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import revoke_token
 
@@ -203,6 +194,7 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
         _record_act(connection, args, token_id)
 
 
+@_in_transaction
 def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.documents.releases.reference import Reference, parse_reference
     from runner.server.accounts.administration import set_hidden
@@ -219,7 +211,7 @@ def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -
 # Lists
 
 
-def _list_accounts(database: Database, args: argparse.Namespace) -> int:
+def _list_accounts(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_accounts
 
     with database.reading() as connection:
@@ -232,7 +224,7 @@ def _list_accounts(database: Database, args: argparse.Namespace) -> int:
     return _print_rows(rows, args)
 
 
-def _list_tokens(database: Database, args: argparse.Namespace) -> int:
+def _list_tokens(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_tokens
 
     now = time.time()
@@ -246,14 +238,14 @@ def _list_tokens(database: Database, args: argparse.Namespace) -> int:
     return _print_rows(rows, args)
 
 
-def _list_acts(database: Database, args: argparse.Namespace) -> int:
+def _list_acts(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_acts
 
     with database.reading() as connection:
         acts = list_acts(connection, MAX_LISTED_ACTS)
     rows = [
-        {"at": _format_time(float(str(act["at"]))), "by": act["by"] or "a command", "did": act["did"], "to": act["to"],
-         "why": act["why"]}
+        {"at": datetime.fromtimestamp(float(str(act["at"])), UTC).strftime("%Y-%m-%d %H:%M:%S"),
+         "by": act["by"] or "a command", "did": act["did"], "to": act["to"], "why": act["why"]}
         for act in acts
     ]  # fmt: skip
     return _print_rows(rows, args)
@@ -273,14 +265,10 @@ def _format_day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 # Files
 
 
-def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
+def _back_up(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import back_up
 
     return _print_counts(back_up(database, Path(args.names[0])), args)
@@ -295,7 +283,7 @@ def _restore(database: Database, settings: Settings, args: argparse.Namespace) -
         counts = restore(database, Path(args.names[0]))
         delete_boards(settings)  # An earlier server may have left boards in this folder.
     _print_counts(counts, args)
-    return ExitCode.DONE if args.json else _check(database, settings, args)
+    return ExitCode.DONE if args.json else _check_files(database, settings, args)
 
 
 def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
@@ -306,7 +294,7 @@ def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _check(database: Database, settings: Settings, args: argparse.Namespace) -> int:
+def _check_files(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import find_missing_blobs
     from runner.server.store.blob_stores import open_blob_store
 
@@ -320,25 +308,46 @@ def _check(database: Database, settings: Settings, args: argparse.Namespace) -> 
     return ExitCode.FAILED if missing else ExitCode.DONE
 
 
-_ACT_FUNCTIONS: Mapping[str, Callable[[Any, Database, argparse.Namespace], None]] = {
-    "add-account": _add_account, "add-organisation": _add_organisation, "add-member": _add_member,
-    "remove-member": _remove_member, "disable": _set_disabled, "enable": _set_disabled, "add-token": _add_token,
-    "revoke-token": _revoke_token, "hide": _set_hidden, "show": _set_hidden,
-}  # fmt: skip
-_LIST_FUNCTIONS: Mapping[str, Callable[[Database, argparse.Namespace], int]] = {
-    "accounts": _list_accounts, "tokens": _list_tokens, "acts": _list_acts
-}  # fmt: skip
-_FILE_FUNCTIONS: Mapping[str, Callable[[Database, Settings, argparse.Namespace], int]] = {
-    "backup": _backup, "restore": _restore, "check": _check, "add-competition": competition.add,
-    "change-competition": competition.change, "relabel-competition": competition.relabel,
-    "withdraw-competition": competition.withdraw,
-}  # fmt: skip
-_MIN_NAMES = {
-    "add-account": 1, "add-organisation": 2, "add-member": 2, "remove-member": 2, "disable": 1, "enable": 1,
-    "add-token": 1, "revoke-token": 1, "hide": 1, "show": 1, "backup": 1, "restore": 1, "add-competition": 2,
-    "change-competition": 2, "relabel-competition": 2, "withdraw-competition": 1,
-}  # fmt: skip
-"""Minimum number of names for each action."""
-_WITHOUT_NAMES = frozenset({"accounts", "acts", "check"})
-_SETUP = frozenset({"add-account", "add-organisation", "restore"})
-"""Actions that are possible before the server has been started for the first time."""
+class _Action(NamedTuple):
+    """An action of `nip-run server`."""
+
+    help: str
+    execute: Callable[[Database, Settings, argparse.Namespace], int]
+    min_names: int | None = None
+    """Minimum number of names after DIR; None if the action takes no names."""
+    needs_server: bool = True
+    """Whether `nip-run serve` must have been started in DIR before."""
+
+
+ACTIONS = {
+    "accounts": _Action("list accounts and organizations", _list_accounts),
+    "add-account": _Action("NAME...: create accounts", _add_account, 1, needs_server=False),
+    "add-organisation": _Action(
+        "NAME OWNER...: create an organization owned by these accounts", _add_organisation, 2, needs_server=False
+    ),
+    "add-member": _Action(
+        "ORGANIZATION ACCOUNT...: let accounts publish for it; with --owner, also manage its members", _add_member, 2
+    ),
+    "remove-member": _Action("ORGANIZATION ACCOUNT...: remove accounts from an organization", _remove_member, 2),
+    "disable": _Action("NAME...: reject the tokens of accounts; their releases stay", _set_disabled, 1),
+    "enable": _Action("NAME...: accept the tokens of accounts again", _set_disabled, 1),
+    "tokens": _Action("[ACCOUNT]: list tokens, without their secrets", _list_tokens, 0),
+    "add-token": _Action("ACCOUNT: create a token, which is shown only once; --scope, --days, --label", _add_token, 1),
+    "revoke-token": _Action("ID...: the part of a token between nip_ and the second _", _revoke_token, 1),
+    "hide": _Action("KIND/OWNER/NAME@VERSION...: show releases only to their owner; --why", _set_hidden, 1),
+    "show": _Action("KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again", _set_hidden, 1),
+    "acts": _Action("list administrative acts, by these commands and over the API", _list_acts),
+    "backup": _Action("FILE: write a consistent backup of all records, also while the server runs", _back_up, 1),
+    "restore": _Action("FILE: load a backup into a server without records", _restore, 1, needs_server=False),
+    "add-competition": _Action(
+        "ACCOUNT FILE: create a competition that scores runs by the labels in FILE", competition.add, 2
+    ),
+    "change-competition": _Action("OWNER/NAME FILE: change title or limit, or close later", competition.change, 2),
+    "relabel-competition": _Action(
+        "OWNER/NAME FILE: replace wrong labels; all submissions are scored again", competition.relabel, 2
+    ),
+    "withdraw-competition": _Action(
+        "OWNER/NAME: delete the labels and scores of a competition; --why", competition.withdraw, 1
+    ),
+    "check": _Action("list missing files of releases", _check_files),
+}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from runner.cli.terminal.wrapping import display_width
+
 GAP = 2
 """Number of spaces between two columns."""
 
@@ -25,25 +27,24 @@ class Column(NamedTuple):
     max_width: int
 
 
-def measure_column(header: int, cells: Sequence[str], widths: Sequence[int], header_word: int) -> Column:
-    """Return the minimum and maximum width of a column.
-
-    `header` and `header_word` are the widths of the header and of its longest word; `widths` are those of the cells.
-    """
-    max_width = max((header, *widths))
-    longest_word = max((max(map(len, text.split()), default=0) for text in cells), default=0)
-    widest_cell = max(widths, default=0)
+def measure_column(header: str, cells: Sequence[str]) -> Column:
+    """Return the minimum and maximum width of a column. A cell may have several lines."""
+    lines = [line for cell in cells for line in cell.split("\n")]
+    header_width, header_word = display_width(header), max(map(display_width, header.split()), default=0)
+    widest_cell = max(map(display_width, lines), default=0)
+    longest_word = max((len(word) for line in lines for word in line.split()), default=0)
     is_unbreakable = widest_cell <= MAX_UNBROKEN_CELL or (
-        longest_word <= MAX_UNBROKEN_WORD and not any(" " in text for text in cells)
+        longest_word <= MAX_UNBROKEN_WORD and not any(" " in line for line in lines)
     )
-    return Column(max(header_word, widest_cell if is_unbreakable else min(widest_cell, MIN_TEXT_WIDTH)), max_width)
+    min_cell_width = widest_cell if is_unbreakable else min(widest_cell, MIN_TEXT_WIDTH)
+    return Column(max(header_word, min_cell_width), max(header_width, widest_cell))
 
 
 def fit_columns(columns: Sequence[Column], width: int, drop: Collection[int] = ()) -> Mapping[int, int]:
     """Return the index and the width of each column that is shown.
 
-    Columns are left out in the order of `drop`, until the others fit. If they do not fit without all of these, the
-    table is wider than the terminal, which then wraps its lines.
+    Columns are left out in the order of `drop`, until the others fit. If all columns of `drop` are left out and the
+    others still do not fit, the table is wider than the terminal, which then wraps its lines.
     """
     remaining = dict(enumerate(columns))
     for index in drop:

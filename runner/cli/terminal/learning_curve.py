@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runner.base.text import in_one_line, with_interval
-from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say, say_wrapped
+from runner.cli.terminal.output import can_print, describe_usage, say, say_wrapped, wrap_width
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import describe_left_out, describe_outcome, test_name
 
@@ -14,11 +14,11 @@ MAX_CURVE_WIDTH = 100
 """Maximum width of a curve, also used if there is no terminal."""
 
 MIN_BAR_WIDTH = 11
-"""Minimum width of a drawn interval. If there is less room, only numbers are printed."""
+"""Minimum width of a drawn interval. If the terminal is too narrow for it, only numbers are printed."""
 
 
 class BarCharacters(NamedTuple):
-    """The characters of a drawn interval: its ends, the line between them, the value, and the line outside."""
+    """The characters that draw an interval on a line from 0 to 1; `outside` is the line left and right of it."""
 
     low: str
     high: str
@@ -36,35 +36,39 @@ MAX_SHOWN_ITERATIONS = 6
 
 
 def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = False) -> None:
-    """Print the tests and iterations of a training run, and the next steps of an unfinished one.
+    """Print the tests and iterations of a training run, and the next steps if it is unfinished.
 
-    Without `full`, print only some iterations and `command`, which prints all.
+    Without `full`, print only some iterations, and `command`, with which the user can print all of them.
     """
-    run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
+    run_id, iterations, next_steps = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
         say(f"{in_one_line(run_id)}: accuracy on the test [95% interval]", "1")
         for line in format_curve(
-            [(test_name(row, len(iterations), over=not todo), row["accuracy"]) for row in metrics["tests"]]
+            [(test_name(row, len(iterations), over=not next_steps), row["accuracy"]) for row in metrics["tests"]]
         ):
             say(line)
         say()
-    if any(row["outcomes"] for row in iterations):  # empty if models are only tested again
+    if any(row["outcomes"] for row in iterations):  # a run that only tests models again trains nothing
         say("training", "1")
-        folded = [] if full else iterations[MAX_SHOWN_ITERATIONS // 2 : -MAX_SHOWN_ITERATIONS // 2]
-        _show_iterations(iterations[: MAX_SHOWN_ITERATIONS // 2] if folded else iterations)
-        if folded:
-            say(f"... {len(folded)} more iterations: {command}")
-            _show_iterations(iterations[-MAX_SHOWN_ITERATIONS // 2 :])
+        half = MAX_SHOWN_ITERATIONS // 2
+        hidden = [] if full else iterations[half:-half]
+        _show_iterations(iterations[:half] if hidden else iterations)
+        if hidden:
+            say(f"... {len(hidden)} more iterations: {command}")
+            _show_iterations(iterations[-half:])
         say()
     games = metrics["games"]
-    cost_text = calls_and_cost(games["completions"], games["cost_usd"])
-    say_wrapped(f"rollouts: {games['rollouts']}, {cost_text}, without the cost of the trainers")
-    for line in todo:
+    usage = describe_usage(games["completions"], games["cost_usd"])
+    say_wrapped(f"rollouts: {games['rollouts']}, {usage}, without the cost of the trainers")
+    for line in next_steps:
         say_wrapped(f"next: {line}")
 
 
 def format_curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each test: the iteration of the models, the interval drawn between 0 and 1, and the numbers."""
+    """Return a line for each test: its name, the interval of its accuracy on a line from 0 to 1, and the numbers.
+
+    `tests` has the name and the accuracy of each test.
+    """
     names = [name for name, _ in tests]
     numbers = [with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"]) for _, accuracy in tests]
     counts = [
@@ -75,7 +79,7 @@ def format_curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     header = f"{RANKING_METRIC}, {counts[0]}" if same_counts else RANKING_METRIC
     name_width = max(map(len, (*names, "models")))
     numbers_width = max(len(header), max(map(len, numbers)) + (0 if same_counts else 2 + max(map(len, counts))))
-    bar_width = min(columns_of_output() or MAX_CURVE_WIDTH, MAX_CURVE_WIDTH) - name_width - numbers_width - 4
+    bar_width = min(wrap_width() or MAX_CURVE_WIDTH, MAX_CURVE_WIDTH) - name_width - numbers_width - 4
     characters = UNICODE_BAR if can_print("".join(UNICODE_BAR)) else ASCII_BAR
     lines = [f"{'models':<{name_width}}  {_draw_axis(bar_width)}  {header}".rstrip()]
     for (name, accuracy), number, count in zip(tests, numbers, counts, strict=True):
@@ -100,7 +104,7 @@ def _draw_axis(width: int) -> str:
 
 
 def _draw_interval(accuracy: Mapping[str, Any], width: int, characters: BarCharacters) -> str:
-    """Draw an interval as text of this width. A value without an interval is a single point."""
+    """Return a drawing of an interval, such as `··├──●───┤···`. A value without an interval is a single point."""
     line = [characters.outside] * max(width, 0)
     if not line or accuracy["value"] is None:
         return "".join(line)

@@ -18,13 +18,11 @@ from runner.base.text import NOT_ESTIMABLE, escape_controls
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from runner.cli.terminal.layout import Column
-
 DEFAULT_TERMINAL_WIDTH = 160
 """Width of a terminal that cannot be measured."""
 
 MAX_PIPE_COLUMN = 200
-"""Without a terminal, columns are aligned up to this width. Longer cells shift the rest of their row."""
+"""Maximum width of a column if there is no terminal. A longer cell moves the rest of its row to the right."""
 
 MIN_WRAP_WIDTH = 20
 """Minimum width at which text is wrapped."""
@@ -46,12 +44,12 @@ def say_wrapped(text: str, indent: str = "", style: str = "") -> None:
     """Print a text on stdout like `say`, wrapped to the width of the terminal, with `indent` before each line."""
     from runner.cli.terminal.wrapping import wrap_lines
 
-    for line in wrap_lines(text, columns_of_output(), indent):
+    for line in wrap_lines(text, wrap_width(), indent):
         say(line, style)
 
 
-def columns_of_output() -> int | None:
-    """Return the width at which text is wrapped: COLUMNS, or the terminal's width. None means no wrapping."""
+def wrap_width() -> int | None:
+    """Return the width at which text is wrapped: $COLUMNS, or the terminal's width. None means no wrapping."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
         return None
     import shutil
@@ -73,13 +71,13 @@ def note(text: str) -> None:
     print(escape_controls(text), file=sys.stderr)
 
 
-def heading(text: str) -> None:
-    """Print a heading on stdout; bold on a terminal."""
+def print_heading(text: str) -> None:
+    """Print a heading on stdout, in bold on a terminal."""
     say(text, "1")
 
 
 def warn(text: str) -> None:
-    """Print a warning on stderr; yellow on a terminal."""
+    """Print a warning on stderr, in yellow on a terminal."""
     print(_style(text, "33", sys.stderr), file=sys.stderr)
 
 
@@ -91,7 +89,7 @@ def _style(text: str, style: str, stream: TextIO) -> str:
 
 
 class StatusLine:
-    """A line at the bottom of the terminal, on stderr, that is overwritten without color or escape sequences."""
+    """A line on stderr at the bottom of the terminal, which is overwritten without colors and escape sequences."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -153,14 +151,14 @@ def print_table(
     If a terminal is too narrow, long texts are wrapped; if that is not enough, columns are left out in the order of
     `drop`. In a pipe, nothing is wrapped or left out. `styles` has a Rich style for each row.
     """
-    from runner.cli.terminal.layout import fit_columns
+    from runner.cli.terminal.layout import fit_columns, measure_column
 
     terminal = sys.stdout.isatty()
     headers = [escape_controls(name) for name in columns]
     cells = [
         [format_cell(value) if terminal else " ".join(format_cell(value).split("\n")) for value in row] for row in rows
     ]
-    column_sizes = [_measure(header, [row[index] for row in cells]) for index, header in enumerate(headers)]
+    column_sizes = [measure_column(header, [row[index] for row in cells]) for index, header in enumerate(headers)]
     width = terminal_width()
     drop_indexes = [list(columns).index(name) for name in drop if name in columns]
     widths = (
@@ -169,56 +167,39 @@ def print_table(
         else {i: min(size.max_width, MAX_PIPE_COLUMN) for i, size in enumerate(column_sizes)}
     )
     if title is not None:
-        heading(title)
+        print_heading(title)
     numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
     shown_columns = [(headers[i], widths[i], i in numeric) for i in widths]
     shown_rows = [[row[i] for i in widths] for row in cells]
     if terminal:
-        _print_columns(shown_columns, shown_rows, styles or [""] * len(rows))
+        _print_wrapped_table(shown_columns, shown_rows, styles or [""] * len(rows))
     else:
-        _print_lines(shown_columns, shown_rows)
+        _print_unwrapped_table(shown_columns, shown_rows)
     if len(widths) < len(columns):
         omitted = ", ".join(header for i, header in enumerate(headers) if i not in widths)
         note(f"left out at a width of {width}: {omitted} (--json has all)")
 
 
-def _measure(header: str, texts: Sequence[str]) -> Column:
-    """Return the widths that a column with these texts, which may have several lines, can have."""
-    from runner.cli.terminal.layout import measure_column
-
-    lines = [line for text in texts for line in text.split("\n")]
-    longest_header_word = max(map(_cell_len, header.split()), default=0)
-    return measure_column(_cell_len(header), lines, list(map(_cell_len, lines)), longest_header_word)
-
-
-def _cell_len(text: str) -> int:
-    """Return the width of a text in a terminal."""
-    if text.isascii() and text.isprintable():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns like `_print_columns`, but each row on one line of any length."""
+def _print_unwrapped_table(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with each row on one line of any length. `columns` is as in `_print_wrapped_table`."""
     from runner.cli.terminal.layout import GAP
+    from runner.cli.terminal.wrapping import display_width
 
     for row in ([header for header, _, _ in columns], *rows):
         line = ""
         for text, (_, width, numeric) in zip(row, columns, strict=True):
-            padding = " " * (width - _cell_len(text))
+            padding = " " * (width - display_width(text))
             line += f"{padding}{text}" if numeric else f"{text}{padding}"
             line += " " * GAP
         say(line.rstrip())
 
 
-def _print_columns(
+def _print_wrapped_table(
     columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]], styles: Sequence[str]
 ) -> None:
-    """Print a table whose wide texts are wrapped. `columns` has the header, the width and the alignment of each column.
+    """Print a table with Rich, which wraps wide texts.
 
-    True aligns a column to the right.
+    `columns` has the header and the width of each column, and whether it is aligned to the right.
     """
     from rich.console import Console
     from rich.table import Table
@@ -228,11 +209,11 @@ def _print_columns(
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # main() handles it; Rich would exit with an error
+            raise BrokenPipeError  # `main` handles this error; Rich itself would exit with an error code
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header, width, numeric in columns:
-        # Rich would read a header of type `str` as markup.
+        # Rich interprets markup in a header of type `str`, but not in `Text`.
         table.add_column(Text(header), width=width, justify="right" if numeric else "left", overflow="fold")
     for row, style in zip(rows, styles, strict=True):
         table.add_row(*map(Text, row), style=style)
@@ -247,14 +228,17 @@ def _print_columns(
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal, or COLUMNS."""
+    """Return $COLUMNS, or the width of the terminal."""
     import shutil
 
     return shutil.get_terminal_size((DEFAULT_TERMINAL_WIDTH, 24)).columns
 
 
 def wrap_for_stderr(text: str, indent: str = "  ") -> str:
-    """Wrap a paragraph to the width of the terminal, with `indent` before all lines except the first. Not in a pipe."""
+    """Wrap a paragraph to the width of the terminal, with `indent` before all lines except the first.
+
+    Without a terminal, return it unchanged.
+    """
     if not sys.stderr.isatty():
         return text
     import textwrap
@@ -296,6 +280,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
+def format_range(first: int | None, last: int | None) -> str:
+    """Format a range of numbers, such as `3-5`, or `3` if both ends are equal."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
 def format_cell(value: Any) -> str:
     """Return a value as text for a table cell."""
     if value is None:
@@ -307,6 +296,6 @@ def format_cell(value: Any) -> str:
     return escape_controls(str(value))
 
 
-def calls_and_cost(calls: int | None, cost: float | None) -> str:
+def describe_usage(calls: int | None, cost: float | None) -> str:
     """Return a text such as `calls: 12, cost: $0.0034`."""
     return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"

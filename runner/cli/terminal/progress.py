@@ -1,4 +1,7 @@
-"""Print the progress of a command's runs on stderr: one redrawn line on a terminal, occasional lines elsewhere."""
+"""Print the progress of a command's runs on stderr: one updated line on a terminal, a line now and then elsewhere.
+
+A job is a game, or a tree of several games.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ if TYPE_CHECKING:
     from runner.runs.execution.accounting import Progress
 
 LINE_INTERVAL_SECONDS = 10.0
-"""Without a terminal, a line is printed at most this often."""
+"""Minimum time between two lines if there is no terminal."""
 MIN_DRAW_SECONDS = 0.1
-"""On a terminal, the line is redrawn at most this often."""
-REDRAW_SECONDS = 1.0
-"""The line is redrawn at least this often, since time passes and the terminal may be resized."""
+"""Minimum time between two updates of the line on a terminal."""
+MAX_DRAW_SECONDS = 1.0
+"""Maximum time between two updates of that line: it shows the time, and the terminal may be resized."""
 RATE_WINDOW_SECONDS = 60.0
-"""The length of the window before now in which finished games are counted for the rate."""
+"""The number of games per second is computed from the games that finished within this time."""
 SHOW_ERROR_SECONDS = 15.0
 """The last error is shown for this long after the last failed call."""
 MIN_ERROR_WIDTH = 20
-"""An error is left out if there is room for fewer characters than this."""
+"""Minimum number of characters of an error that are shown; with less room, the error is left out."""
 
 
 class WatchedRun(NamedTuple):
@@ -38,26 +41,26 @@ class WatchedRun(NamedTuple):
 
     name: str
     jobs: int | None
-    """Number of games or trees; None for a training run, which is shown on a separate line."""
+    """Number of jobs; None for a training run, which is shown on a separate line."""
 
 
 @contextmanager
 def show_progress(runs: Sequence[WatchedRun], printed: set[str], *, quiet: bool) -> Iterator[Display]:
-    """Show the progress of runs, and add the notes that are printed to `printed`."""
+    """Show the progress of runs, and add each note that is printed to `printed`."""
     if quiet:
         yield Display(runs, printed)
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         display = _StatusLineDisplay(runs, printed)
-        with display.ticking():
+        with display.updating():
             yield display
     else:
-        yield _LineDisplay(runs, printed)
+        yield _LogDisplay(runs, printed)
 
 
 class Display:
-    """The progress of a command's runs. This class prints nothing; its subclasses do.
+    """Collects the progress of a command's runs, and prints nothing. Its subclasses print the progress.
 
-    Benchmarks that play at the same time are shown as one line with their sums.
+    Benchmarks of one command are shown together, on one line with their sums.
     """
 
     def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
@@ -67,10 +70,10 @@ class Display:
         self._finished: set[int] = set()
         self._total: Progress | None = None
         names = dict.fromkeys(escape_controls(run.name) for run in runs)
-        self._combined_view = RunProgress(", ".join(names))
-        self._own_views: dict[int, RunProgress] = {}
+        self._combined_line = ProgressLine(", ".join(names))
+        self._single_lines: dict[int, ProgressLine] = {}
 
-    def watcher(self, index: int) -> Callable[[Progress], None] | None:
+    def on_progress_of(self, index: int) -> Callable[[Progress], None] | None:
         """Return the function that the run at this index calls on progress; None if nothing is printed."""
         del index
         return None
@@ -85,28 +88,31 @@ class Display:
         """Pause the display while something else is printed."""
         yield
 
-    def _view(self, index: int) -> tuple[RunProgress, Progress]:
-        """Return the view and the progress to show after progress of the run at this index."""
+    def _line_of(self, index: int) -> tuple[ProgressLine, Progress]:
+        """Return the line that shows the run at this index, and the progress to show on it."""
         size, jobs = len(self._runs), self._runs[index].jobs
         if jobs is not None and size > 1:
-            return self._combined_view, self._sum_progress(index)
-        if index not in self._own_views:
+            return self._combined_line, self._sum_progress(index)
+        if index not in self._single_lines:
             name = escape_controls(self._runs[index].name)
-            self._own_views[index] = RunProgress(name, f"point {index + 1} of {size}" if size > 1 else "")
-        return self._own_views[index], self._latest[index]
+            self._single_lines[index] = ProgressLine(name, f"point {index + 1} of {size}" if size > 1 else "")
+        return self._single_lines[index], self._latest[index]
 
     def _sum_progress(self, index: int) -> Progress:
-        """Return the sum of all benchmarks, without an accuracy, since the benchmarks test different systems."""
+        """Return the summed progress of all benchmarks, with the last error of the run at this index.
+
+        It has no accuracy, since the benchmarks test different systems.
+        """
         latest = self._latest[index]
         total = self._total = self._total or type(latest)(of=latest.of)
         total.total = sum(run.jobs or 0 for run in self._runs)
         started = [progress for i, progress in self._latest.items() if self._runs[i].jobs is not None]
         total.count_calls_of(started)
-        skipped = [i for i in self._finished if i not in self._latest]  # already finished before this command
-        total.jobs = sum(progress.jobs for progress in started) + sum(self._runs[i].jobs or 0 for i in skipped)
+        already_finished = [i for i in self._finished if i not in self._latest]  # finished before this command
+        total.jobs = sum(progress.jobs for progress in started) + sum(self._runs[i].jobs or 0 for i in already_finished)
         total.last_error = latest.last_error or total.last_error
-        in_play = [i for i, progress in self._latest.items() if progress.jobs < progress.total]
-        self._combined_view.point = _describe_points(in_play, len(self._runs))
+        active = [i for i, progress in self._latest.items() if progress.jobs < progress.total]
+        self._combined_line.point = _describe_points(active, len(self._runs))
         return total
 
 
@@ -117,28 +123,31 @@ def _describe_points(active: Sequence[int], size: int) -> str:
     return f"point {first} of {size}" if first == last else f"points {first} to {last} of {size}"
 
 
-class _LineDisplay(Display):
-    """Prints lines now and then, for a file or a pipe."""
+class _LogDisplay(Display):
+    """Prints a line now and then, for a file or a pipe."""
 
     def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
         super().__init__(runs, printed)
-        self._last = time.monotonic()
+        self._printed_at = time.monotonic()
         self._stage = ""
 
-    def watcher(self, index: int) -> Callable[[Progress], None]:
+    def on_progress_of(self, index: int) -> Callable[[Progress], None]:
         return partial(self._on_progress, index)
 
     def _on_progress(self, index: int, progress: Progress) -> None:
         self._latest[index] = progress
-        for notice in self._notices.take_new(index, progress):
-            note(f"{self._view(index)[0].name}: {notice}")
+        messages = self._notices.take_new(index, progress)
         if progress.stage != self._stage:
             self._stage = progress.stage
-            note(f"{self._view(index)[0].name}: {self._stage}")
-        if time.monotonic() - self._last >= LINE_INTERVAL_SECONDS:
-            self._last = time.monotonic()
-            view, current = self._view(index)
-            note(f"{view.name}: {view.full_line(current)}")
+            messages.append(self._stage)
+        is_due = time.monotonic() - self._printed_at >= LINE_INTERVAL_SECONDS
+        if messages or is_due:
+            line, shown_progress = self._line_of(index)
+            if is_due:
+                self._printed_at = time.monotonic()
+                messages.append(line.full_text(shown_progress))
+            for message in messages:
+                note(f"{line.name}: {message}")
 
 
 class _StatusLineDisplay(Display):
@@ -146,11 +155,12 @@ class _StatusLineDisplay(Display):
 
     def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
         super().__init__(runs, printed)
-        self._line, self._lock, self._closed = StatusLine(), RLock(), Event()
-        self._last = 0.0
+        self._status_line, self._lock, self._closed = StatusLine(), RLock(), Event()
+        self._drawn_at = 0.0
         self._index: int | None = None
+        """Index of the run that made progress last; None if no line is shown."""
 
-    def watcher(self, index: int) -> Callable[[Progress], None]:
+    def on_progress_of(self, index: int) -> Callable[[Progress], None]:
         return partial(self._on_progress, index)
 
     def mark_finished(self, index: int) -> None:
@@ -158,25 +168,25 @@ class _StatusLineDisplay(Display):
             super().mark_finished(index)
             if self._runs[index].jobs is None or len(self._runs) == 1:
                 self._index = None
-                self._line.clear()
+                self._status_line.clear()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         with self._lock:
-            self._line.clear()
+            self._status_line.clear()
             yield
 
     @contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Redraw the line regularly, and remove it at the end."""
-        ticker = Thread(target=self._tick, name="nip-run-progress", daemon=True)
-        ticker.start()
+    def updating(self) -> Iterator[None]:
+        """Draw the line regularly within this context, and remove it at the end."""
+        thread = Thread(target=self._draw_regularly, name="nip-run-progress", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             self._closed.set()
-            ticker.join()
-            self._line.clear()
+            thread.join()
+            self._status_line.clear()
 
     def _on_progress(self, index: int, progress: Progress) -> None:
         with self._lock:
@@ -184,27 +194,27 @@ class _StatusLineDisplay(Display):
             self._index = index
             notices = self._notices.take_new(index, progress)
             if notices:
-                self._line.clear()
-                for line in notices:
-                    note(line)
-            if notices or time.monotonic() - self._last >= MIN_DRAW_SECONDS:
+                self._status_line.clear()
+                for notice in notices:
+                    note(notice)
+            if notices or time.monotonic() - self._drawn_at >= MIN_DRAW_SECONDS:
                 self._draw()
 
     def _draw(self) -> None:
         with self._lock:
-            self._last = time.monotonic()
+            self._drawn_at = time.monotonic()
             if self._index is not None:
-                view, current = self._view(self._index)
-                self._line.draw(view.fit_line(current, self._line.width))
+                line, shown_progress = self._line_of(self._index)
+                self._status_line.draw(line.text_within(shown_progress, self._status_line.width))
 
-    def _tick(self) -> None:
-        while not self._closed.wait(REDRAW_SECONDS):
-            if time.monotonic() - self._last >= REDRAW_SECONDS / 2:
+    def _draw_regularly(self) -> None:
+        while not self._closed.wait(MAX_DRAW_SECONDS):
+            if time.monotonic() - self._drawn_at >= MAX_DRAW_SECONDS / 2:
                 self._draw()
 
 
 class _Notices:
-    """Notes and warnings that were not printed yet. A note that several runs report is printed once."""
+    """Finds notes and warnings that were not printed yet. A note that several runs report is printed once."""
 
     def __init__(self, printed: set[str]) -> None:
         self._printed = printed
@@ -215,7 +225,7 @@ class _Notices:
     def take_new(self, index: int, progress: Progress) -> list[str]:
         """Return the notes and warnings of this run that were not printed yet."""
         previous, count = self._notes.get(index, ([], 0))
-        if progress.notes is not previous:  # another iteration has started
+        if progress.notes is not previous:  # another iteration of a training run has started
             count = 0
         new_notes = [text for text in dict.fromkeys(progress.notes[count:]) if count or text not in self._printed]
         self._notes[index] = progress.notes, len(progress.notes)
@@ -239,22 +249,23 @@ class _Notices:
 
 
 class LinePart(NamedTuple):
-    """A part of the line. If the line is too long, parts with a large rank are left out first."""
+    """A part of a progress line. If the line is too long, parts with a large rank are left out first."""
 
     rank: int
     text: str
 
 
 NAME_RANK = 8
+"""Rank of the run's name."""
 ERROR_RANK = 4
-"""Parts with a larger rank are left out if the last error needs their room."""
+"""Parts with a larger rank are left out if the last error needs their space."""
 
 
 def compose_line(name: str, count: str, parts: Sequence[LinePart], width: int, error: str = "") -> str:
-    """Return a line of the count and of the most important parts that fit into `width`.
+    """Return a line with the name, the count, the parts in the given order, and the last error.
 
-    The line has the name, the count, the other parts in the given order, and the last error, which is truncated to
-    the remaining room. The count is always there.
+    The count is always there. The others are left out by rank until the line fits into `width`, and the error is
+    truncated.
     """
     name_part = LinePart(NAME_RANK, f"{name} ")
     chosen: set[LinePart] = set()
@@ -269,22 +280,22 @@ def compose_line(name: str, count: str, parts: Sequence[LinePart], width: int, e
         if len(join_parts({*chosen, part})) + reserved <= width:
             chosen.add(part)
     text = join_parts(chosen)
-    room = width - len(text) - len("; ")
-    if not error or room < min(len(error), MIN_ERROR_WIDTH):
+    remaining = width - len(text) - len("; ")
+    if not error or remaining < min(len(error), MIN_ERROR_WIDTH):
         return text
-    return f"{text}; {error if len(error) <= room else error[: room - 3] + '...'}"
+    return f"{text}; {error if len(error) <= remaining else error[: remaining - 3] + '...'}"
 
 
 @dataclass
-class RunProgress:
-    """Formats the progress line of a run, or of several runs that play at the same time."""
+class ProgressLine:
+    """Formats the progress line of a run, or of several runs together."""
 
     name: str
     point: str = ""
     clock: Callable[[], float] = time.monotonic
     _started_at: float = field(init=False)
     _samples: deque[tuple[float, int]] = field(init=False)
-    """Times and numbers of finished games, within the window of the rate."""
+    """Pairs of a time within `RATE_WINDOW_SECONDS` and the number of jobs that were finished then."""
     _progress: Progress | None = None
     _failures: int = 0
     _failed_at: float = field(init=False)
@@ -293,17 +304,18 @@ class RunProgress:
         self._started_at = self._failed_at = self.clock()
         self._samples = deque()
 
-    def fit_line(self, progress: Progress, width: int) -> str:
+    def text_within(self, progress: Progress, width: int) -> str:
         """Return the line, shortened to at most `width` characters."""
         count, parts, error = self._line_parts(progress)
         return compose_line(self.name, count, parts, width, error)
 
-    def full_line(self, progress: Progress) -> str:
-        """Return the line with all parts."""
+    def full_text(self, progress: Progress) -> str:
+        """Return the line with all parts except the name."""
         count, parts, error = self._line_parts(progress)
         return ", ".join([count, *(part.text for part in parts if part.text), *([error] if error else [])])
 
     def _line_parts(self, progress: Progress) -> tuple[str, list[LinePart], str]:
+        """Return the count of finished jobs, the other parts, and the last error."""
         now = self.clock()
         elapsed = LinePart(4, format_duration(now - self._started_at))
         usage = [
@@ -333,34 +345,34 @@ class RunProgress:
         )
 
     def _recent_error(self, progress: Progress, now: float) -> str:
-        """Return the last error while it is recent."""
+        """Return the last error, or an empty string if it is old."""
         if progress.failures != self._failures:
             self._failures, self._failed_at = progress.failures, now
-        is_old = now - self._failed_at > SHOW_ERROR_SECONDS
-        return (
-            "" if is_old or not progress.last_error else f"error: {in_one_line(_without_address(progress.last_error))}"
-        )
+        if not progress.last_error or now - self._failed_at > SHOW_ERROR_SECONDS:
+            return ""
+        return f"error: {in_one_line(_without_address(progress.last_error))}"
 
     def _jobs_per_second(self, progress: Progress, now: float) -> float:
-        """Return the number of games per second over the last minute."""
-        if progress is not self._progress:  # another iteration has started
+        """Return the number of finished jobs per second, over the last `RATE_WINDOW_SECONDS`."""
+        if progress is not self._progress:  # another iteration of a training run has started
             self._progress = progress
             self._samples = deque([(now, progress.jobs)])
         samples = self._samples
         samples.append((now, progress.jobs))
         while len(samples) > 2 and now - samples[1][0] >= RATE_WINDOW_SECONDS:
             samples.popleft()
-        then, jobs = samples[0]
-        return (progress.jobs - jobs) / (now - then) if now > then else 0.0
+        start, jobs = samples[0]
+        return (progress.jobs - jobs) / (now - start) if now > start else 0.0
 
 
 def _without_address(error: str) -> str:
-    """Remove the address at the start of an error, which would fill all its room."""
+    """Return an error without the server's address at its start, to leave space for the message."""
     address, colon, message = error.partition(": ")
     return message if colon and "://" in address else error
 
 
 def _count_unless_zero(number: int, noun: str) -> str:
+    """Return a count such as `3 repeats`, or an empty string for 0."""
     return f"{number} {noun}{'s' * (number != 1)}" if number else ""
 
 
@@ -379,7 +391,7 @@ def _format_cost(progress: Progress) -> str:
 
 
 def _format_retries(progress: Progress) -> str:
-    """Return the number of repeated calls, after a failure or after an answer that could not be used."""
+    """Return the number of calls that were repeated, because a call failed or an answer was unusable."""
     retries = max(progress.failures - progress.outcomes.get("transport_failed", 0), 0) + progress.repeats
     return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
 

@@ -1,4 +1,4 @@
-"""Convert query results to text blocks of CSV, JSON or Markdown while the rows are read."""
+"""Convert query results to CSV, JSON or Markdown, one text block for each batch of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = Iterable[Sequence[Any]]
 
 
 def csv_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """Yield CSV as in RFC 4180, but with a line feed as line end. NULL is empty, and a list or a structure is JSON."""
+    """Yield CSV as in RFC 4180, but with line feeds. NULL becomes an empty cell; lists and structures become JSON."""
     yield _csv_text([columns])
     for rows in batches:
         yield _csv_text([[_plain_text(value) for value in row] for row in rows])
@@ -28,7 +28,7 @@ def _csv_text(rows: Rows) -> str:
 
 
 def json_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """Yield a JSON array with an object in each line, in ASCII. Duplicate column names are numbered."""
+    """Yield a JSON array in ASCII, with an object for each row on its own line. Duplicate column names are numbered."""
     names = _number_duplicates(columns)
     separator = "[\n"
     for rows in batches:

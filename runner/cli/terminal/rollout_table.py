@@ -11,45 +11,45 @@ from runner.cli.terminal.output import print_table, say
 from runner.game.protocols.protocol import correct_word, label_word, stance_word, verdict_word
 from runner.runs.finished.rollout_rows import RolloutList, RolloutRow
 
-STYLES = {"wrong": "red", "-": "yellow"}
-"""Style of a row by its `result` column."""
+ROW_STYLES = {"wrong": "red", "-": "yellow"}
+"""Rich style of a row by its `result` column, where `-` means that there is no verdict."""
 
 
-PAGE_ROWS = 1000
-"""Number of rows that are read and printed as one table."""
+ROWS_PER_TABLE = 1000
+"""Number of rows that are read and printed as one table, to limit memory."""
 
 
 def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
-    """Print a table of rollouts, and the option that lists the others. Return the first row, or None."""
+    """Print tables of rollouts, and the option that lists the others. Return the first row, or None."""
     rows = rollouts.rows()
-    first = None
-    while page := list(islice(rows, PAGE_ROWS)):
-        first = first or page[0]
-        _print_page(page)
+    first_row = None
+    while table_rows := list(islice(rows, ROWS_PER_TABLE)):
+        first_row = first_row or table_rows[0]
+        _print_table(table_rows)
     if (count := rollouts.further_count) != 0:
         say(f"{'there are more' if count is None else f'{count} more'}: add --all, or --limit N")
-    return first
+    return first_row
 
 
-def _print_page(rows: Sequence[RolloutRow]) -> None:
-    """Print a table of rollouts."""
-    cells = [_cells(row) for row in rows]
-    optional = {
+def _print_table(rows: Sequence[RolloutRow]) -> None:
+    """Print a table of rollouts, without the columns that these rollouts do not need."""
+    cells = [_row_cells(row) for row in rows]
+    is_shown = {
         "stance": len({row.stance for row in rows} - {None}) > 1,
         "stances": any(row.stances_exchanged is not None for row in rows),
         "seats": any(row.swapped is not None for row in rows),
         "repeat": any(row.repeat for row in rows),
     }
-    columns = [name for name in cells[0] if optional.get(name, True)]
+    columns = [name for name in cells[0] if is_shown.get(name, True)]
     print_table(
         columns,
         [[row[name] for name in columns] for row in cells],
         drop=("outcome",),
-        styles=[STYLES.get(row["result"], "") for row in cells],
+        styles=[ROW_STYLES.get(row["result"], "") for row in cells],
     )
 
 
-def _cells(row: RolloutRow) -> dict[str, Any]:
+def _row_cells(row: RolloutRow) -> dict[str, Any]:
     return {
         "rollout": row.rollout_id,
         "label": label_word(row.label),

@@ -1,17 +1,15 @@
-"""Convert a run's result to JSON, and print it. `run`, `rejudge` and `merge` end with it."""
+"""Print the result of a run, or convert it to JSON, at the end of `run`, `rejudge` and `merge`."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.base.text import counted, with_interval
-from runner.cli.arguments import results_option
+from runner.cli.arguments import results_option_text
 from runner.cli.terminal.learning_curve import show_training
-from runner.cli.terminal.output import calls_and_cost, heading, note, print_table, say
+from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say
 from runner.cli.terminal.run_problems import print_problem_warning
-from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
@@ -31,11 +29,11 @@ from runner.runs.finished.stored_problems import collect_problems, load_problems
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
 _JSON_METRICS = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
-"""Names of metrics that the JSON output includes."""
+"""Keys of the metrics file that the JSON output includes."""
 
 
 def as_json(result: FinishedRun) -> dict[str, Any]:
-    """Return a run's result as JSON data; the counts of a training run cover all its games."""
+    """Return a run's result as JSON data. The counts of a training run cover the games of all iterations and tests."""
     totals = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,
@@ -58,17 +56,17 @@ def show_result(
     verbose: bool = False,
     printed: Collection[str] = frozenset(),
 ) -> None:
-    """Print a run's result in a few rows, its problems, and the notes that are not in `printed`.
+    """Print a run's result in a few rows, or with `verbose` every metric; then its problems, notes and next commands.
 
-    With `verbose`, print every metric.
+    `path` is the spec as the user wrote it. Notes in `printed` are not printed again.
     """
-    results_words = "".join(f" {shlex.quote(argument)}" for argument in results_option(results.path))
-    show = f"nip-run show {result.folder.run_id}"
+    results_option = results_option_text(results)
+    show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
-        show_training(result.metrics, f"{show} --all{results_words}")
+        show_training(result.metrics, f"{show_command} --all{results_option}")
         say(f"folder: {result.folder.path}")
     elif verbose:
-        _show_all(result)
+        _show_all_metrics(result)
     else:
         _show_summary(result)
     if quiet:
@@ -83,40 +81,35 @@ def show_result(
     if not result.manifest.is_training_run:
         if not verbose:
             note("all metrics: repeat the command with -v")
-        note(f"transcripts: {show}{results_words}")
+        note(f"transcripts: {show_command}{results_option}")
     if result.manifest.shard is None:
-        note(f"leaderboard: nip-run leaderboard{results_words}   (file: {results.board.path})")
+        note(f"leaderboard: nip-run leaderboard{results_option}   (file: {results.board.path})")
 
 
 def show_problems_and_notes(result: FinishedRun, results: Results, printed: Collection[str]) -> None:
-    """Print a run's problems, and the notes that are not in `printed`."""
+    """Print a run's problems, and the notes that are neither in `printed` nor among the problems."""
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
-    _show_problems(result, parts, "".join(f" {shlex.quote(argument)}" for argument in results_option(results.path)))
-    _show_notes(result, parts, printed)
-
-
-def _show_problems(result: FinishedRun, parts: Sequence[RunFolder], option_words: str) -> None:
     problems = collect_problems(result.folder, parts)
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
-        problems = [part_problem for part_problem in problems if part_problem.problem.kind != "transport_failed"]
+        problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
     for run_id, problem in problems:
-        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{option_words}")
-
-
-def _show_notes(result: FinishedRun, parts: Sequence[RunFolder], printed: Collection[str]) -> None:
-    """Print the notes that are neither in `printed` nor among the problems."""
-    printed_texts = {
+        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results)}")
+    printed_notes = {
         *printed,
         *(str(problem) for folder in (result.folder, *parts) for problem in load_problems(folder)),
     }
     for line in result.notes:
-        part, _, of_part = line.partition(": ")
-        is_of_part = part.startswith(f"{result.folder.run_id}-")  # already printed while the training run played
-        if line not in printed_texts and not (is_of_part and of_part in printed_texts):
+        part_id, _, part_note = line.partition(": ")
+        # While a training run plays, a note of one of its parts is printed without the part's id.
+        was_printed_for_part = part_id.startswith(f"{result.folder.run_id}-") and part_note in printed_notes
+        if line not in printed_notes and not was_printed_for_part:
             note(f"note: {line}")
 
 
-def _explain_missing_accuracy(accuracy: Mapping[str, Any]) -> str:
+def _interval_note(accuracy: Mapping[str, Any], formatted: str) -> str:
+    """Return an explanation of the interval in `formatted`, or of its absence."""
+    if "[" in formatted:
+        return " (95% interval)"
     return f" ({NO_LABELS}: the owner of the labels can score the run)" if accuracy.get("reason") == NO_LABELS else ""
 
 
@@ -126,12 +119,12 @@ def _show_summary(result: FinishedRun) -> None:
     metrics = {(metric["agent"], metric["metric"]): metric for metric in result.metrics["metrics"]}
     accuracy, outcomes = metrics[None, RANKING_METRIC], result.metrics["outcomes"]
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
-    rest = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
-    heading(_title(result))
+    others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
+    print_heading(_title(result))
     for name, text in (
-        (RANKING_METRIC, value + (" (95% interval)" if "[" in value else _explain_missing_accuracy(accuracy))),
+        (RANKING_METRIC, f"{value}{_interval_note(accuracy, value)}"),
         *signal_rows(result.metrics),
-        ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({rest})" if rest else "")),
+        ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", _describe_cost(manifest)),
         ("where", str(result.folder.path)),
@@ -163,7 +156,7 @@ def _title(result: FinishedRun) -> str:
     return "  ".join(part for part in (result.folder.run_id, status, format_point(manifest.point)) if part)
 
 
-def _show_all(result: FinishedRun) -> None:
+def _show_all_metrics(result: FinishedRun) -> None:
     rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
     print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
@@ -173,7 +166,7 @@ def _show_all(result: FinishedRun) -> None:
     for line in section_lines(result.metrics):
         say(line)
     if result.manifest.replay_of is None:
-        say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
+        say(describe_usage(result.manifest.completions, result.manifest.cost_usd))
     else:
         say(f"cost: {_describe_cost(result.manifest)}")
     say(f"folder: {result.folder.path}")

@@ -1,4 +1,4 @@
-"""Print the schedule of a protocol for `check`: a table in which repeated rounds share a row, or JSON."""
+"""Print the schedule of a protocol for `check`: as JSON, or as a table that has one row for all repeated rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.base.text import comma_join, counted
-from runner.cli.terminal.output import print_table, say
+from runner.cli.terminal.output import format_range, print_table, say
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Stretch, fold_rounds, schedule
 
@@ -15,13 +15,13 @@ COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 
 
 def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
-    """Print the speakers, channels, listeners and deciders of each round, then the random choices of a game."""
+    """Print who speaks, who listens and who may decide in each round, then the random choices of a game."""
     rounds = schedule(protocol)
     rows: list[tuple[str, ...]] = []
     for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             rows.extend(_round_rows(number, rounds[number]))
-        rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _repeats(stretch))
+        rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _describe_repeats(stretch))
     print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {counted(len(rounds), 'round')} at most")
     for line in describe_random_choices(protocol, both_stances=both_stances):
         say(line)
@@ -43,21 +43,16 @@ def _round_rows(number: int, scheduled: ScheduledRound) -> Iterator[tuple[str, .
         previous_agent = speech.agent
 
 
-def _repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
-    """Yield pairs of repeating and original rounds: for the full cycles, then for an incomplete cycle at the end."""
-    period, start = stretch.last - stretch.first + 1, stretch.last + 1
-    rest = (stretch.until - stretch.last) % period
-    if stretch.until - rest > stretch.last:
-        yield _format_range(start, stretch.until - rest), _format_range(stretch.first, stretch.last)
-    if rest:
-        yield (
-            _format_range(stretch.until - rest + 1, stretch.until),
-            _format_range(stretch.first, stretch.first + rest - 1),
-        )
-
-
-def _format_range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+def _describe_repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
+    """Yield repeated rounds and the rounds that they repeat: full cycles, then an incomplete cycle at the end."""
+    cycle_length = stretch.last - stretch.first + 1
+    remainder = (stretch.until - stretch.last) % cycle_length
+    full_cycles_end = stretch.until - remainder
+    if full_cycles_end > stretch.last:
+        yield format_range(stretch.last + 1, full_cycles_end), format_range(stretch.first, stretch.last)
+    if remainder:
+        original = format_range(stretch.first, stretch.first + remainder - 1)
+        yield format_range(full_cycles_end + 1, stretch.until), original
 
 
 def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -> Iterator[str]:

@@ -1,7 +1,4 @@
-"""Remove secrets from everything that is printed, including tracebacks of third-party libraries.
-
-`main` replaces the standard streams with these.
-"""
+"""Remove secrets from everything that a command prints, including tracebacks of third-party libraries."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ class _RedactedStream:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._redactor, self._remembered = current_redactor(), count_remembered()
+        self._redactor, self._secret_count = current_redactor(), count_remembered()
 
     def write(self, text: str) -> int:
-        if self._remembered != count_remembered():  # a new secret was read since the last write
-            self._redactor, self._remembered = current_redactor(), count_remembered()
+        if self._secret_count != count_remembered():  # a new secret was read since the last write
+            self._redactor, self._secret_count = current_redactor(), count_remembered()
         self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.redact_text(text))
         return len(text)
 

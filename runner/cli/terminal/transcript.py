@@ -1,11 +1,11 @@
-"""Print one rollout: the answers of each agent, the delivered messages, and the outcome. `nip-run show` prints it."""
+"""Print one rollout for `nip-run show`: the answers of each agent, the delivered messages, and the outcome."""
 
 from __future__ import annotations
 
 import json
 
 from runner.base.text import comma_join, in_one_line
-from runner.cli.terminal.output import columns_of_output, say
+from runner.cli.terminal.output import say, wrap_width
 from runner.cli.terminal.wrapping import wrap_lines
 from runner.game.protocols.protocol import Decision, correct_word, label_word, verdict_word
 from runner.game.protocols.rounds import Round
@@ -22,7 +22,7 @@ LEFT_EMPTY = "(left empty: no answer could be used)"
 NO_CONTENT = "(empty: the answer has no content)"
 TRUNCATED = "(cut at the token limit)"
 MAX_INLINE_COLUMN = 80
-"""A longer column of the datapoint is printed below its name."""
+"""Maximum width of a datapoint's column that is printed next to its name; a longer one is printed below the name."""
 
 
 def _format_verdict(verdict: RoundVerdict) -> str:
@@ -35,7 +35,7 @@ def _format_verdict(verdict: RoundVerdict) -> str:
 
 def print_transcript(details: RolloutDetails, round_number: int | None = None) -> None:
     """Print a rollout, or only one of its rounds."""
-    _TranscriptPrinter(details, columns_of_output()).print(round_number)
+    _TranscriptPrinter(details, wrap_width()).print(round_number)
 
 
 class _TranscriptPrinter:
@@ -83,11 +83,13 @@ class _TranscriptPrinter:
         """Print one agent's turn: failed calls, unusable answers, and the delivered messages."""
         answers, color = self.details.answers(number, agent), self.colors[agent]
         failures = self.details.failed_calls(number, agent)
-        for number_of_answer, answer in enumerate(answers, 1):
+        for answer_number, answer in enumerate(answers, 1):
             while failures and failures[0].sample.attempt <= answer.attempt:
                 self._print_failed_call(failures.pop(0), number, agent)
             if answer.unusable_reason is not None:
-                self._print_head(number, agent, f"answer {number_of_answer} of {len(answers)} could not be used", color)
+                self._print_answer_heading(
+                    number, agent, f"answer {answer_number} of {len(answers)} could not be used", color
+                )
                 self._print_lines(f"why: {answer.unusable_reason}", "  ", f"2;{color}")
                 self._print_reasoning_size(answer, color)
                 if answer.text:
@@ -99,7 +101,7 @@ class _TranscriptPrinter:
         if played is not None and agent in played.raw:
             self._print_delivered(number, played, agent, usable)
         elif usable is not None:
-            self._print_head(number, agent, "this round was cut off: delivered to no one", color)
+            self._print_answer_heading(number, agent, "this round was cut off: delivered to no one", color)
             text = usable.text or ""
             self._print_lines(text if text.strip() else NO_CONTENT, "  ", color)
             self._print_truncation(usable, color)
@@ -107,33 +109,35 @@ class _TranscriptPrinter:
     def _print_failed_call(self, failure: FailureRecord, number: int, agent: str) -> None:
         wait = f"{failure.wait:.{1 if failure.wait >= 1 else 3}f}"
         next_step = f"; retried after {wait} s" if failure.wait >= 0 else "; not retried"
-        self._print_head(number, agent, "call failed", self.colors[agent])
+        self._print_answer_heading(number, agent, "call failed", self.colors[agent])
         self._print_lines(f"{failure.error}{next_step}", "  ", f"2;{self.colors[agent]}")
 
     def _print_delivered(self, number: int, played: Round, agent: str, usable: RecordedAnswer | None) -> None:
+        """Print the messages or the decision that an agent's answer `usable` was parsed into."""
         color, raw = self.colors[agent], played.raw[agent]
-        sent = [message for message in played.messages if message.agent == agent]
+        messages = [message for message in played.messages if message.agent == agent]
         if usable is not None:
             self._print_reasoning_size(usable, color)
-        if not sent:
-            self._print_head(number, agent, f"decides: {verdict_word(played.decision)}", color)
+        if not messages:
+            self._print_answer_heading(number, agent, f"decides: {verdict_word(played.decision)}", color)
             self._print_lines(raw, "  ", color)
             self._print_truncation(usable, color)
             return
-        starts = [raw.find(message.text) for message in sent if message.text]
-        unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
-        if unheard:
-            self._print_head(number, agent, "before its first header: delivered to no one", color)
-            self._print_lines(unheard, "  | ", f"2;{color}")
-        for message in sent:
-            hearers = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
-            self._print_head(number, agent, f"{message.channel}, to {hearers}", color)
+        # An answer with messages for several channels has a header before each; text before the first has no channel.
+        starts = [raw.find(message.text) for message in messages if message.text]
+        undelivered = raw[: min(starts)].strip() if len(messages) > 1 and starts and min(starts) > 0 else ""
+        if undelivered:
+            self._print_answer_heading(number, agent, "before its first header: delivered to no one", color)
+            self._print_lines(undelivered, "  | ", f"2;{color}")
+        for message in messages:
+            listeners = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
+            self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}", color)
             text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
             self._print_lines(text, "  ", color)
         self._print_truncation(usable, color)
 
     def _placeholder_for_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
-        """Return the text that stands for a message without text, and says why it is empty."""
+        """Return a text that says why a message is empty."""
         if usable is None and self.details.answers(number, agent):
             return LEFT_EMPTY
         return EMPTY if raw.strip() else NO_CONTENT
@@ -154,7 +158,7 @@ class _TranscriptPrinter:
         if answer.reasoning:
             self._print_lines(f"({len(answer.reasoning)} characters of reasoning; --json has them)", "  ", f"2;{color}")
 
-    def _print_head(self, number: int, agent: str, label: str, color: str) -> None:
+    def _print_answer_heading(self, number: int, agent: str, label: str, color: str) -> None:
         say()
         self._print_lines(f"[round {number}] {agent} ({label})", "", f"1;{color}")
 

@@ -1,7 +1,4 @@
-"""Wrap text to the width of a terminal, without breaking words, and with the indentation of code.
-
-Transcripts, problems and other long texts use it.
-"""
+"""Wrap text to the width of a terminal, without breaking words. Wrapped lines keep the indentation of code."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ _TAB = 8
 def wrap_lines(text: str, width: int | None, indent: str = "") -> Iterator[str]:
     """Yield the lines of a text, each with `indent` before it.
 
-    A line that is too wide is wrapped between words, with its own indentation. A word that is too wide is not broken.
-    With `width` None, nothing is wrapped.
+    A line that is too wide is wrapped between words, and all its parts are indented as the line is. A word that is too
+    wide is not broken. If `width` is None, nothing is wrapped.
     """
     for line in escape_controls(text).split("\n"):
         if width is None or display_width(line) <= width - len(indent):
@@ -43,13 +40,10 @@ def _break_line(line: str, width: int) -> Iterator[str]:
     indentation = line[: len(line) - len(text)]
     if display_width(indentation) > width // 2:
         indentation = ""
-    part, used = indentation, display_width(indentation)
-    empty = True
+    part = indentation
     for word in _WORD_PATTERN.findall(text):
-        if not empty and used + display_width(word.rstrip()) > width:
+        if part != indentation and display_width(part + word.rstrip()) > width:
             yield part.rstrip()
-            part, used = indentation, display_width(indentation)
+            part = indentation
         part += word
-        used += display_width(word)
-        empty = False
     yield part.rstrip()

@@ -95,8 +95,11 @@ def identifier_problem(identifier: str) -> str | None:
     return None
 
 
-def parse_reference(text: str, kind: Kind | None = None) -> Reference | Digest:
-    """Return the reference that a user wrote. If `kind` is given, the text must be of this kind, or name no kind.
+def parse_reference(text: str, kind: Kind | None = None, *, default_kind: Kind | None = None) -> Reference | Digest:
+    """Return the reference that a user wrote.
+
+    If `kind` is given, the text must be of this kind, or name no kind. `default_kind` is the kind of a text that names
+    none, if `kind` is not given.
 
     Raises:
         UsageError: the text is not a valid reference of that kind.
@@ -104,11 +107,13 @@ def parse_reference(text: str, kind: Kind | None = None) -> Reference | Digest:
     digest = _DIGEST.fullmatch(text)
     if digest is not None:
         return Digest(digest["hex"])
+    default_kind = kind or default_kind
     shape, text = _SHAPE.fullmatch(text), shortened(text, 200)
     if shape is None:
-        raise UsageError(f"{text!r} is not a reference; write {kind or 'KIND'}/OWNER/NAME@VERSION, or sha256:...")
+        example = f"{default_kind or 'KIND'}/OWNER/NAME@VERSION"
+        raise UsageError(f"{text!r} is not a reference; write {example}, or sha256:...")
     kind_text = shape["kind"]
-    if kind_text is None and kind is None:
+    if kind_text is None and default_kind is None:
         raise UsageError(f"{text!r} has no kind; write KIND/OWNER/NAME@VERSION with one of {comma_join(Kind)}")
     if kind_text is not None and kind_text not in set(Kind):
         hint = did_you_mean(kind_text[:40], map(str, Kind)) or f"; the kinds are {comma_join(Kind)}"
@@ -121,7 +126,7 @@ def parse_reference(text: str, kind: Kind | None = None) -> Reference | Digest:
     if problems:
         raise UsageError(f"{text!r} is not a valid reference: {problems[0]}")
     return Reference(
-        Kind(str(kind_text or kind)), shape["owner"], shape["name"], None if version == LATEST else version
+        Kind(kind_text or str(default_kind)), shape["owner"], shape["name"], None if version == LATEST else version
     )
 
 

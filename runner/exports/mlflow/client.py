@@ -15,10 +15,10 @@ from runner.base.text import in_one_line, shortened
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
+URI_VARIABLE, EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 DEFAULT_EXPERIMENT = "nip-run"
 
-_DEFAULTS = {
+_DEFAULT_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise the client reports its use to MLflow's developers
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",  # MLflow's default is 7 retries with waits of up to two minutes
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -39,10 +39,10 @@ def tracking_uri(argument: str | None) -> str:
     Raises:
         UsageError: neither names a server, or the URI is invalid.
     """
-    uri = argument or os.environ.get(URI, "")
+    uri = argument or os.environ.get(URI_VARIABLE, "")
     if not uri:
         raise UsageError(
-            f"--format mlflow needs a tracking server: set --tracking-uri URI or {URI} (to run your own: "
+            f"--format mlflow needs a tracking server: set --tracking-uri URI or {URI_VARIABLE} (to run your own: "
             "mlflow server --backend-store-uri sqlite:///mlflow.db, then --tracking-uri http://127.0.0.1:5000)"
         )
     try:
@@ -76,7 +76,7 @@ def connect(uri: str) -> MlflowClient:
     Raises:
         UsageError: the package is not installed.
     """
-    for name, value in _DEFAULTS.items():
+    for name, value in _DEFAULT_VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
         from mlflow import MlflowClient
@@ -108,7 +108,7 @@ def _convert_error(error: Exception, uri: str, action: str) -> NipRunError:
     message = shortened(in_one_line(redacted(str(error))), 300)
     if isinstance(error, OSError) and error.filename is not None:
         return RunError(f"cannot read {error.filename}: {error.strerror}; check that the file is readable")
-    status = _status(error)
+    status = _http_status(error)
     next_step = "repeat the command to send the rest; nothing is sent twice"
     if status in (401, 403):
         return ProviderRefusal(
@@ -124,7 +124,7 @@ def _convert_error(error: Exception, uri: str, action: str) -> NipRunError:
     return RunError(f"{uri} cannot {action}: {message}; {next_step}")
 
 
-def _status(error: Any) -> int | None:
+def _http_status(error: Any) -> int | None:
     """Return the HTTP status of an error, or None if the server did not answer.
 
     If the answer was not JSON, only the text of MLflow's message contains the status.

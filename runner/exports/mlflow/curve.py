@@ -1,7 +1,4 @@
-"""Computes a benchmark's metrics as a function of the number of games, also for unfinished runs.
-
-`games` and `training` send it as the metrics of an MLflow run.
-"""
+"""Computes a benchmark's metrics as a function of the number of games, also for unfinished runs."""
 
 from __future__ import annotations
 
@@ -56,8 +53,8 @@ class Curve:
         """
         self.plan = played_plan(folder)
         self._folder, self._texts = folder, texts
-        self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
-        self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
+        self._index = FollowedIndex(folder.journal, folder.manifest().identity)
+        self._reconstructor = Reconstructor(folder, self.plan, followed=self._index)
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._games = 0
         self._jobs: Iterator[Job] | None = None
@@ -67,8 +64,8 @@ class Curve:
 
     def read(self, manifest: Manifest) -> list[MetricPoint]:
         """Return the points of all finished games in the plan's order, up to the first unfinished one."""
-        while self._followed.read():
-            pass
+        while self._index.read():
+            pass  # each call reads a part of the new records
         if self._waits_for_end(manifest):
             return []
         if self._jobs is None:
@@ -79,7 +76,7 @@ class Curve:
             times = (request.created_ms for request in answered)
             earliest_ms = started_ms(manifest) - CLOCK_SKEW_MS
             ended_ms = max((round(time) for time in times if time and time >= earliest_ms), default=None)
-            if not self._add(rollouts, ended_ms, is_over=manifest.status == Status.DONE):
+            if not self._add_game(rollouts, ended_ms, is_run_done=manifest.status == Status.DONE):
                 self._unfinished = [job]
                 break
         return self.points
@@ -90,10 +87,10 @@ class Curve:
         rejudges_stopped_run = self.plan.debates is not None and self.plan.debates.stopping_note is not None
         return (has_rule or rejudges_stopped_run) and manifest.status not in PLAYED
 
-    def _add(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_over: bool) -> bool:
+    def _add_game(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_run_done: bool) -> bool:
         """Add the rollouts of a game (all branches of a tree); return False if the game is not finished yet."""
         is_lost = any(rollout.outcome == Outcome.TRANSPORT_FAILED for rollout in rollouts)
-        if not rollouts or (is_lost and not is_over):
+        if not rollouts or (is_lost and not is_run_done):
             return False
         for rollout in rollouts:
             self._metrics.add(rollout)

@@ -1,14 +1,10 @@
-"""Exports runs and their parts to a tracking server, once or continuously while they play.
-
-`nip-run export --format mlflow` calls it.
-"""
+"""Exports runs and their parts to a tracking server, once or continuously while they play."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,14 +13,14 @@ from runner.base.errors import NipRunError, ServerUnreachable
 from runner.base.storage.locks import locked
 from runner.exports.mlflow.games import MlflowGames
 from runner.exports.mlflow.record import MlflowRun
-from runner.exports.mlflow.sender import Sender, SentParts
+from runner.exports.mlflow.sender import Sender
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 
-EXPORTS, LOCK = "exports", ".mlflow.lock"
-"""The file `LOCK` in the folder `EXPORTS` of a run is locked while a process sends the run."""
+EXPORTS_FOLDER, LOCK_FILE = "exports", ".mlflow.lock"
+"""The file `LOCK_FILE` in the folder `EXPORTS_FOLDER` of a run is locked while a process sends the run."""
 LOCK_SECONDS = 300.0
 """Seconds to wait for another process that sends the same run. Sending a large run may take minutes."""
 POLL_SECONDS = 2.0
@@ -108,7 +104,7 @@ class Exporter:
             return None
         try:
             return folder.sibling(manifest.parent_run_id).manifest()
-        except NipRunError:  # the record has a note that the parent is missing
+        except NipRunError:  # `common_fields` notes that the parent is missing
             return None
 
     def _send_games(self, folder: RunFolder, parent: Manifest | None) -> None:
@@ -116,24 +112,16 @@ class Exporter:
         self._send(folder, lambda: games.record(parent))
 
     def _send(self, folder: RunFolder, build_record: Callable[[], MlflowRun]) -> None:
-        """Build and send a record while no other process sends the same run."""
-        with self._lock_run(folder):
+        """Build and send a record while no other process on this machine sends the same run."""
+        lock = folder.make(EXPORTS_FOLDER) / LOCK_FILE
+        with locked(lock, f"the export of {folder.run_id} to MLflow", LOCK_SECONDS):
             record = build_record()
-            self._add_sent(folder, record.status, self._sender.send(record))
-
-    def _add_sent(self, folder: RunFolder, status: str, sent: SentParts) -> None:
-        page = self._sender.page(sent.run_id)
-        exported = self.runs.setdefault(folder.run_id, ExportedRun(folder.run_id, sent.run_id, page, status))
-        exported.status = status
+            sent = self._sender.send(record)
+        page = self._sender.page_url(sent.run_id)
+        exported = self.runs.setdefault(folder.run_id, ExportedRun(folder.run_id, sent.run_id, page, record.status))
+        exported.status = record.status
         exported.sent += sent.counts
         exported.notes.extend(note for note in sent.notes if note not in exported.notes)
-
-    @contextmanager
-    def _lock_run(self, folder: RunFolder) -> Iterator[None]:
-        """Lock a run, so that no other process on this machine sends it at the same time."""
-        path = folder.make(EXPORTS) / LOCK
-        with locked(path, f"the export of {folder.run_id} to MLflow", LOCK_SECONDS):
-            yield
 
     def close(self) -> None:
         for games in self._games.values():

@@ -65,19 +65,20 @@ class MlflowGames:
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
             ended_ms = None if manifest.finished_at is None else to_ms(manifest.finished_at)
-            end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._texts))
-            points = _join_points(points, list(end))
+            end_points = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._texts))
+            # A point of the end replaces a point of the curve with the same metric and step.
+            points = list({(point.key, point.step): point for point in (*points, *end_points)}.values())
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
             **common_fields(self._folder, manifest, curve.plan, self._texts, parent, journal=self._journal),
             metrics=points,
-            tags=run_tags(manifest, curve.plan, self._folder, self._texts, _note(manifest, summary)),
+            tags=run_tags(manifest, curve.plan, self._folder, self._texts, _format_page_note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
-            traces=self._traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
+            traces=self._build_traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
             notes=tuple(self._texts.notes),
         )
 
-    def _traces(self) -> Iterator[GameTrace]:
+    def _build_traces(self) -> Iterator[GameTrace]:
         """Yield a trace for each game, with a span for each turn."""
         source = RunSource.load(self._folder)
         key, texts = run_key(source.manifest), self._texts
@@ -106,7 +107,7 @@ class MlflowGames:
             )
 
     def _curve_of(self, manifest: Manifest) -> Curve:
-        """Return the curve so far, or a new one if the plan has changed, which a resumed run may do."""
+        """Return the curve so far. If the plan has changed, as it may when the run is resumed, return a new curve."""
         plan_key = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
         if self._curve is None or self._curve_plan != plan_key:
             self.close()
@@ -138,13 +139,7 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
             yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
 
 
-def _join_points(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
-    """Return the points of a curve and of its end; points of the end replace points of the same metric and step."""
-    end_points = {(point.key, point.step) for point in end}
-    return [*(point for point in curve if (point.key, point.step) not in end_points), *end]
-
-
-def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
+def _format_page_note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [

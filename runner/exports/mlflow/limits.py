@@ -1,7 +1,4 @@
-"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and conversions to fit them.
-
-All modules of this package use them.
-"""
+"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and conversions to fit them."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from runner.base.redaction import Redactor, current_redactor
 MAX_KEY, MAX_PARAM, MAX_TAG = 250, 6_000, 8_000
 MAX_RUN_NAME = 250
 MAX_DATASET_NAME, MAX_DIGEST, MAX_SOURCE, MAX_SCHEMA = 500, 36, 65_535, 1_048_575
+"""Maximum number of characters of texts of each type."""
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1_000, 100, 100
 """Maximum number of items of each type in a batch."""
 MAX_BYTES = 900_000
@@ -27,7 +25,7 @@ _NOT_IN_MODEL_NAMES = re.compile(r"[/:.%\"']")
 
 
 class MlflowTexts:
-    """Converts values to texts that MLflow accepts, without known secrets; `notes` lists the changes."""
+    """Converts values to texts that MLflow accepts, without known secrets, and collects notes about the changes."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
@@ -38,15 +36,17 @@ class MlflowTexts:
 
         Slashes are replaced, because MLflow's page would show metrics with slashes in separate sections.
         """
-        clean = self._redactor.redact_text(name)
-        valid_name = _NOT_IN_KEYS.sub("_", clean)
+        redacted = self._redactor.redact_text(name)
+        valid_name = _NOT_IN_KEYS.sub("_", redacted)
         if not valid_name or valid_name.startswith("."):
             valid_name = f"_{valid_name}"
-        if valid_name == clean and len(valid_name) <= MAX_KEY:
+        if valid_name == redacted and len(valid_name) <= MAX_KEY:
             return valid_name
-        ending = f"-{hashlib.sha256(clean.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+        ending = f"-{hashlib.sha256(redacted.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
         valid_name = valid_name[: MAX_KEY - len(ending)] + ending
-        self._note(f"the name {clean[:60]!r} became {valid_name[:80]!r}, because MLflow does not allow the original")
+        self.add_note(
+            f"the name {redacted[:60]!r} became {valid_name[:80]!r}, because MLflow does not allow the original"
+        )
         return valid_name
 
     def param(self, name: str, value: Any) -> str:
@@ -77,24 +77,21 @@ class MlflowTexts:
         """Return whether data contains a known secret."""
         return self._redactor.find_first(data) is not None
 
-    def note_omission(self, note: str) -> None:
-        """Add a note about something that is not sent."""
-        self._note(note)
-
     def _value(self, description: str, value: Any, max_length: int) -> str:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
-        clean = self._redactor.redact_text(text)
-        if clean != text:
-            self._note(f"{description}: a secret was removed")
-        if len(clean) <= max_length:
-            return clean
-        ending = f" [{len(clean):,} characters, sha256 {hashlib.sha256(clean.encode()).hexdigest()[:16]}]"
-        self._note(f"{description} has {len(clean):,} characters; shortened to MLflow's limit of {max_length:,}")
-        return clean[: max_length - len(ending)] + ending
+        redacted = self._redactor.redact_text(text)
+        if redacted != text:
+            self.add_note(f"{description}: a secret was removed")
+        if len(redacted) <= max_length:
+            return redacted
+        ending = f" [{len(redacted):,} characters, sha256 {hashlib.sha256(redacted.encode()).hexdigest()[:16]}]"
+        self.add_note(f"{description} has {len(redacted):,} characters; shortened to MLflow's limit of {max_length:,}")
+        return redacted[: max_length - len(ending)] + ending
 
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
+    def add_note(self, note: str) -> None:
+        """Add a note, once, about something that is changed or not sent."""
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 def schema_columns(columns: Iterable[str]) -> str:
@@ -111,5 +108,5 @@ def schema_columns(columns: Iterable[str]) -> str:
 
 
 def sent_bytes(*texts: str) -> int:
-    """Return an upper bound of the bytes that texts take in a request, which escapes non-ASCII characters."""
+    """Return an upper bound of the bytes that texts take in a request, where non-ASCII characters are escaped."""
     return sum(6 * len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in texts) + 100

@@ -1,7 +1,4 @@
-"""The record of a run: plain values in MLflow's terms, built before a server is contacted.
-
-`games` and `training` build it, and `sender` sends it.
-"""
+"""The record of a run: plain values in MLflow's terms. `games` and `training` build it, and `sender` sends it."""
 
 from __future__ import annotations
 
@@ -103,8 +100,10 @@ class MlflowRun:
     name: str
     status: RunStatus
     started_ms: int
-    """The start of the run, and the time of points that have no own time. A point has the same time whenever it is
-    sent, so that MLflow recognizes a point that is sent twice."""
+    """The start of the run, and the time of points that have no own time.
+
+    A point has the same time whenever it is sent, so that MLflow recognizes a point that is sent twice.
+    """
     ended_ms: int | None
     params: Mapping[str, str]
     metrics: Sequence[MetricPoint]

@@ -24,12 +24,16 @@ TAG = "nip_run."
 KEY_TAG = f"{TAG}key"
 """The tag that identifies an MLflow run or model."""
 MAX_SCANNED = 64 << 20
-"""Maximum bytes of a text file. Larger files cannot be searched for secrets, and so are not sent."""
+"""Maximum bytes of a text file that is searched for secrets. Larger files are not sent."""
 
-_FILES = ("spec.yaml", "manifest.json", "metrics.json", "state.json", "stages.jsonl", "run.log", "inputs/protocol.yaml")
+_TEXT_FILES = (
+    "spec.yaml", "manifest.json", "metrics.json", "state.json", "stages.jsonl", "run.log", "inputs/protocol.yaml",
+)  # fmt: skip
+"""Text files in a run's folder that are sent."""
 _TABLES = ("rollouts.parquet", "messages.parquet", "completions.parquet")
-_JOURNAL = ("journal.jsonl", "inputs/dataset.jsonl")
-"""Files in a run's folder that are sent: the text files, the tables, and with `--journal` further text files."""
+"""Tables that are sent."""
+_JOURNAL_FILES = ("journal.jsonl", "inputs/dataset.jsonl")
+"""Text files that are sent only with `--journal`."""
 
 
 def common_fields(
@@ -38,7 +42,7 @@ def common_fields(
     """Return the fields of a record that benchmarks and training runs share."""
     run_id = manifest.parent_run_id
     if run_id is not None and parent is None:
-        texts.note_omission(
+        texts.add_note(
             f"{folder.run_id} is not nested below its training run {run_id}, which is not in this results folder; "
             "export from the folder that has both runs"
         )
@@ -51,7 +55,7 @@ def common_fields(
         "ended_ms": to_ms(manifest.finished_at) if has_ended and manifest.finished_at else None,
         "params": flat_params(resolved_spec(plan), texts),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
-        "artifacts": tuple(_artifacts(folder, texts, journal=journal)) if has_ended else (),
+        "artifacts": tuple(_find_artifacts(folder, texts, journal=journal)) if has_ended else (),
         "parent": None if parent is None else run_key(parent),
     }
 
@@ -122,7 +126,7 @@ def _task_sha256(folder: RunFolder, group_by: str | None, dataset_sha256: str) -
     """Return the hash of a run's task, or None if the run's rows are missing; cached for each dataset."""
     try:
         return Task.of_run(folder, group_by).sha256
-    except (OSError, ValueError):  # the run's rows are missing
+    except (OSError, ValueError):
         return None
 
 
@@ -136,14 +140,14 @@ def _trained_models(plan: Plan) -> Iterator[str]:
             yield model_key(step.run_id, step.iteration, step.model)
 
 
-def _artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
+def _find_artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
     """Yield the files to send, without text files that are too large or contain a secret."""
     for name in _TABLES:
         if (folder.path / name).is_file():
             yield Artifact(folder.path / name, f"tables/{name}")
     prompts = sorted((folder.path / "inputs" / "prompts").glob("*"))
-    text_files = [*(folder.path / name for name in (*_FILES, *(_JOURNAL if journal else ()))), *prompts]
-    for path in text_files:
+    names = (*_TEXT_FILES, *(_JOURNAL_FILES if journal else ()))
+    for path in (*(folder.path / name for name in names), *prompts):
         if path.is_file() and _can_be_sent(path, texts):
             yield Artifact(path, path.relative_to(folder.path).as_posix())
 
@@ -151,10 +155,10 @@ def _artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Itera
 def _can_be_sent(path: Path, texts: MlflowTexts) -> bool:
     if path.stat().st_size > MAX_SCANNED:
         limit = f"larger than {MAX_SCANNED >> 20} MiB"
-        texts.note_omission(f"{path.name} is not sent, because the file is {limit}; upload the file in MLflow yourself")
+        texts.add_note(f"{path.name} is not sent, because the file is {limit}; upload the file in MLflow yourself")
         return False
     if texts.has_secret(read_bounded(path, MAX_SCANNED)):
-        texts.note_omission(
+        texts.add_note(
             f"{path.name} is not sent, because the file contains an API key or token of this machine; remove the key "
             "from the file, then export again"
         )

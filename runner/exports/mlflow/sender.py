@@ -1,8 +1,8 @@
 """Sends a record to a tracking server: only the parts that the server lacks, and nothing twice.
 
-The sender first reads the parts that the server has. Their order lets a new attempt continue after an interruption at
-any point. If two processes create the same MLflow run or model at once, the process that sees the other's copy deletes
-its own. If two processes send the same point, both send the same time, and MLflow stores the point once.
+The sender first reads which parts the server has, and so continues after an interruption at any point. If two processes
+create the same MLflow run or model at once, the process that sees the other's copy deletes its own. If two processes
+send the same point, both send the same time, and MLflow stores the point once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -43,12 +43,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
 
-PARENT, NAME = "mlflow.parentRunId", "mlflow.runName"
+PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
 """The tag with the first digits of each sent artifact's hash, by the artifact's name."""
 TRACES_TAG = f"{TAG}traces"
 """The tag with the number of games whose traces were sent."""
-TRACES_AT_ONCE, MAX_PREVIEW = 50, 1_000
+TRACES_PER_UPDATE = 50
+"""Number of traces that are sent before `TRACES_TAG` is updated."""
+MAX_PREVIEW = 1_000
+"""Maximum number of characters of a trace's input or output in MLflow's list."""
 ATTEMPTS = 8
 """Maximum attempts to create a run or model that another process may be creating at the same time."""
 
@@ -93,7 +96,7 @@ class Sender:
             )
         return str(experiment.experiment_id)
 
-    def page(self, run_id: str) -> str:
+    def page_url(self, run_id: str) -> str:
         """Return the URL of a run's page on the server."""
         return f"{self.uri}/#/experiments/{self.experiment_id}/runs/{run_id}"
 
@@ -101,7 +104,7 @@ class Sender:
         """Send the parts of a record that the server lacks.
 
         Raises:
-            RunError: the server cannot be reached, or refuses; see `convert_errors`. It keeps the data it has received.
+            RunError: the server cannot be reached, or refuses; see `convert_errors`. It has the data sent so far.
         """
         with convert_errors(self.uri, f"accept {run.name}"):
             sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
@@ -120,7 +123,7 @@ class Sender:
     # The run itself
 
     def _ensure_run(self, run: MlflowRun) -> str:
-        """Return the id of the MLflow run for a run; create the MLflow run if it does not exist."""
+        """Return the id of the MLflow run with the key of `run`. If there is no such MLflow run, create one."""
         if run.key not in self._ids:
             mlflow_run = self._find_or_create(
                 f"the MLflow run of {run.name}",
@@ -148,7 +151,7 @@ class Sender:
     ) -> Item:
         """Find or create an item that must exist only once, although several processes may try at the same time.
 
-        A process that has created an item and sees another one deletes its own item and searches again.
+        If a process sees another item after it has created its own, it deletes its own item and searches again.
 
         Raises:
             RunError: the server has several copies of the item.
@@ -228,7 +231,7 @@ class Sender:
         texts = MlflowTexts()
         new = []
         for data in run.inputs:
-            dataset = _dataset(data, texts)
+            dataset = _to_mlflow_dataset(data, texts)
             if (dataset.name, dataset.digest) not in stored_datasets:
                 stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
@@ -300,7 +303,7 @@ class Sender:
         for number, trace in enumerate(run.traces(), 1):
             if number <= sent_before:
                 continue
-            spans = list(_spans(trace, run.started_ms))
+            spans = list(_build_spans(trace, run.started_ms))
             start, end = spans[0]["start_time_unix_nano"], spans[0]["end_time_unix_nano"]
             info = TraceInfo(
                 f"tr-{trace.key}",
@@ -321,7 +324,7 @@ class Sender:
                 sent.notes.append(f"this MLflow server does not support traces; update MLflow there ({error})")
                 return
             sent.counts["trace"] += 1
-            if number % TRACES_AT_ONCE == 0:
+            if number % TRACES_PER_UPDATE == 0:
                 self._client.set_tag(sent.run_id, TRACES_TAG, str(number))
         if sent.counts["trace"]:
             self._client.set_tag(sent.run_id, TRACES_TAG, str(sent_before + sent.counts["trace"]))
@@ -329,10 +332,10 @@ class Sender:
     def _send_tags(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import RunTag
 
-        tags = {**run.tags, NAME: run.name}
+        tags = {**run.tags, NAME_TAG: run.name}
         parent = None if run.parent is None else self._find_run_id(run.parent)
         if parent is not None:
-            tags[PARENT] = parent
+            tags[PARENT_TAG] = parent
         elif run.parent is not None:
             sent.notes.append(f"{run.name} is not nested below its training run; export the training run, too")
         new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
@@ -350,11 +353,13 @@ class Sender:
         return self._ids[key]
 
 
-class SentParts:
-    """The number of sent items of each kind for one run; empty if the server had everything."""
+class SentParts(NamedTuple):
+    """The items of one run that were sent. `counts` has their number by kind: none if the server had all of them."""
 
-    def __init__(self, run_id: str, counts: Counter[str], notes: list[str]) -> None:
-        self.run_id, self.counts, self.notes = run_id, counts, notes
+    run_id: str
+    """The id of the MLflow run."""
+    counts: Counter[str]
+    notes: list[str]
 
 
 def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
@@ -362,7 +367,7 @@ def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float
     return stored is not None and abs(stored - point.value) > 1e-9 * max(1.0, abs(point.value))
 
 
-def _spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
+def _build_spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
     """Yield MLflow's dictionaries for the spans of a game: the game's span, then a child span for each turn."""
     first = min((span.start_ns for span in trace.spans), default=started_ms * 1_000_000)
     last = max((span.end_ns for span in trace.spans), default=first)
@@ -389,7 +394,7 @@ def _base64(digits: str) -> str:
     return b64encode(bytes.fromhex(digits)).decode()
 
 
-def _dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
+def _to_mlflow_dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
     """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256; `source` has the complete hash."""
     from mlflow.entities import Dataset
 

@@ -27,7 +27,7 @@ from runner.training.games import existing_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, ModelSwitch, RunRecord, Stages, TestPlayed
 
-TEST, GAMES, MODELS = "test.", "games.", "models."
+TEST_PREFIX, GAMES_PREFIX, MODELS_PREFIX = "test.", "games.", "models."
 """Prefixes of metric names, for tests, for the games used for training, and for model groups."""
 
 
@@ -46,13 +46,15 @@ def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
     assert settings is not None
-    tests = [(record.iteration, _accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)]
+    tests = [
+        (record.iteration, _read_accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)
+    ]
     return MlflowRun(
         **common_fields(folder, manifest, plan, texts, None, journal=journal),
         metrics=[*_part_points(folder, stages, texts), *_group_points(stages, texts)],
-        tags=run_tags(manifest, plan, folder, texts, _note(manifest, tests)),
+        tags=run_tags(manifest, plan, folder, texts, _format_page_note(manifest, tests)),
         inputs=(dataset_record(manifest, plan, "training"), *_training_datasets(folder, stages)),
-        models=tuple(_models(folder, manifest, settings, stages, texts)),
+        models=tuple(_model_records(folder, manifest, settings, stages, texts)),
         notes=tuple(texts.notes),
     )
 
@@ -62,12 +64,12 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
     The accuracy of the tests is the learning curve. Its metric has the same name as the accuracy of a benchmark.
     """
-    kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
+    kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST_PREFIX, TestPlayed), (GAMES_PREFIX, GamesPlayed))
     for prefix, kind in kinds:
         for record in {played.iteration: played for played in stages.find_all(kind)}.values():
             part = existing_part(folder, record)
             for row in part.read_metrics()["metrics"]:
-                is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
+                is_curve = prefix == TEST_PREFIX and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
                 yield from value_points(row, record.iteration, texts, "" if is_curve else prefix)
                 if is_curve:
                     yield from interval_points(row, record.iteration, texts)
@@ -76,21 +78,23 @@ def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Itera
 
 
 def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield for each iteration and model group whether it was trained (1 or 0), and its examples and tokens."""
+    """Yield whether a model group was trained (1 or 0), with how many examples and tokens, for each iteration."""
     for record in stages.find_all(ModelSwitch):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
-            yield MetricPoint(texts.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
+            yield MetricPoint(texts.key(f"{MODELS_PREFIX}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield MetricPoint(texts.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
-            ended = stages.training_record(record.iteration, group)
-            if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
-                tokens = float(ended.facts["trained_tokens"])
-                yield MetricPoint(texts.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
+                yield MetricPoint(
+                    texts.key(f"{MODELS_PREFIX}{group}.examples"), record.iteration, float(outcome["examples"])
+                )
+            training = stages.training_record(record.iteration, group)
+            if trained and training is not None and isinstance(training.facts.get("trained_tokens"), int):
+                tokens = float(training.facts["trained_tokens"])
+                yield MetricPoint(texts.key(f"{MODELS_PREFIX}{group}.trained_tokens"), record.iteration, tokens)
 
 
 def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
-    """Yield the datasets that models were trained on; of a dataset that was rebuilt, the last version."""
+    """Yield the datasets that models were trained on. If a dataset was built again, yield its last version."""
     for record in stages.find_all(ModelSwitch):
         built = stages.find_last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
@@ -107,7 +111,7 @@ def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRec
                 yield DatasetRecord(name, report.sha256, "training", facts, rows=report.examples)
 
 
-def _models(
+def _model_records(
     folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, texts: MlflowTexts
 ) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
@@ -147,12 +151,12 @@ def _models(
             )
 
 
-def _accuracy(part: RunFolder) -> Mapping[str, Any]:
+def _read_accuracy(part: RunFolder) -> Mapping[str, Any]:
     rows: Sequence[Mapping[str, Any]] = part.read_metrics()["metrics"]
     return next(row for row in rows if (row["agent"], row["metric"]) == (None, RANKING_METRIC))
 
 
-def _note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+def _format_page_note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     lines = [f"training run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [f"- test before iteration {number}: accuracy {format_metric(row)}, n {row['n']}" for number, row in tests]
     if manifest.why_stopped is not None:

@@ -115,7 +115,7 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
     if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
         return link
     try:
-        entry = registry.find(parse_reference(link.release, kind if link.release.count("/") == 1 else None))
+        entry = registry.find(parse_reference(link.release, default_kind=kind))
     except (NotFoundError, UsageError):
         return link  # the check `references` then reports that the release is missing
     return replace(link, release=str(entry.reference), sha256=entry.sha256)

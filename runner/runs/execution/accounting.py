@@ -158,7 +158,7 @@ class Accounting:
         self.progress.repeats += repeats
         self._on_progress(self.progress)
 
-    def count_new(self, counts: AnswerCounts) -> None:
+    def count_new_answers(self, counts: AnswerCounts) -> None:
         """Count usable and unusable new answers, and warn once if many are unusable."""
         self._new_answers = self._new_answers.plus(counts)
         if self._new_answers.is_alarming and not self._has_warned:
@@ -273,10 +273,10 @@ class Accounting:
         """Return the counts for the manifest of an unfinished run; `spent` is the run's spending so far."""
         return {
             "rollouts": self.progress.rollouts,
-            "completions": spent.at_most.completions,
+            "completions": spent.maximum.completions,
             "failed_calls": self.progress.failures,
             "cost_usd": self._round_cost(spent.usd),
-            "cost_usd_at_most": self._round_cost(spent.at_most.usd),
+            "cost_usd_at_most": self._round_cost(spent.maximum.usd),
         }
 
     def final_counts(self, max_spent: UsageTotals) -> Counts:

@@ -18,7 +18,9 @@ from runner.runs.finished.reconstruction import played_plan
 from runner.spec.assembly import Spec
 from runner.spec.origin import DATA
 
-_SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
+_SCORES_QUERY = (
+    "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
+)
 
 
 def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScores | None:
@@ -92,7 +94,7 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str
     if (reason := fixed_verdicts_of(other_run)) is not None:
         raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another run")
     columns = shared_columns(plan.spec, other_spec)
-    rows = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
+    rows = read_tables(_SCORES_QUERY, {"rollouts": other_run.intact_table("rollouts")}, {})
     counts_by_id = {id_: (int(right), int(games)) for id_, right, games in rows if games}
     counts_by_key: dict[str, tuple[int, int]] = {}
     for point in other_spec.dataset.datapoints:

@@ -86,7 +86,7 @@ class RunCallEvents(RecordedCallEvents):
         self.notes.report_differing_server(group, server, refused_calls, error_text)
 
     def on_recorded(self, request: Request, completion: Completion) -> None:
-        self.accounting.count_new(self.judge.judge(request, completion))
+        self.accounting.count_new_answers(self.judge.judge(request, completion))
         self.store_in_cache(request, completion)
 
     def on_settled(self, sample: SampleKey) -> None:

@@ -80,11 +80,11 @@ class OutputBuilder:
             encode_rows(self._run_id, rollout),
             measure_game(self._protocol, rollout),
             () if self._examples is None else self._examples.of(rollout),
-            _score(rollout),
+            _score_rollout(rollout),
         )
 
 
-def _score(rollout: Rollout) -> GameScore | None:
+def _score_rollout(rollout: Rollout) -> GameScore | None:
     job, correct = rollout.job, rollout.correct
     if correct is None:
         return None

@@ -1,7 +1,4 @@
-"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files.
-
-`SharedResources`, sessions and workers use them.
-"""
+"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files."""
 
 from __future__ import annotations
 
@@ -90,7 +87,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 def _restore_level(handler: _RunLog) -> None:
-    """Restore the logger's level. If other runs' logs are open, let one of them restore it when it is closed."""
+    """Restore the logger's level. If logs of other runs are open, do it when one of these is closed."""
     if handler.original_level is None:
         return
     other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
@@ -145,7 +142,7 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
                 timer.cancel()
 
 
-async def handle_signals() -> None:
+async def wait_for_signal_handlers() -> None:
     """Wait until the handlers of all signals that have arrived were called.
 
     The event loop reads a signal after it has run all ready tasks, and calls the handler in the next iteration.

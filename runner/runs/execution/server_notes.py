@@ -128,7 +128,7 @@ class ServerNotes:
             self._compare_with_previous_answer(request, completion, sampling["seed"])
         counted_tokens = self._lost_messages.check(request, completion)
         if counted_tokens is not None:
-            self.note(_lost_text(request, settings, counted_tokens), f"lost messages of {group}")
+            self.note(_lost_messages_note(request, settings, counted_tokens), f"lost messages of {group}")
 
     def _compare_with_previous_answer(self, request: Request, completion: Completion, seed: object) -> None:
         """Report if a model with a fixed seed always gives the same answer to a repeated prompt."""
@@ -163,7 +163,7 @@ def _lacks_logprobs(completion: Completion) -> bool:
     return completion.body is not None and any(c.text for c in completion.choices) and not has_logprobs(completion)
 
 
-def _lost_text(request: Request, settings: ModelSettings, counted: int) -> str:
+def _lost_messages_note(request: Request, settings: ModelSettings, counted: int) -> str:
     """Return the note for a server that seems to drop messages, with remedies that are not in the settings yet.
 
     `counted` is the number of prompt tokens that the server counted.

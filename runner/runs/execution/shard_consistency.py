@@ -108,12 +108,12 @@ def _check_merged(run: RunFolder, plan: Plan, shard: Shard) -> None:
     Raises:
         RunDirectoryError: the run has other games, or was played in other shards or without shards.
     """
-    merged = _merged_shard_count(run)
-    if merged == shard.of and _is_complete(run, plan):
+    merged_count = _merged_shard_count(run)
+    if merged_count == shard.of and _is_complete(run, plan):
         return
-    if merged not in (None, shard.of):
+    if merged_count not in (None, shard.of):
         raise RunDirectoryError(
-            f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and is already merged: omit "
+            f"run {run.run_id} was played in {merged_count} shards, not in {shard.of}, and is already merged: omit "
             f"--shard to resume it, or add --run-id NAME to play a new run in {shard.of} shards"
         )
     raise RunDirectoryError(

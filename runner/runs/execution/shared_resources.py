@@ -13,7 +13,12 @@ from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.process import connections_within_limits, handle_signals, relaxed_gc, stopping_on_signals
+from runner.runs.execution.process import (
+    connections_within_limits,
+    relaxed_gc,
+    stopping_on_signals,
+    wait_for_signal_handlers,
+)
 from runner.runs.execution.spending import used_models
 
 
@@ -66,7 +71,7 @@ class SharedResources:
                     await main()
                 finally:
                     await self.servers.close()
-                await handle_signals()
+                await wait_for_signal_handlers()
 
         with relaxed_gc():
             run_sync(run_with_signal_handlers)
@@ -86,8 +91,8 @@ def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) ->
     """
     models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
     server_sets = {tuple(map(connection_key, settings.settings_per_server)) for settings in models}
-    # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers.
-    # If a set has several servers, it may need two: to the current server, and an idle one to the previous server.
+    # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers,
+    # or two if the set has several servers: one to the current server, and an idle one to the previous server.
     open_connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
     if not open_connections_per_call:
         return concurrency

@@ -43,13 +43,13 @@ class Spending(NamedTuple):
 
     usd: float
     """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
-    at_most: UsageTotals
+    maximum: UsageTotals
     """The highest possible cost. It includes calls that failed or were left in flight, and calls of unknown usage."""
 
 
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
     """Return the highest possible cost of a run's calls so far."""
-    return measure_spending(plan, folder).at_most
+    return measure_spending(plan, folder).maximum
 
 
 def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
@@ -110,8 +110,8 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     return max_cost
 
 
-def describe_lost(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
-    """Describe the calls that were left in flight; `where` follows "3 calls were in flight", such as "there"."""
+def describe_lost_calls(max_cost: UsageTotals, where: str, *, is_priced: bool) -> str:
+    """Describe the calls that were left in flight. `where` continues "3 calls were in flight", such as "there"."""
     amount = f"${max_cost.usd:.4f} is" if is_priced else f"{max_cost.tokens} tokens are"
     calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
     return f"{calls} in flight {where}; {amount} counted as their maximum cost"

@@ -1,6 +1,6 @@
 """Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`.
 
-An answer is unusable if the game cannot continue with it, such as a refusal or a message in the wrong format.
+An answer is unusable if the game cannot continue with it. Examples are refusals, and messages in a wrong format.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class AnswerJudge:
         reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)
         example = (
             f"{sample.agent} ({completion.model}) in round {sample.round} of {in_one_line(sample.datapoint)} answered "
-            f"'{excerpt}': {reason}; {self._advice(request, choices[0])}"
+            f"'{excerpt}': {reason}; {self._advise(request, choices[0])}"
         )
         return AnswerCounts(1, 1, example)
 
-    def _advice(self, request: Request, choice: Choice) -> str:
+    def _advise(self, request: Request, choice: Choice) -> str:
         group = request.group
         if choice.refusal or choice.finish_reason == "content_filter":
             return f"the model refuses, so change the prompts or models.{group}.model"

@@ -1,9 +1,9 @@
 """Builds the layers around a run's models, and closes them. A layer handles a request itself or passes it on.
 
-The outermost layer is the journal, which answers calls that it has already recorded. In a replay, the only other layer
-is the replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache,
-retries, the budget, limits and the provider (see `models.client.connect`). A run in one process opens its layers with
-`Wiring.open_layers`. A worker builds its own layers with `with_journal`.
+The outermost layer is the journal, which answers a call if it has recorded the answer. In a replay, the only other
+layer is the replayed run's journal. Otherwise, these layers follow, from the outside in: the check of refusals, the
+cache, retries, the budget, limits and the provider (see `models.client.connect`). A run in one process opens its layers
+with `Wiring.open_layers`. A worker builds its own layers with `with_journal`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import describe_lost, record_lost_calls
+from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
@@ -99,11 +99,11 @@ class Wiring:
             RunError: a file cannot be opened, or the replayed run has no journal.
             ProviderRefusal: an API key is missing.
         """
-        async with AsyncExitStack() as closing:
-            journal = await self.open_journal(closing)
+        async with AsyncExitStack() as exit_stack:
+            journal = await self.open_journal(exit_stack)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = None if self.recorded_only else self._open_cache(closing, journal.number)
+            cache = None if self.recorded_only else self._open_cache(exit_stack, journal.number)
             replayed = self._replayed_model()
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
@@ -117,8 +117,8 @@ class Wiring:
             )  # fmt: skip
             batches = self._batch_providers(journal, index, events)
             connection = self._connect(replayed, cache, events, batches, index.answered)
-            closing.push_async_callback(connection.close)
-            closing.callback(in_flight.close)
+            exit_stack.push_async_callback(connection.close)
+            exit_stack.callback(in_flight.close)
             complete = with_journal(
                 self.plan, self.costs, connection, journal, index, events, repeats_lost_calls=not self.recorded_only
             )
@@ -137,12 +137,15 @@ class Wiring:
         """Whether a provider charges for answers, so that they must survive a power failure."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
-    async def open_journal(self, closing: AsyncExitStack) -> Journal:
-        """Open the run's journal, and record the calls that an earlier process left in flight. `closing` closes it."""
+    async def open_journal(self, exit_stack: AsyncExitStack) -> Journal:
+        """Open the run's journal, record the calls that an earlier process left in flight, and return the journal.
+
+        `exit_stack` closes it.
+        """
         identity, shard = self.plan.identity, self.plan.shard
         header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
         journal = Journal(self.folder.journal, first=header, run=identity, durable=self.answers_cost_money)
-        closing.push_async_callback(journal.close)
+        exit_stack.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(
                 f"the journal ended in an incomplete line of {journal.opened.torn_bytes} bytes from an interrupted "
@@ -152,15 +155,17 @@ class Wiring:
             self.notes.append(f"the journal is {NOT_BOUND}")
         max_cost = await record_lost_calls(self.folder, journal)
         if max_cost.completions:
-            self.notes.append(describe_lost(max_cost, "when the run was interrupted", is_priced=self.costs.is_priced))
+            self.notes.append(
+                describe_lost_calls(max_cost, "when the run was interrupted", is_priced=self.costs.is_priced)
+            )
         return journal
 
-    def _open_cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
+    def _open_cache(self, exit_stack: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
         if path is None:
             return None
         cache = Cache(path, self.folder.run_id, journal)
-        closing.callback(cache.close)
+        exit_stack.callback(cache.close)
         return cache
 
     def _connect(

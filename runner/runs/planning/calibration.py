@@ -130,7 +130,7 @@ class CalibrationRun:
         points = spec.dataset.datapoints[:blocks]
         reduced = replace(
             experiment,
-            models={name: self._dummy(name, settings) for name, settings in experiment.models.items()},
+            models={name: self._with_dummy_provider(name, settings) for name, settings in experiment.models.items()},
             rollouts=replace(experiment.rollouts, per_datapoint=math.ceil(blocks / len(points))),
             execution=execution,
             budget=BudgetSettings(),
@@ -144,7 +144,7 @@ class CalibrationRun:
             )
         )  # fmt: skip
 
-    def _dummy(self, name: str, settings: ModelSettings) -> ModelSettings:
+    def _with_dummy_provider(self, name: str, settings: ModelSettings) -> ModelSettings:
         if settings.traits.generates_locally:
             return settings
         return ModelSettings(

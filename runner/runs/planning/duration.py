@@ -1,7 +1,6 @@
 """Forecasts the duration of a plan's games, from earlier runs and from measurements on this machine.
 
-`nip-run plan` uses it. The measurements play some of the games with the provider `dummy`, which generates answers
-without a model. `duration_model` turns them into a duration.
+To measure, some of the games are played with the provider `dummy`, which generates answers without a model.
 """
 
 from __future__ import annotations
@@ -22,7 +21,15 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.process import available_cores
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
-from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
+from runner.runs.planning.duration_model import (
+    AverageGame,
+    Bound,
+    GroupUsage,
+    RunCapacity,
+    TimeCosts,
+    games_within,
+    predict,
+)
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
 from runner.runs.planning.expected_games import expected_games, planned_words, rates_of
 from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
@@ -126,14 +133,14 @@ class _Measurements:
     live_share: float
     """The share of the calls that servers answer."""
 
-    def costs(self, start: float, workers: int, cores: int) -> Costs:
+    def costs(self, start: float, workers: int, cores: int) -> TimeCosts:
         """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
         run, one_process = self.with_workers or self.one_process, self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
         more_calls = one_process.calls - self.short_run.calls
         more_seconds = one_process.seconds_after_games - self.short_run.seconds_after_games
         end_per_call = max(more_seconds / more_calls, 0.0)
-        costs = Costs(
+        costs = TimeCosts(
             core_per_call=one_process.seconds_per_call + server,
             start=start + run.seconds_to_first_game,
             end=max(run.seconds_after_games - end_per_call * run.calls, 0.0),
@@ -160,49 +167,51 @@ def duration_of(
     """
     _check_options(plan, options)
     _check_plan(plan)
-    live = [name for name, settings in used_models(plan).items() if settings.calls_server]
+    live_groups = [name for name, settings in used_models(plan).items() if settings.calls_server]
     similar_run = options.similar_run
-    earlier = find_similar_run(plan, results, similar_run) if live or similar_run is not None else None
-    mean_games = expected_games(plan, earlier)
+    earlier = find_similar_run(plan, results, similar_run) if live_groups or similar_run is not None else None
+    average_games = expected_games(plan, earlier)
     try:
         with temporary_results(results) as folder:
             calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure_seconds)
-            measured = _measure(calibration, options.workers, live, mean_games[1].use_by_group, report_step)
-            if not live and earlier is None:  # the spec itself uses `dummy`, so the measured games are representative
+            measured = _measure(calibration, options.workers, live_groups, average_games[1].usage_by_group, report_step)
+            if not live_groups and earlier is None:  # the spec uses `dummy`, so the measured games are representative
                 played = replace(read_statistics(measured.one_process.folder, plan).games, game_count=plan.size)
-                mean_games = (played, played)
+                average_games = (played, played)
     except Interrupted:
         raise Interrupted("the measurement was interrupted; nothing was saved") from None
     free_bytes = shutil.disk_usage(results.disk).free
-    return _forecast(plan, options, measured, mean_games, earlier, is_live=bool(live), free_bytes=free_bytes)
+    return _build_forecast(
+        plan, options, measured, average_games, earlier, is_live=bool(live_groups), free_bytes=free_bytes
+    )
 
 
-def _forecast(
+def _build_forecast(
     plan: Plan,
     options: ForecastOptions,
     measured: _Measurements,
-    mean_games: tuple[MeanGames, MeanGames],
+    average_games: tuple[AverageGame, AverageGame],
     earlier: EarlierRun | None,
     *,
     is_live: bool,
     free_bytes: int,
 ) -> Duration:
-    """Return the forecast. `mean_games` are the shortest and the longest game; `is_live`: the plan calls servers."""
-    cores, longest = options.cores or available_cores(), mean_games[1]
+    """Return the forecast. `average_games` are the shortest and the longest; `is_live`: the plan calls servers."""
+    cores, longest = options.cores or available_cores(), average_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
-    players = Players(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
+    capacity = RunCapacity(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
     costs = measured.costs(options.load_seconds, options.workers, cores)
-    low, high = (predict(games, costs, players) for games in mean_games)
+    low, high = (predict(games, costs, capacity) for games in average_games)
     one_process, server = measured.one_process, measured.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
     journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
-    usd, calls_per_second = _cost(plan, earlier), high.bounds[0].calls_per_second
+    usd, calls_per_second = _estimate_cost(plan, earlier), high.bounds[0].calls_per_second
     games_on_disk = free_bytes / (longest.calls * (journal_bytes + one_process.table_bytes_per_call))
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
-        prompt_tokens=_sum_of_groups(mean_games, "prompt_tokens"),
-        completion_tokens=_sum_of_groups(mean_games, "completion_tokens"),
+        prompt_tokens=_sum_of_groups(average_games, "prompt_tokens"),
+        completion_tokens=_sum_of_groups(average_games, "completion_tokens"),
         seconds=(low.seconds, high.seconds),
         calls_per_second=calls_per_second,
         tokens_per_second=calls_per_second * longest.tokens / longest.calls,
@@ -214,17 +223,17 @@ def _forecast(
         table_bytes=high.calls * one_process.table_bytes_per_call,
         free_bytes=free_bytes,
         memory_bytes=_peak_memory(),
-        breaks=_breaking_points(plan, longest, games_within(DAY, longest, costs, players), games_on_disk, usd),
-        measured=tuple(_describe(measured, earlier, is_live=is_live)),
+        breaks=_breaking_points(plan, longest, games_within(DAY, longest, costs, capacity), games_on_disk, usd),
+        measured=tuple(_describe_measurements(measured, earlier, is_live=is_live)),
     )  # fmt: skip
 
 
 def _measure(
-    calibration: CalibrationRun, workers: int, live: list[str], use: Mapping[str, GroupUse], report_step: ReportStep
+    calibration: CalibrationRun, workers: int, live: list[str], usage: Mapping[str, GroupUsage], report_step: ReportStep
 ) -> _Measurements:
     """Return the measurements for a forecast.
 
-    `live` are the model groups that call servers, and `use` is the expected use of each group by a game.
+    `live` are the model groups that call servers. `usage` is the expected usage of each group in a game.
     """
     report_step("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
@@ -234,14 +243,14 @@ def _measure(
         report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         with_workers = calibration.play_workers(worker_count, one_process.seconds_per_call)
     server, live_share = None, 0.0
-    live_use = {name: use[name] for name in live if name in use and use[name].calls > 0}
-    if live_use:
+    live_calls = {name: usage[name].calls for name in live if name in usage and usage[name].calls > 0}
+    if live_calls:
         report_step("measuring the additional time of an answer from a server")
-        group = max(live_use, key=lambda name: live_use[name].calls)
-        live_share = sum(each.calls for each in live_use.values()) / sum(each.calls for each in use.values())
+        group = max(live_calls, key=lambda name: live_calls[name])
+        live_share = sum(live_calls.values()) / sum(group_usage.calls for group_usage in usage.values())
         server = server_overhead(
             calibration.plan, calibration.results, group, words=calibration.words[group],
-            prompt_tokens=use[group].prompt_tokens / use[group].calls,
+            prompt_tokens=usage[group].prompt_tokens / usage[group].calls,
         )  # fmt: skip
     return _Measurements(calibration.short_run, one_process, with_workers, worker_count, server, live_share)
 
@@ -303,19 +312,19 @@ def _check_plan(plan: Plan) -> None:
     check_engine(plan.spec.experiment.execution)
 
 
-def _sum_of_groups(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
+def _sum_of_groups(average_games: tuple[AverageGame, AverageGame], name: str) -> Pair:
     low, high = (
-        games.game_count * sum(getattr(use, name) for use in games.use_by_group.values()) for games in mean_games
+        games.game_count * sum(getattr(use, name) for use in games.usage_by_group.values()) for games in average_games
     )
     return low, high
 
 
-def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
+def _estimate_cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
     """Return the cost of the plan's run, estimated from the calls of an earlier run if given; None without prices."""
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
         total = 0.0
-        for name, use in earlier.games.use_by_group.items():
+        for name, use in earlier.games.usage_by_group.items():
             price = prices.get(name)
             if price is None:
                 return None
@@ -329,7 +338,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 
 
 def _breaking_points(
-    plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
+    plan: Plan, games: AverageGame, games_a_day: int, games_on_disk: float, usd: Pair | None
 ) -> tuple[BreakingPoint, ...]:
     """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
@@ -344,17 +353,18 @@ def _breaking_points(
         ),
     ]  # fmt: skip
     budget = plan.spec.experiment.budget
-    for key, limit, each in (
+    for key, limit, amount_per_game in (
         ("budget.usd", budget.usd, None if usd is None else usd[1] / plan.size),
         ("budget.completions", budget.completions, games.calls),
         ("budget.tokens", budget.tokens, games.tokens),
     ):
-        if limit is not None and each:
-            breaks.append(BreakingPoint(f"{key} is used up", int(limit / each), f"raise {key}, or play fewer games"))
+        if limit is not None and amount_per_game:
+            games_within_limit = int(limit / amount_per_game)
+            breaks.append(BreakingPoint(f"{key} is used up", games_within_limit, f"raise {key}, or play fewer games"))
     return tuple(sorted(breaks, key=lambda point: point.games))
 
 
-def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
+def _describe_measurements(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
     """Yield sentences that describe the measurements."""
     if earlier is not None:
         in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"

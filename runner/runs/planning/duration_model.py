@@ -1,7 +1,6 @@
 """Predicts the duration of a run. Each limit allows a number of calls per second, and the lowest number counts.
 
-`runs.planning.duration` passes the measurements and uses the predictions. The writer is the main process of a run with
-workers. It writes the run's files.
+The writer is the main process of a run with workers. It writes the run's files.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from dataclasses import dataclass, replace
 from runner.models.layers.limits import BURST, MINUTE
 
 RATE, SERVERS, CORE, CORES, WRITER, LONGEST = "provider's limit", "servers", "core", "cores", "writer", "longest game"
-"""The names of the limits."""
+"""The names of the limits, as users see them."""
 
 MAX_GAMES = 10**12
 """The largest number of games that `games_within` returns."""
 
 
 @dataclass(frozen=True)
-class GroupUse:
-    """The average use of one model group by a game."""
+class GroupUsage:
+    """The average calls and tokens of one model group in a game."""
 
     calls: float
     prompt_tokens: float
@@ -42,13 +41,13 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class MeanGames:
+class AverageGame:
     """The average game of a run."""
 
     game_count: int
     """The number of games in the run."""
-    use_by_group: Mapping[str, GroupUse]
-    """The use of each model group by a game."""
+    usage_by_group: Mapping[str, GroupUsage]
+    """The calls and tokens of each model group in a game."""
     steps: float
     """The number of steps of a game. A step is a group of concurrent calls, which start when the previous step ends."""
     wait_seconds: float | None
@@ -61,17 +60,17 @@ class MeanGames:
     @property
     def calls(self) -> float:
         """The number of calls of a game."""
-        return sum(use.calls for use in self.use_by_group.values())
+        return sum(use.calls for use in self.usage_by_group.values())
 
     @property
     def tokens(self) -> float:
         """The number of tokens of a game."""
-        return sum(use.tokens for use in self.use_by_group.values())
+        return sum(use.tokens for use in self.usage_by_group.values())
 
 
 @dataclass(frozen=True)
-class Costs:
-    """The seconds that the parts of a run take on this machine."""
+class TimeCosts:
+    """The seconds that the parts of a run take on this machine, without the time of servers."""
 
     core_per_call: float
     """The seconds of one core per call, if one process plays everything."""
@@ -90,7 +89,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Players:
+class RunCapacity:
     """The machines and limits of a run."""
 
     concurrency: int
@@ -129,47 +128,51 @@ class Prediction:
         return self.game_seconds + self.other_seconds
 
 
-def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
+def predict(games: AverageGame, costs: TimeCosts, capacity: RunCapacity) -> Prediction:
     """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
-    shard_games = math.ceil(games.game_count / players.shards)
-    concurrent_games = max(min(players.concurrency // players.shards, shard_games), 1)
+    shard_games = math.ceil(games.game_count / capacity.shards)
+    concurrent_games = max(min(capacity.concurrency // capacity.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.game_count * games.calls
-    bounds = [*_rates(games, players, shard_games), *_servers(games, concurrent_games), *_machine(costs, players)]
+    bounds = [
+        *_rate_bounds(games, capacity, shard_games),
+        *_server_bound(games, concurrent_games),
+        *_machine_bounds(costs, capacity),
+    ]
     if games.longest_wait_seconds:
         bounds.append(Bound(LONGEST, calls / games.longest_wait_seconds))
     bounds.sort(key=lambda bound: bound.calls_per_second)
-    merge = costs.merge_per_call * total_calls if players.shards > 1 else 0.0
+    merge = costs.merge_per_call * total_calls if capacity.shards > 1 else 0.0
     return Prediction(
         total_calls,
         calls / bounds[0].calls_per_second,
         costs.start + costs.end + costs.end_per_call * calls + merge,
-        [replace(bound, calls_per_second=bound.calls_per_second * players.shards) for bound in bounds],
+        [replace(bound, calls_per_second=bound.calls_per_second * capacity.shards) for bound in bounds],
     )
 
 
-def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
+def games_within(seconds: float, games: AverageGame, costs: TimeCosts, capacity: RunCapacity) -> int:
     """Return the number of average games that can be played within this time."""
     return bisect_right(
         range(1, MAX_GAMES),
         seconds,
-        key=lambda count: predict(replace(games, game_count=count), costs, players).seconds,
+        key=lambda count: predict(replace(games, game_count=count), costs, capacity).seconds,
     )
 
 
-def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bound]:
+def _rate_bounds(games: AverageGame, capacity: RunCapacity, shard_games: int) -> Iterator[Bound]:
     """Yield the bounds by rate limits. Limits allow a burst of `BURST` minutes, and each shard has an equal share."""
-    for group, rate in players.rates.items():
-        use = games.use_by_group.get(group, GroupUse(0, 0, 0))
+    for group, rate in capacity.rates.items():
+        use = games.usage_by_group.get(group, GroupUsage(0, 0, 0))
         for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
             if limit is None:
                 continue
-            share = limit / players.shards
+            share = limit / capacity.shards
             seconds = (shard_games * used - share * BURST) / share * MINUTE
             if seconds > 0:
                 yield Bound(RATE, shard_games * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
 
 
-def _servers(games: MeanGames, concurrent_games: int) -> Iterator[Bound]:
+def _server_bound(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
     """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
     if not games.wait_seconds or not games.seconds_per_call:
         return
@@ -179,12 +182,12 @@ def _servers(games: MeanGames, concurrent_games: int) -> Iterator[Bound]:
     yield Bound(SERVERS, concurrent_games * concurrent_calls / seconds, detail)
 
 
-def _machine(costs: Costs, players: Players) -> Iterator[Bound]:
+def _machine_bounds(costs: TimeCosts, capacity: RunCapacity) -> Iterator[Bound]:
     """Yield the bounds by the machine's cores."""
     if costs.cores_per_call is None or costs.writer_per_call is None:
         yield Bound(CORE, 1 / costs.core_per_call, f"{1e3 * costs.core_per_call:.2f} ms a call")
         return
-    used_cores = min(players.cores, players.workers)
+    used_cores = min(capacity.cores, capacity.workers)
     milliseconds = 1e3 * costs.cores_per_call * used_cores
     yield Bound(CORES, 1 / costs.cores_per_call, f"{milliseconds:.2f} ms a call on each of {used_cores}")
     yield Bound(WRITER, 1 / costs.writer_per_call, f"{1e3 * costs.writer_per_call:.2f} ms a call")

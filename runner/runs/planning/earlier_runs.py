@@ -19,9 +19,9 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
 from runner.rollouts.plan import Plan
-from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
+from runner.runs.planning.duration_model import AverageGame, GroupUsage, Rate
 
-_AGENTS = """
+_AGENTS_QUERY = """
 SELECT c.agent, coalesce(r.swapped, false), count(*), sum(c.prompt_tokens), sum(c.completion_tokens),
     sum(c.latency_ms) / 1000, sum(strlen(coalesce(c.raw_message, ''))) + sum(strlen(coalesce(c.reasoning, '')))
 FROM completions c JOIN (
@@ -34,7 +34,7 @@ WHERE c.latency_ms IS NOT NULL GROUP BY ALL
 The nested query adds the column `swapped` to tables of earlier versions, which lack it.
 """
 
-_STEPS = """
+_STEPS_QUERY = """
 WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
     SELECT rollout_id, round, agent, vote, sum(latency_ms) / 1000 AS seconds, count(*) AS calls
@@ -59,7 +59,7 @@ class EarlierRun:
     """The statistics of an earlier run's games, with their size on disk."""
 
     run_id: str
-    games: MeanGames
+    games: AverageGame
     answer_bytes: Mapping[str, float]
     """The average bytes of an answer of each model group, including its reasoning."""
     journal_bytes: float
@@ -71,10 +71,10 @@ class EarlierRun:
 
 
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
-    """Return the statistics of the run `like` or, for None, of a run with similar games.
+    """Return the statistics of the run `like`. If `like` is None, return those of a run with similar games.
 
-    A run with similar games is the plan's own run, if it is finished, or else the newest run with the same protocol and
-    models. If there is no such run, return None.
+    This is the plan's own run if it is finished, or else the newest run with the same protocol and models. If there is
+    no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -82,25 +82,25 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     """
     if like is not None:
         folder = results.find(like)
-        problem = _mismatch(folder.manifest(), plan)
+        problem = _explain_mismatch(folder.manifest(), plan)
         if problem is not None:
             raise UsageError(f"--like {like}: {problem}")
         return read_statistics(folder, plan)
     own_run = results.run(plan.run_id)
-    if own_run.manifest_path.is_file() and _mismatch(own_run.manifest(), plan) is None:
+    if own_run.manifest_path.is_file() and _explain_mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
     models = _models_of_plan(plan)
     similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder, manifest in results.runs_with_manifests()
-        if _mismatch(manifest, plan) is None and _models_of_run(manifest) == models
+        if _explain_mismatch(manifest, plan) is None and _models_of_run(manifest) == models
     ]
     if not similar:
         return None
     return read_statistics(max(similar, key=lambda run: run[:2])[-1], plan)
 
 
-def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
+def _explain_mismatch(manifest: Manifest, plan: Plan) -> str | None:
     """Return why a run's games are not similar to a plan's games, or None if they are."""
     if manifest.status not in PLAYED:
         return f"run {manifest.run_id} is {manifest.status}; finish this run first, or name another one"
@@ -124,7 +124,7 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     counts_by_group: dict[str, Counter[str]] = defaultdict(Counter)
     agent_names = set(plan.spec.protocol.agent_names)
     calls = seconds = 0.0
-    for agent, swapped, count, prompt, completion, agent_seconds, size in read_tables(_AGENTS, tables, {}):
+    for agent, swapped, count, prompt, completion, agent_seconds, size in read_tables(_AGENTS_QUERY, tables, {}):
         if agent not in agent_names:
             raise RunError(
                 f"{folder.path} has an agent {agent!r} that is not in this spec; name another run with --like RUN"
@@ -132,21 +132,21 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
         counts = counts_by_group[plan.groups(swapped=swapped)[agent]]
         counts.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
         calls, seconds = calls + count, seconds + agent_seconds
-    ((games, wait_seconds, longest_wait_seconds, steps),) = read_tables(_STEPS, tables, {})
+    ((games, wait_seconds, longest_wait_seconds, steps),) = read_tables(_STEPS_QUERY, tables, {})
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
     uses = {
-        name: GroupUse(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
+        name: GroupUsage(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
         for name, counts in counts_by_group.items()
     }
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
     return EarlierRun(
         folder.run_id,
-        MeanGames(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
+        AverageGame(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
         {name: counts["answer_bytes"] / counts["calls"] for name, counts in counts_by_group.items()},
         journal / calls,
         _reported_rates(folder),
-        _in_flight(folder.manifest(), seconds),
+        _mean_in_flight(folder.manifest(), seconds),
     )
 
 
@@ -159,7 +159,7 @@ def _models_of_run(manifest: Manifest) -> set[tuple[str, str, str]]:
     return {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
 
 
-def _in_flight(manifest: Manifest, seconds: float) -> float | None:
+def _mean_in_flight(manifest: Manifest, seconds: float) -> float | None:
     """Return the average number of calls in flight, given the total seconds of all calls; None if unknown."""
     if manifest.finished_at is None:
         return None

@@ -1,7 +1,4 @@
-"""Estimates the games of a plan before they are played, from an earlier run or from the rules of the protocol.
-
-The forecast of `nip-run plan` uses it.
-"""
+"""Estimates the games of a plan before they are played, from an earlier run or from the rules of the protocol."""
 
 from __future__ import annotations
 
@@ -11,33 +8,33 @@ from dataclasses import replace
 from runner.rollouts.estimate import estimate_costs, played_rounds
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
+from runner.runs.planning.duration_model import AverageGame, GroupUsage, Rate
 from runner.runs.planning.earlier_runs import EarlierRun
 from runner.runs.planning.loopback_server import WORD_BYTES
 
 
-def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
+def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[AverageGame, AverageGame]:
     """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
     if earlier is not None:
         games = replace(earlier.games, game_count=plan.size)
         return games, games
-    priced, size = estimate_costs(plan), plan.size
+    estimates, size = estimate_costs(plan), plan.size
     shortest, longest = (
-        MeanGames(
+        AverageGame(
             size,
             {
-                row.group: GroupUse(
-                    row.calls[end] / size, row.prompt_tokens[end] / size, row.completion_tokens[end] / size
+                row.group: GroupUsage(
+                    *(pair[i] / size for pair in (row.calls, row.prompt_tokens, row.completion_tokens))
                 )
-                for row in priced
+                for row in estimates
             },
             steps=rounds,
             wait_seconds=None,
             longest_wait_seconds=None,
             seconds_per_call=None,
         )
-        for end, rounds in enumerate(played_rounds(plan.spec.protocol))
-    )  # fmt: skip
+        for i, rounds in enumerate(played_rounds(plan.spec.protocol))  # index in pairs of the lowest and highest value
+    )
     return shortest, longest
 
 

@@ -1,7 +1,4 @@
-"""A server in a thread of this process that answers every call immediately, to measure the client's time per call.
-
-`server_overhead` uses it for the forecast of `nip-run plan`.
-"""
+"""A server in a thread of this process that answers every call immediately, to measure the client's time per call."""
 
 from __future__ import annotations
 

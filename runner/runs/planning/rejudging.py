@@ -1,19 +1,18 @@
-"""Builds the specs that judge a run's debates again, from the run, the user's overrides and a choice of verdicts.
-
-`nip-run rejudge` and `runner.rejudge` use it.
-"""
+"""Plans runs that judge an earlier run's debates again, for `nip-run rejudge` and `runner.rejudge`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from runner.base.errors import UsageError
+from runner.base.errors import SpecError, UsageError
 from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
-from runner.runs.finished.debates import check_has_games
+from runner.rollouts.plan import Plan
+from runner.rollouts.run_plan import sweep_problems
+from runner.runs.finished.debates import build_games_plan, check_has_games
 from runner.spec.components import FindComponent
-from runner.spec.loader import Overrides, Spec, load_saved, load_specs
+from runner.spec.loader import Overrides, load_saved, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC
 
@@ -28,10 +27,10 @@ turns.
 """
 
 
-def rejudge_specs(
+def plan_rejudging(
     folder: RunFolder, overrides: Overrides, verdict: WhichVerdicts, find_run: FindRun, find_component: FindComponent
-) -> list[Spec]:
-    """Return the specs that judge a run's debates again: one, or one for each point of a sweep in the overrides.
+) -> list[Plan]:
+    """Return the plans that judge a run's debates again: one, or one for each point of a sweep in the overrides.
 
     Raises:
         UsageError: the run is a training run or a shard, or an override sets a key that judging does not use.
@@ -44,16 +43,19 @@ def rejudge_specs(
             "judge the merged run"
         )
     check_has_games(manifest)
-    _check(overrides)
+    _check_overrides(overrides)
     specs = load_specs(
         _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)
     )
     if any(spec.rejudged is None for spec in specs):
         raise UsageError("the command's argument sets rejudge.run; remove rejudge.run from the overrides")
-    return specs
+    plans = [build_games_plan(spec) for spec in specs]
+    if problems := list(sweep_problems(str(folder.path), plans)):
+        raise SpecError(problems)
+    return plans
 
 
-def _check(overrides: Overrides) -> None:
+def _check_overrides(overrides: Overrides) -> None:
     """Check that overrides set only keys that judging uses.
 
     Raises:

@@ -44,7 +44,7 @@ from runner.statistics.variance_components import (
 
 REPEATS = (1, 2, 3, 5, 10)
 """The numbers of repeats to plan for, in addition to the spec's own number."""
-_GAMES = """
+_SCORES_QUERY = """
 WITH all_rollouts AS (
     FROM rollouts
     UNION ALL BY NAME SELECT NULL::BOOLEAN AS swapped, NULL::BOOLEAN AS stances_exchanged WHERE false
@@ -149,12 +149,13 @@ def sample_size_of(
     # If the variance is not split, more rows would wrongly suggest that repeats do not help.
     repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
     rows = tuple(
-        _row(plan, detect, variance, repeats, groups, factor_at=factor_at) for repeats in sorted(set(repeat_counts))
+        _needed_for(plan, detect, variance, repeats, groups, factor_at=factor_at)
+        for repeats in sorted(set(repeat_counts))
     )
     return SampleSize(detect, variance, len(datapoints), groups, rows)
 
 
-def _row(
+def _needed_for(
     plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int, groups: int, *, factor_at: _FactorAt
 ) -> Needed:
     """Return the datapoints, games, calls and cost for a number of repeats; the dataset has this many groups."""
@@ -214,19 +215,19 @@ def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDiff
 
     If `run_is_baseline`, one of them is the run itself, which is not played again.
     """
-    scores, name = _scores(run), run.run_id
+    scores, name = _read_scores(run), run.run_id
     split, groups = scores.split(), len(scores.groups)
     if split is None:
         source = f"twice the variance of {name}, not split by repeats, because the run has only one repeat"
-        total = _nonzero_variance(_total(scores, run), 0.0, groups, scores.largest_distance())
-        return _estimate(2 * total, 0.0, source, groups, split=False)
+        total = _nonzero_variance(_total_variance(scores, run), 0.0, groups, scores.largest_distance())
+        return _build_estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
     between = _nonzero_variance(split.between, split.within, groups, scores.largest_distance())
     if run_is_baseline:
         source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
-        return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
+        return _build_estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
     source = f"twice the variance of {name}, for independent systems: {parts}"
-    return _estimate(2 * between, 2 * split.within, source, groups)
+    return _build_estimate(2 * between, 2 * split.within, source, groups)
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDifference, _FactorAt]:
@@ -237,7 +238,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
     runs, reader = (first, second), SystemReader()
     matched = match_systems(reader.system(first), reader.system(second), METRICS[RANKING_METRIC], reader)
     first_scores, second_scores = (
-        _scores(run, {pair[i].id: group for pair, group in zip(matched.pairs, matched.groups, strict=True)})
+        _read_scores(run, {pair[i].id: group for pair, group in zip(matched.pairs, matched.groups, strict=True)})
         for i, run in enumerate(runs)
     )
     total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
@@ -264,7 +265,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
         variance_in_runs = total
         source = f"the variance of the difference between {both}, not split by repeats, because one has only one repeat"
         fixed = _nonzero_variance(total, 0.0, groups, furthest)
-        return _estimate(fixed, 0.0, source, groups, split=False), factor_at
+        return _build_estimate(fixed, 0.0, source, groups, split=False), factor_at
     between, *within = split
     variance_in_runs = between + within[0] / first_scores.repeats + within[1] / second_scores.repeats
     source = (
@@ -272,7 +273,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
         f"{decimal(within[1])} within"
     )
     fixed = _nonzero_variance(between, sum(within), groups, furthest)
-    return _estimate(fixed, sum(within), source, groups), factor_at
+    return _build_estimate(fixed, sum(within), source, groups), factor_at
 
 
 def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
@@ -280,11 +281,13 @@ def _nonzero_variance(between: float, within: float, groups: int, furthest: floa
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 
 
-def _estimate(fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True) -> VarianceOfDifference:
+def _build_estimate(
+    fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True
+) -> VarianceOfDifference:
     return VarianceOfDifference(fixed, by_chance, source, split, groups, variance_factors(groups))
 
 
-def _total(scores: Scores, run: RunFolder) -> float:
+def _total_variance(scores: Scores, run: RunFolder) -> float:
     total = scores.total()
     if total is None:
         raise UsageError(
@@ -293,7 +296,7 @@ def _total(scores: Scores, run: RunFolder) -> float:
     return total
 
 
-def _scores(run: RunFolder, group_of: Mapping[str, str] | None = None) -> Scores:
+def _read_scores(run: RunFolder, group_of: Mapping[str, str] | None = None) -> Scores:
     """Return a run's scores by group; `group_of` has the group of each datapoint to use (None: of the run's own).
 
     Raises:
@@ -304,7 +307,9 @@ def _scores(run: RunFolder, group_of: Mapping[str, str] | None = None) -> Scores
     if group_of is None:
         group_of = {point.id: point.group for point in spec.dataset.datapoints}
     scores = Scores()
-    for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.intact_table("rollouts")}, {}):
+    for id_, stance, swapped, exchanged, correct in read_tables(
+        _SCORES_QUERY, {"rollouts": run.intact_table("rollouts")}, {}
+    ):
         if id_ in group_of:
             scores.add(group_of[id_], Play(id_, stance, swapped, exchanged), float(correct))
     return scores

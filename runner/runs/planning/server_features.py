@@ -1,7 +1,7 @@
-"""Finds out what the server of a model group supports, with a few short requests. `check --live` uses it.
+"""Finds out what the server of a model group supports, with a few short requests, for `check --live`.
 
-The first request asks for every feature at once. If the server refuses it, a request such as the games send follows,
-and then one request for each feature. All requests pass the layers that the games use, so that they have the same
+The first request tries all features at once. If the server refuses it, the next request is in the form that games send,
+and then one request tries each feature. All requests pass through the layers that games use, so they have the same
 errors, retries and budget.
 """
 
@@ -27,10 +27,10 @@ from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 
-SYSTEM, IN_A_ROW, LOGPROBS, N, SCHEMA = (
+SYSTEM, CONSECUTIVE, LOGPROBS, N, SCHEMA = (
     "system message", "messages in a row", "log-probabilities", "n", "constrained output",
 )  # fmt: skip
-FEATURES = (SYSTEM, IN_A_ROW, LOGPROBS, N, SCHEMA)
+FEATURES = (SYSTEM, CONSECUTIVE, LOGPROBS, N, SCHEMA)
 """Features of a server: it uses a system message, takes two user messages without an answer between them, reports
 log-probabilities, returns several answers to one request, and can be forced to answer in JSON of a given schema."""
 
@@ -38,10 +38,10 @@ _KEY_OF_FEATURE = {LOGPROBS: "logprobs", N: "n"}
 MAX_ATTEMPTS, MAX_SECONDS = 3, 60.0
 DEFAULT_LIMIT = 512
 """The maximum number of tokens of an answer if the spec sets none."""
-_WORDS = ("harbor", "lantern")
+_CODE_WORDS = ("harbor", "lantern")
 """The words that the system message and the first user message contain, and that an answer to both repeats."""
 _TEXTS = (
-    f"The first code word is {_WORDS[0]}.", f"The second code word is {_WORDS[1]}.",
+    f"The first code word is {_CODE_WORDS[0]}.", f"The second code word is {_CODE_WORDS[1]}.",
     "Write both code words and nothing else.",
 )  # fmt: skip
 _SCHEMA: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A request that tries some features. Its settings differ from the group's only in what these features need."""
+    """A request that tries some features. Apart from what these features need, its settings are those of the group."""
 
     settings: ModelSettings
     messages: tuple[ChatMessage, ...]
@@ -84,7 +84,7 @@ class ServerReport:
     """The errors of attempts that were repeated."""
     spent: UsageTotals = field(default_factory=UsageTotals)
     error: NipRunError | None = None
-    """The error of a request such as the games send, or of every attempt to send it."""
+    """The error of the request in the form that games send; if it is None, the server answered."""
 
 
 class _FailureList(CallEvents):
@@ -126,7 +126,7 @@ def make_probe(settings: ModelSettings, features: Collection[str]) -> Probe:
     is_alternating = settings.resolved_chat_format == "alternating"
     has_system = SYSTEM in features or not (is_alternating and settings.system_role == "user")
     parts = [[text] for text in _TEXTS]
-    if is_alternating and IN_A_ROW not in features:
+    if is_alternating and CONSECUTIVE not in features:
         parts[1:] = [[*_TEXTS[1:]]]
     if not has_system:
         parts[:2] = [[*parts[0], *parts[1]]]
@@ -140,13 +140,13 @@ def make_probe(settings: ModelSettings, features: Collection[str]) -> Probe:
     return Probe(replace(settings, **changes), tuple(messages), 2 if N in features else 1)
 
 
-def max_cost(group: str, probe: Probe, doubted: Collection[str] = ()) -> UsageTotals:
+def max_cost(group: str, probe: Probe, unconfirmed_prices: Collection[str] = ()) -> UsageTotals:
     """Return the maximum cost of one attempt of a request."""
-    return CallCosts({group: probe.settings}, doubted).worst_case(probe.request(group))
+    return CallCosts({group: probe.settings}, unconfirmed_prices).worst_case(probe.request(group))
 
 
 async def check_server(
-    group: str, settings: ModelSettings, retry: Retry, budget: Budget, doubted: Collection[str] = ()
+    group: str, settings: ModelSettings, retry: Retry, budget: Budget, unconfirmed_prices: Collection[str] = ()
 ) -> ServerReport:
     """Send the requests of a check to one server within the budget, and return what they show."""
     report, before = ServerReport(group, settings), budget.spent
@@ -159,7 +159,7 @@ async def check_server(
     async def send(probe: Probe) -> Completion:
         connection = connect(
             {group: probe.settings}, replace(retry, transient=transient), concurrency=1, budget=budget,
-            costs=CallCosts({group: probe.settings}, doubted), events=_FailureList(report.failed_attempts),
+            costs=CallCosts({group: probe.settings}, unconfirmed_prices), events=_FailureList(report.failed_attempts),
         )  # fmt: skip
         try:
             return await connection.complete(probe.request(group))
@@ -168,7 +168,7 @@ async def check_server(
 
     features = _requested_features(settings)
     report.features = {name: Finding(False, "not in this provider's API") for name in FEATURES if name not in features}
-    every_feature, plain, *single = probes_of(settings)
+    every_feature, plain, *single_features = probes_of(settings)
     try:
         try:
             report.completion = await send(every_feature)
@@ -177,7 +177,7 @@ async def check_server(
             if not _may_be_about_features(error):
                 raise
             report.completion = await send(plain)
-            for name, probe in zip(features, single, strict=True):
+            for name, probe in zip(features, single_features, strict=True):
                 report.features[name] = await _try_feature(name, report, send(probe))
     except NipRunError as error:
         report.error = error
@@ -216,7 +216,7 @@ def _read_feature(name: str, report: ServerReport) -> Finding:
         return Finding(True) if has_logprobs(completion) else Finding(False, "the server accepts it, but returns none")
     if name == SCHEMA:
         return Finding(True) if _follows_schema(text) else Finding(False, "the answer does not follow the schema")
-    if _WORDS[name == IN_A_ROW] in text.casefold():
+    if _CODE_WORDS[name == CONSECUTIVE] in text.casefold():
         return Finding(True)
     return Finding(None, "the server accepts it, but the answer does not show that the model read it")
 

@@ -93,7 +93,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     """Return the average CPU seconds per call (measured with `clock`), and the bytes per call in the journal."""
     folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
-    requests = iter(_requests(plan, group, prompt_tokens))
+    requests = iter(_generate_requests(plan, group, prompt_tokens))
     shared = SharedResources([plan])
     costs = CallCosts(used_models(plan))
     wiring = Wiring(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
@@ -119,7 +119,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
 
 
-def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
+def _generate_requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
     """Yield requests with the first prompt of an agent of the group, for each datapoint in turn, padded to a length."""
     agents = plan.agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)

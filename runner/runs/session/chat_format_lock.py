@@ -1,7 +1,7 @@
 """Finds the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
-Commands call `with_original_formats` before they choose the run's folder. Two things can change the meaning of a spec
-between the start of a run and its resumption:
+Commands need them to find the folder of the run. Two things can change the meaning of a spec between the start of a run
+and its resumption:
 
 - If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
   change between processes, and nip-run 0.1.0 used the format `openai` for every address.
@@ -10,7 +10,7 @@ between the start of a run and its resumption:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from typing import TypeVar, get_args
@@ -73,6 +73,15 @@ def with_original_formats(
             )
             return candidate, note
     return plan, None
+
+
+def plans_with_original_formats(
+    plans: Sequence[P], results: Results, selection: RunSelection = OWN_RUN
+) -> tuple[list[P], list[list[str]]]:
+    """Return the plans of one command, changed by `with_original_formats`, and a list of notes for each."""
+    run_ids = {plan.run_id for plan in plans}
+    pairs = [with_original_formats(plan, results, selection, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
+    return [plan for plan, _ in pairs], [[] if note is None else [note] for _, note in pairs]
 
 
 def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
@@ -179,7 +188,7 @@ def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
 
 
 def _has_started(plan: RunPlan, results: Results, run_id: str | None) -> bool:
-    """Return whether the results have a started run of this plan, with this id or, for None, the plan's own id."""
+    """Return whether a run of this plan has started, with the id `run_id` or, if that is None, with the plan's id."""
     folder = results.run(run_id or plan.run_id)
     if plan.spec.shard is not None:
         parts = (part for _, part in folder.started_parts() if part.damage() is None)

@@ -40,10 +40,10 @@ def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < needed:
         raise RunError(
-            f"not enough space in {folder.path}: the run needs about {_megabytes(needed)}, but only {_megabytes(free)} "
-            "are free. Free some space, or choose another --results DIR; no model was called"
+            f"not enough space in {folder.path}: the run needs about {_format_megabytes(needed)}, but only "
+            f"{_format_megabytes(free)} are free. Free some space, or choose another --results DIR; no model was called"
         )
 
 
-def _megabytes(count: int) -> str:
+def _format_megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"

@@ -42,7 +42,7 @@ def check_results_are_permanent(results: Results) -> None:
 
 @contextmanager
 def shared_engine(executions: Iterable[Execution]) -> Iterator[None]:
-    """Keep the Ray connection that the first run in this block opens, so that the runs after it can use it."""
+    """Keep the Ray connection of the first run in this block open for the other runs."""
     if all(execution.engine != "ray" for execution in executions):
         yield
         return

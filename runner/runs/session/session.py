@@ -32,7 +32,7 @@ from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, OnProgress
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
-from runner.runs.execution.process import available_cores, handle_signals, interrupted_error, log_to
+from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
@@ -162,7 +162,7 @@ class Session:
 
     def _write_unfinished_manifest(self, status: Status, error: Exception | None = None) -> None:
         """Write the manifest of a run that did not finish."""
-        self._note_problems()
+        self._add_problem_notes()
         with suppress(RunError):  # without this manifest, the run is shown as interrupted; the journal has all records
             counts = self._accounting.unfinished_counts(measure_spending(self.plan, self.folder))
             self.manifest = self.manifest.with_error(error).ended(status, **counts)
@@ -263,7 +263,7 @@ class Session:
             except _GAME_ENDING_ERRORS:
                 if not order_buffer.has_ended:
                     raise
-            await handle_signals()
+            await wait_for_signal_handlers()
             if not order_buffer.has_ended:
                 self._stop.check()
             check_after_games()
@@ -305,7 +305,7 @@ class Session:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._stopping_decision))
         store_problems(self.folder, accounting.problems.all_problems())
-        self._note_problems()
+        self._add_problem_notes()
         self.lost = accounting.describe_loss()
         is_counted = self._is_counted and not self.in_flight()
         spent = UsageTotals(self._costs.recorded_usd) if is_counted else max_spending(self.plan, self.folder)
@@ -315,9 +315,9 @@ class Session:
             # Nothing new was played. Keep the recorded cost, because prices may have changed since.
             counts |= {"cost_usd": earlier.cost_usd, "cost_usd_at_most": earlier.cost_usd_at_most}
         if self._stopping_decision is not None and self._stopping_decision.decided:
-            extra = spent.completions - counts["completions"]
-            if extra > 0:
-                answers = "1 answer" if extra == 1 else f"{extra:,} answers"
+            unused_count = spent.completions - counts["completions"]
+            if unused_count > 0:
+                answers = "1 answer" if unused_count == 1 else f"{unused_count:,} answers"
                 self.notes.append(
                     f"{answers} not used: they belong to games after the one where `until` stopped; they are paid for "
                     "and stored in the journal"
@@ -329,6 +329,6 @@ class Session:
         self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
         self.folder.write_manifest(self.manifest)
 
-    def _note_problems(self) -> None:
+    def _add_problem_notes(self) -> None:
         """Add each problem of the games to the notes once."""
         self.notes.extend(line for line in map(str, self._accounting.problems.all_problems()) if line not in self.notes)

@@ -43,18 +43,18 @@ def check_and_sort_parts(run_id: str, parts: Sequence[ShardPart], earlier_proble
         for part in members
         if (other_run_id := split_part(part.manifest.run_id)[0]) != run_id
     )
-    problems.extend(_check_numbers(members, shard_count, parts))
-    problems.extend(_check_finished(members))
-    problems.extend(_check_inputs(members))
+    problems.extend(_find_number_problems(members, shard_count, parts))
+    problems.extend(_find_unfinished_parts(members))
+    problems.extend(_find_input_problems(members))
     for part in members:
-        problems.extend(_check_journal(part))
+        problems.extend(_find_journal_problems(part))
     if problems:
         raise MergeError(run_id, problems)
     return sorted(members, key=lambda part: part.shard)
 
 
 def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not belong to the majority of the parts. `member` is one part of the majority."""
+    """Return why a part does not belong to the run of most parts. `member` is one of these parts."""
     if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
@@ -70,7 +70,7 @@ def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
     )
 
 
-def _check_numbers(members: Sequence[ShardPart], shard_count: int, parts: Sequence[ShardPart]) -> Iterator[str]:
+def _find_number_problems(members: Sequence[ShardPart], shard_count: int, parts: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each shard that exists several times, is missing, or is in the wrong folder."""
     by_number: dict[int, list[ShardPart]] = {}
     for part in members:
@@ -91,7 +91,7 @@ def _check_numbers(members: Sequence[ShardPart], shard_count: int, parts: Sequen
             yield f"{part} is in the folder of shard {folder_shard}; rename the folder to {part.shard.folder}"
 
 
-def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
+def _find_unfinished_parts(members: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each part that is not finished, and one if the parts lost too many rollouts in total."""
     for part in members:
         manifest = part.manifest
@@ -107,7 +107,7 @@ def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
     try:
         share = played[0].plan.spec.experiment.rollouts.max_transport_failed
     except NipRunError:
-        return  # `_check_inputs` reports the error
+        return  # `_find_input_problems` reports the error
     if not is_allowed_loss(lost, sum(part.manifest.rollouts or 0 for part in played), share):
         shards = comma_join([str(part.shard) for part in played if part.manifest.transport_failed])
         yield (
@@ -116,7 +116,7 @@ def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
         )
 
 
-def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
+def _find_input_problems(members: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each part whose spec or inputs were edited, or differ from most parts."""
     readable: list[tuple[ShardPart, Mapping[str, str]]] = []
     for part in members:
@@ -140,10 +140,10 @@ def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
             spec_values.append((part, part.spec_values))
         except NipRunError as error:
             yield f"{part}: its spec cannot be read: {error}"
-    yield from _check_specs(spec_values)
+    yield from _find_spec_problems(spec_values)
 
 
-def _check_specs(spec_values: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
+def _find_spec_problems(spec_values: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a problem for each part whose spec differs from most parts in a value that must be the same."""
     usual_values = _most_frequent([values for _, values in spec_values])
     for part, values in spec_values:
@@ -162,7 +162,7 @@ def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 
-def _check_journal(part: ShardPart) -> Iterator[str]:
+def _find_journal_problems(part: ShardPart) -> Iterator[str]:
     """Yield the problems of a part's journal."""
     folder, manifest = part.folder, part.manifest
     path = folder.journal
@@ -181,11 +181,11 @@ def _check_journal(part: ShardPart) -> Iterator[str]:
     try:
         ids = frozenset(point.id for point in part.plan.points)
     except NipRunError:
-        ids = None  # `_check_inputs` reports the error
-    yield from _check_records(part, ids)
+        ids = None  # `_find_input_problems` reports the error
+    yield from _find_record_problems(part, ids)
 
 
-def _check_records(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
+def _find_record_problems(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
     """Yield the problems of the records in a part's journal; `ids` are the part's datapoints, if known."""
     path, records = part.folder.journal, 0
     foreign_ids: dict[str, None] = {}

@@ -122,14 +122,15 @@ class _Merge:
 
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
-        plan = self._plan()
+        saved_spec = self._first.read_plan().spec
+        plan = Plan(replace(saved_spec, shard=None, resumed_run_id=self._run.run_id))
         with _explain_write_errors(self._staged.path):
             remove_folder(self._staged.path)
             make_folder(self._staged.path)
         self._note_differences()
         self._write_journal()
         self._write_log()
-        manifest = self._manifest(plan)
+        manifest = self._build_manifest(plan)
         self._staged.write_manifest(manifest)
         session = Session(plan, self._staged, manifest, SharedResources([plan]), recorded_only=True)
         try:
@@ -141,11 +142,6 @@ class _Merge:
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
         result = FinishedRun.from_folder(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
-
-    def _plan(self) -> Plan:
-        """Return the plan of the merged run, as saved by the part that started first."""
-        spec = self._first.read_plan().spec
-        return Plan(replace(spec, shard=None, resumed_run_id=self._run.run_id))
 
     def _note_differences(self) -> None:
         """Add notes on differences between the parts that do not prevent a merge."""
@@ -172,7 +168,7 @@ class _Merge:
         with _explain_write_errors(path), create(path) as file:
             file.write(first_line)
             for part, part_header in zip(self._parts, first_records, strict=True):
-                for record in _records(part):
+                for record in _read_records(part):
                     _add_origin(record, part_header)
                     file.write(encode(sequence, record, seed))
                     sequence += 1
@@ -186,7 +182,7 @@ class _Merge:
                 with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
                     shutil.copyfileobj(log, file)
 
-    def _manifest(self, plan: Plan) -> Manifest:
+    def _build_manifest(self, plan: Plan) -> Manifest:
         """Return the manifest of the merged run, with the start time and versions of the part that started first."""
         first_manifest = replace(self._first.manifest, run_id=self._run.run_id)
         manifest = updated_manifest(first_manifest, plan).with_null_fields("replay_of", "cache")
@@ -196,16 +192,16 @@ class _Merge:
         """Copy the spec and the inputs of the part that started first to the run's folder."""
         first = self._first.folder.path
         self._run.make("inputs")
-        for path in _files(first / "inputs"):
+        for path in _list_files(first / "inputs"):
             relative_path = path.relative_to(first)
             self._run.make(*relative_path.parts[:-1])
-            _copy(path, self._run.path / relative_path)
+            _copy_file(path, self._run.path / relative_path)
         if (first / MARKER).is_file():  # the marker says that a spec was downloaded from a registry
-            _copy(first / MARKER, self._run.path / MARKER)
+            _copy_file(first / MARKER, self._run.path / MARKER)
         if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes
             write_inputs(plan, self._run)
         else:
-            _copy(self._first.folder.spec, self._run.spec)
+            _copy_file(self._first.folder.spec, self._run.spec)
 
     def _move_to_run(self, manifest: Manifest) -> None:
         """Move the staged files to the run's folder. The manifest comes last, because it marks the run as complete."""
@@ -248,7 +244,7 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
+def _read_records(part: ShardPart) -> Iterator[dict[str, Any]]:
     """Yield the records of a part's journal except the first.
 
     If a killed process left calls without an answer, the last record has their maximum cost.
@@ -288,16 +284,16 @@ def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> Non
         record.setdefault(ORIGIN, header["journal"])
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     """Yield all files in a folder and its subfolders, in a fixed order."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
+            yield from _list_files(path)
         elif path.is_file():
             yield path
 
 
-def _copy(path: Path, target: Path) -> None:
+def _copy_file(path: Path, target: Path) -> None:
     """Copy a file atomically."""
 
     def pieces() -> Iterator[bytes]:

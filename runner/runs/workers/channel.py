@@ -12,10 +12,10 @@ from typing import Any, Protocol, cast
 
 from runner.runs.workers.frames import FrameReader, Outbox
 
-FLUSH_AT = 64
-"""The number of waiting messages that are sent immediately, instead of in the loop's next iteration."""
+MAX_WAITING_MESSAGES = 64
+"""If this many messages wait, they are sent immediately, instead of in the loop's next iteration."""
 
-Receive = Callable[[Sequence[Any]], None]
+ReceiveBatch = Callable[[Sequence[Any]], None]
 """Takes a batch of messages, in order."""
 
 
@@ -30,7 +30,7 @@ class WorkerChannel(Protocol):
 class SocketChannel(asyncio.Protocol):
     """A channel over a connected socket. Messages that are sent in the same iteration of the loop share a frame."""
 
-    def __init__(self, receive: Receive, on_close: Callable[[], None]) -> None:
+    def __init__(self, receive: ReceiveBatch, on_close: Callable[[], None]) -> None:
         self._receive, self._on_close = receive, on_close
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -38,13 +38,13 @@ class SocketChannel(asyncio.Protocol):
         self._is_flush_scheduled = False
 
     @classmethod
-    async def open(cls, end: socket.socket, receive: Receive, on_close: Callable[[], None]) -> SocketChannel:
-        """Open a channel on one end of a socket pair. Closing the channel closes this end.
+    async def open(cls, sock: socket.socket, receive: ReceiveBatch, on_close: Callable[[], None]) -> SocketChannel:
+        """Open a channel on a socket of a socket pair. Closing the channel closes the socket.
 
         `on_close` is called once, after either side has closed the channel.
         """
-        end.setblocking(False)
-        _, channel = await asyncio.get_running_loop().create_connection(lambda: cls(receive, on_close), sock=end)
+        sock.setblocking(False)
+        _, channel = await asyncio.get_running_loop().create_connection(lambda: cls(receive, on_close), sock=sock)
         return channel
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -61,7 +61,7 @@ class SocketChannel(asyncio.Protocol):
 
     def send(self, message: Any) -> None:
         self._outbox.add(message)
-        if len(self._outbox) >= FLUSH_AT:
+        if len(self._outbox) >= MAX_WAITING_MESSAGES:
             self._flush()
         elif not self._is_flush_scheduled:
             self._is_flush_scheduled = True

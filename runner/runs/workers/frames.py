@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Outbox:
-    """The messages to send. All messages that are added before the next `take` share a frame."""
+    """The messages to send. A frame contains all messages that were added since the previous frame."""
 
     def __init__(self) -> None:
         self._messages: list[Any] = []

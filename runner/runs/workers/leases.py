@@ -1,8 +1,8 @@
 """Chooses the next game for each worker, and computes the keys that group the journal's records by game.
 
-The writer (the main process) leases each game to one worker, with the game's records in the journal. Each worker fills
-a slot. If the worker dies, its games are returned here, and a new worker takes over the slot. A suspect is a game that
-several workers played when they died. A worker plays it alone, to find out whether the game kills workers.
+The writer (the main process) leases each game to one worker, with the game's records in the journal. A slot is the
+place of one worker: if the worker dies, its games are returned here, and a new worker takes over the slot. A suspect is
+a game that several workers played when they died. A worker plays it alone, to find out whether the game kills workers.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ class LeaseBook:
     """Chooses the next game for each slot: first games that were returned, then new games in the order of the plan.
 
     With `by_datapoint`, all games of a datapoint go to the slot of the datapoint's first game, until the worker in this
-    slot dies. `slots` is the number of slots.
+    slot dies.
     """
 
-    def __init__(self, jobs: Iterator[Job], has_room: Callable[[int], bool], slots: int, *, by_datapoint: bool) -> None:
-        """Prepare to lease `jobs`. `has_room` returns whether the game with this index may start now."""
-        self._jobs, self._has_room = jobs, has_room
+    def __init__(
+        self, jobs: Iterator[Job], may_start: Callable[[int], bool], slot_count: int, *, by_datapoint: bool
+    ) -> None:
+        """Prepare to lease `jobs`. `may_start` returns whether the game with this index may start now."""
+        self._jobs, self._may_start = jobs, may_start
         self._by_datapoint = by_datapoint
         self._next_job: Job | None = next(jobs, None)
         """The first game of the plan that was not leased yet; None if there is none."""
@@ -77,7 +79,7 @@ class LeaseBook:
         """The returned games that a worker must play alone."""
         self._slot_by_datapoint: dict[str, int] = {}
         """The slot of each datapoint, if the datapoint has one."""
-        self._queues: list[list[LeasedGame]] = [[] for _ in range(slots)]
+        self._queues: list[list[LeasedGame]] = [[] for _ in range(slot_count)]
         """The games that wait for each slot, as heaps."""
 
     @property
@@ -124,7 +126,7 @@ class LeaseBook:
     def _take_new_game(self) -> LeasedGame | None:
         """Remove and return the next new game; None if no new game is left, or the next one may not start yet."""
         job = self._next_job
-        if job is None or not self._has_room(job.index):
+        if job is None or not self._may_start(job.index):
             return None
         self._next_job = next(self._jobs, None)
         return LeasedGame(job)

@@ -20,7 +20,7 @@ from typing import IO, Any
 from runner.base.errors import RunError
 from runner.base.redaction import redacted
 from runner.runs.execution.process import allow_open_files
-from runner.runs.workers.channel import Receive, SocketChannel
+from runner.runs.workers.channel import ReceiveBatch, SocketChannel
 from runner.runs.workers.pool import END_SECONDS
 
 _PROGRAM = (
@@ -33,21 +33,16 @@ _PROGRAM = (
 """The program of a worker. It ignores SIGINT and SIGTERM, because the writer handles them and ends its workers."""
 
 _OPEN_FILES = 3
-"""The number of files that the writer opens for a worker: both ends of the socket, and stderr."""
+"""The number of files that the writer opens for a worker: two sockets and stderr."""
 
 _STDERR_BYTES = 2000
-"""The number of bytes at the end of stderr where its last line is searched."""
+"""The number of bytes that are read at the end of stderr to find its last line."""
 
 
 class LocalPool:
     """Starts worker processes."""
 
-    async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
-        if not sys.executable:
-            raise RunError(
-                "cannot start worker processes, because this Python has no executable (sys.executable is empty); set "
-                "execution.processes=1"
-            )
+    async def start(self, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> LocalWorker:
         try:
             return await self._start(receive, on_exit)
         except OSError as error:
@@ -57,21 +52,21 @@ class LocalPool:
             ) from error
 
     @staticmethod
-    async def _start(receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
+    async def _start(receive: ReceiveBatch, on_exit: Callable[[str], None]) -> LocalWorker:
         allow_open_files(_OPEN_FILES)
         with ExitStack() as undo_on_failure:
-            writer_end, worker_end = socket.socketpair()
-            undo_on_failure.enter_context(writer_end)
+            writer_socket, worker_socket = socket.socketpair()
+            undo_on_failure.enter_context(writer_socket)
             stderr = undo_on_failure.enter_context(TemporaryFile())
-            with worker_end:
-                code = _PROGRAM.format(path=list(sys.path), descriptor=worker_end.fileno())
+            with worker_socket:
+                code = _PROGRAM.format(path=list(sys.path), descriptor=worker_socket.fileno())
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-c", code, pass_fds=[worker_end.fileno()], stdin=DEVNULL, stdout=DEVNULL,
+                    sys.executable, "-P", "-c", code, pass_fds=[worker_socket.fileno()], stdin=DEVNULL, stdout=DEVNULL,
                     stderr=stderr, process_group=0,  # so that Ctrl-C in a terminal does not reach the worker
                 )  # fmt: skip
             undo_on_failure.callback(process.kill)
             worker = LocalWorker(process, stderr, on_exit)
-            await worker.connect(writer_end, receive)
+            await worker.connect(writer_socket, receive)
             undo_on_failure.pop_all()  # all succeeded: keep the socket, stderr and the process
         return worker
 
@@ -86,15 +81,15 @@ class LocalWorker:
         self._exit_task: asyncio.Task[None] | None = None
         self._what_happened = ""
 
-    async def connect(self, end: socket.socket, receive: Receive) -> None:
-        self._channel = await SocketChannel.open(end, receive, self._on_disconnect)
+    async def connect(self, sock: socket.socket, receive: ReceiveBatch) -> None:
+        self._channel = await SocketChannel.open(sock, receive, self._on_disconnect)
 
     def send(self, message: Any) -> None:
         if self._channel is not None:
             self._channel.send(message)
 
     def _on_disconnect(self) -> None:
-        """Start to report the exit of the process. Its socket is closed, so it has ended or is about to end."""
+        """Start a task that reports the exit of the process. The closed socket shows that it has ended or soon ends."""
         self._channel = None
         if self._on_exit is not None:
             self._exit_task = asyncio.create_task(self._report_exit())

@@ -1,9 +1,9 @@
 """The messages between the writer of a run (the main process, which writes the run's files) and its workers.
 
-The writer sends `Start`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with its
-records in the journal, and the worker reports each game as `GameFinished` or `GameUnfinished`. A worker sends records
-to append, and continues when the writer acknowledges that they are on disk. The writer enforces the budget and the
-limits, so a worker requests a permit before each call that counts toward them, and reports how the call ended.
+The writer sends `StartMessage`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with
+its records in the journal, and the worker reports each game as `GameFinished` or `GameUnfinished`. A worker sends
+records to append, and continues when the writer acknowledges that they are on disk. The writer enforces the budget and
+the limits, so a worker requests a permit before each call that counts toward them, and reports how the call ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALIVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StartMessage:
     """The first message to a worker, with everything that it needs to know about the run."""
 
     plan: Plan
@@ -133,7 +133,7 @@ class PermitRequested(NamedTuple):
     number: int
     group: str
     server: str | None
-    """One of the group's servers; None if it has only one."""
+    """One of the group's servers; None if the group has only one."""
     sample: SampleKey
     max_cost: UsageTotals
     """The maximum usage and cost of the call."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from runner.runs.workers.channel import Receive
+from runner.runs.workers.channel import ReceiveBatch
 
 END_SECONDS = 5.0
 """The time that a worker has to end after its writer has closed the channel."""
@@ -31,7 +31,7 @@ class WorkerHandle(Protocol):
 class WorkerPool(Protocol):
     """Starts workers."""
 
-    async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> WorkerHandle:
+    async def start(self, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> WorkerHandle:
         """Start a worker whose messages are passed to `receive`.
 
         If the worker ends without a call of `end`, `on_exit` is called once with text that follows "a worker process",

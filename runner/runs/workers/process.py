@@ -19,9 +19,9 @@ def main(descriptor: int) -> None:
         asyncio.run(_play(socket.socket(fileno=descriptor)))
 
 
-async def _play(end: socket.socket) -> None:
+async def _play(sock: socket.socket) -> None:
     worker = Worker()
-    channel = await SocketChannel.open(end, worker.receive, _exit)
+    channel = await SocketChannel.open(sock, worker.receive, _exit)
     worker.connect(channel)
     await worker.finished.wait()
     channel.close()

@@ -22,7 +22,7 @@ from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
 from runner.runs.workers.frames import PickledMessage
-from runner.runs.workers.heartbeat import HeartbeatMonitor
+from runner.runs.workers.heartbeat import watch_workers
 from runner.runs.workers.leases import LeaseBook
 from runner.runs.workers.permits import WorkerCalls
 from runner.runs.workers.pool import WorkerHandle, WorkerPool
@@ -92,7 +92,7 @@ class GameScheduler:
         # Games that share calls must go to the same worker, because only this worker has the records of these calls.
         self._lease_book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.games_share_calls)
         is_complete = False
-        monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
+        watch_task = asyncio.create_task(watch_workers(slots, state, self._fail))
         try:
             state.stop.check()
             start_message = PickledMessage(state.start_message)
@@ -107,7 +107,7 @@ class GameScheduler:
             raise
         finally:
             self._is_ending = True
-            monitor.cancel()
+            watch_task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # the short tasks that start and replace workers
             await asyncio.gather(*(self._end_worker(slot, immediately=not is_complete) for slot in slots))
 
@@ -204,7 +204,7 @@ class GameScheduler:
             if appends and not self._state.start_message.answers_cost_money:
                 self._state.open_games.append_now(appends)
             elif appends:
-                task = asyncio.create_task(self._write(slot, slot.worker, appends))
+                task = asyncio.create_task(self._append_records(slot, slot.worker, appends))
                 slot.append_tasks.add(task)
                 task.add_done_callback(slot.append_tasks.discard)
             for message in batch:
@@ -214,7 +214,9 @@ class GameScheduler:
             self._fail(error)
         self._progress.set()
 
-    async def _write(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
+    async def _append_records(
+        self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]
+    ) -> None:
         """Write records to the journal, and acknowledge them to the worker that sent them."""
         calls = slot.calls
         try:

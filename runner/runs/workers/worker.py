@@ -47,7 +47,7 @@ class Worker:
         self.finished = asyncio.Event()
         """Set once the worker has reported everything."""
         self._channel: WorkerChannel | None = None
-        self._player: _Player | None = None
+        self._player: _RunPlayer | None = None
 
     def connect(self, channel: WorkerChannel) -> None:
         """Set the channel to the writer."""
@@ -59,22 +59,22 @@ class Worker:
         for message in batch:
             if self._player is not None:
                 self._player.receive(message)
-            elif isinstance(message, messages.Start):
+            elif isinstance(message, messages.StartMessage):
                 self._start(message, self._channel)
 
-    def _start(self, start: messages.Start, channel: WorkerChannel) -> None:
+    def _start(self, start: messages.StartMessage, channel: WorkerChannel) -> None:
         try:
-            self._player = _Player(start, channel, self.finished)
+            self._player = _RunPlayer(start, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
             channel.send(messages.CannotStart(RemoteError.from_exception(error)))
         else:
             channel.send(messages.WorkerReady())
 
 
-class _Player:
-    """Plays the games of one run."""
+class _RunPlayer:
+    """Plays the games that the writer leases to this worker."""
 
-    def __init__(self, start: messages.Start, channel: WorkerChannel, finished: asyncio.Event) -> None:
+    def __init__(self, start: messages.StartMessage, channel: WorkerChannel, finished: asyncio.Event) -> None:
         """Connect to the servers of the run's models.
 
         Raises:

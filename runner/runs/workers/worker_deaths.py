@@ -10,7 +10,7 @@ import secrets
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
-from runner.runs.execution.spending import describe_lost
+from runner.runs.execution.spending import describe_lost_calls
 from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
@@ -30,7 +30,7 @@ async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happ
     # then too high, but still an upper bound.
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
     state.permits.remove_all(slot.calls)
-    lost = describe_lost(max_cost, "there", is_priced=state.costs.is_priced)
+    lost = describe_lost_calls(max_cost, "there", is_priced=state.costs.is_priced)
     state.notes.note(f"a worker process {what_happened}: {lost}, and another worker repeats the calls")
 
 

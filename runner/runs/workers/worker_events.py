@@ -39,7 +39,7 @@ class WorkerEvents:
             messages.LogLine: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
             ),
-            messages.TemplateRendered: self._store_rendered,
+            messages.TemplateRendered: lambda _, message: state.plan.spec.prompts.rendered.put(*message),
         }
         """The handler of each type of message."""
 
@@ -63,14 +63,11 @@ class WorkerEvents:
         for server in self._reporting_slots:
             self._update_warning(slot, messages.ServerStatus(server, None))
 
-    def _store_rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
-        self._state.plan.spec.prompts.rendered.put(message.key, message.text)
-
     def _count_answers(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
         self._state.accounting.count_worker_answers(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
-        self._state.accounting.count_new(message.new_answers)
+        self._state.accounting.count_new_answers(message.new_answers)
         if message.group not in self._answered_groups:
             self._answered_groups.add(message.group)
             for slot in self._slots:

@@ -57,7 +57,7 @@ class WriterState:
     """The state that all parts of a run's writer share."""
 
     plan: Plan
-    start_message: messages.Start
+    start_message: messages.StartMessage
     """The first message to each worker."""
     journal: Journal
     open_games: OpenGames

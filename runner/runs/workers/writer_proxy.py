@@ -25,29 +25,13 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.leases import GameKey, game_key_of_sample
-from runner.runs.workers.messages import (
-    Acknowledged,
-    AnswersCounted,
-    Append,
-    CallAbandoned,
-    CallEnded,
-    CallRefused,
-    Denied,
-    DifferingServer,
-    Granted,
-    LogLine,
-    NoteAdded,
-    PermitRequested,
-    RateLimitsReported,
-    Record,
-    ServerStatus,
-)
 from runner.runs.workers.remote_errors import RemoteError
 
 MAX_UNSENT_APPENDS = 64
-"""The maximum number of appends whose records wait to be sent together, if no call waits for these records."""
+"""The maximum number of appends that are collected and sent together, if no call waits for their records."""
 
 _RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The response headers that state a rate limit."""
@@ -72,7 +56,7 @@ class RemoteJournal:
         self._samples: list[tuple[Any, ...]] = []
         self._errors: list[str] = []
 
-    async def append(self, *records: Record) -> None:
+    async def append(self, *records: messages.Record) -> None:
         """Append records atomically. With `waits_for_disk`, wait until the records are on disk."""
         # Encode the records here, while their data is in the processor's cache.
         self._record_groups.append(encode_unnumbered(records))
@@ -95,10 +79,10 @@ class RemoteJournal:
             self._send(None)
 
     def _send(self, number: int | None) -> None:
-        self._channel.send(Append(number, self._record_groups, self._samples, self._errors))
+        self._channel.send(messages.Append(number, self._record_groups, self._samples, self._errors))
         self._clear()
 
-    def acknowledge(self, message: Acknowledged) -> None:
+    def acknowledge(self, message: messages.Acknowledged) -> None:
         """Continue the calls whose records are on disk."""
         for number in message.numbers:
             written = self._waiting.pop(number)
@@ -111,14 +95,14 @@ class LeasedRecords:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._games: dict[GameKey, tuple[list[Record], JournalIndex]] = {}
+        self._games: dict[GameKey, tuple[list[messages.Record], JournalIndex]] = {}
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[messages.Record]) -> None:
         """Add the records of a game."""
         for record in records:
             key = game_key_of_sample(self._plan, *record["sample"][:2])
             if key not in self._games:
-                stored: list[Record] = []
+                stored: list[messages.Record] = []
                 self._games[key] = stored, JournalIndex(stored.__getitem__, ())
             stored, index = self._games[key]
             stored.append(record)
@@ -131,15 +115,15 @@ class LeasedRecords:
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
         """Return the record of a sample's answer or of the error that ended its game; None if there is no record."""
-        index = self._index(sample.datapoint, sample.repeat)
+        index = self._find_index(sample.datapoint, sample.repeat)
         return None if index is None else index.get(sample)
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """Return the records of a rollout's failed calls."""
-        index = self._index(datapoint, repeat)
+        index = self._find_index(datapoint, repeat)
         return () if index is None else index.failures(datapoint, repeat)
 
-    def _index(self, datapoint: str, repeat: int) -> JournalIndex | None:
+    def _find_index(self, datapoint: str, repeat: int) -> JournalIndex | None:
         """Return the index of a game's records; None if there are no records."""
         game = self._games.get(game_key_of_sample(self._plan, datapoint, repeat)) if self._games else None
         return None if game is None else game[1]
@@ -163,36 +147,36 @@ class RemotePermits:
             number = next(self._numbers)
             granted = self._waiting[number] = asyncio.get_running_loop().create_future()
             self._channel.send(
-                PermitRequested(number, request.group, server, request.sample, self._costs.worst_case(request))
+                messages.PermitRequested(number, request.group, server, request.sample, self._costs.worst_case(request))
             )
             try:
                 await granted
             except asyncio.CancelledError:
                 self._waiting.pop(number, None)
-                self._channel.send(CallAbandoned(number))
+                self._channel.send(messages.CallAbandoned(number))
                 raise
             try:
                 completion = await complete(request)
             except BaseException as error:
                 is_abandoned = isinstance(error, asyncio.CancelledError)
                 self._channel.send(
-                    CallAbandoned(number)
+                    messages.CallAbandoned(number)
                     if is_abandoned
-                    else CallEnded(number, None, RemoteError.from_exception(error))
+                    else messages.CallEnded(number, None, RemoteError.from_exception(error))
                 )
                 raise
-            self._channel.send(CallEnded(number, self._costs.charge(request, completion)))
+            self._channel.send(messages.CallEnded(number, self._costs.charge(request, completion)))
             return completion
 
         return complete_with_permit
 
-    def grant(self, message: Granted) -> None:
+    def grant(self, message: messages.Granted) -> None:
         """Start a call that has its permit."""
         granted = self._waiting.pop(message.number, None)
         if granted is not None and not granted.done():
             granted.set_result(None)
 
-    def deny(self, message: Denied) -> None:
+    def deny(self, message: messages.Denied) -> None:
         """End a call whose permit was denied."""
         granted = self._waiting.pop(message.number, None)
         if granted is not None and not granted.done():
@@ -207,7 +191,7 @@ class RemotePermits:
             rates = {name: headers[name] for name in _RATE_HEADERS if name in headers}
             if rates and self._sent_rates.get((group, server)) != rates:
                 self._sent_rates[group, server] = rates
-                self._channel.send(RateLimitsReported(group, server, rates))
+                self._channel.send(messages.RateLimitsReported(group, server, rates))
 
         return send_rates
 
@@ -220,7 +204,7 @@ class RemoteNotes(ServerNotes):
         self._channel = channel
 
     def note(self, line: str, subject: str | None = None) -> None:
-        self._channel.send(NoteAdded(subject or line, line))
+        self._channel.send(messages.NoteAdded(subject or line, line))
 
 
 @dataclass(kw_only=True)
@@ -245,17 +229,17 @@ class RemoteEvents(RecordedCallEvents):
         self.stop.check()
 
     def on_server_status(self, server: str, problem: str | None) -> None:
-        self.channel.send(ServerStatus(server, problem))
+        self.channel.send(messages.ServerStatus(server, problem))
 
     def on_server_difference(self, group: str, server: str, refused_calls: int, error_text: str) -> None:
-        self.channel.send(DifferingServer(group, server, refused_calls, error_text))
+        self.channel.send(messages.DifferingServer(group, server, refused_calls, error_text))
 
     def on_recorded(self, request: Request, completion: Completion) -> None:
         self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
         self.store_in_cache(request, completion)
 
     def on_refused(self, sample: SampleKey) -> None:
-        self.channel.send(CallRefused(sample))
+        self.channel.send(messages.CallRefused(sample))
 
     def on_answer(self, request: Request, completion: Completion) -> None:
         self.notes.check_answer(request, completion)
@@ -271,7 +255,7 @@ class RemoteEvents(RecordedCallEvents):
         counts, self._unsent_counts = self._unsent_counts, {}
         for (group, from_cache), (answers, repeats) in counts.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()
-            self.channel.send(AnswersCounted(group, from_cache, answers, repeats, new_answers))
+            self.channel.send(messages.AnswersCounted(group, from_cache, answers, repeats, new_answers))
 
 
 class RemoteLog(logging.Handler):
@@ -282,4 +266,4 @@ class RemoteLog(logging.Handler):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._channel.send(LogLine(record.name, record.levelno, redacted(record.getMessage())))
+        self._channel.send(messages.LogLine(record.name, record.levelno, redacted(record.getMessage())))

@@ -14,7 +14,7 @@ from runner.models.layers.lost_calls import InFlightFile
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.wiring import Wiring
 from runner.runs.workers.local_pool import LocalPool
-from runner.runs.workers.messages import Start
+from runner.runs.workers.messages import StartMessage
 from runner.runs.workers.open_games import OpenGames
 from runner.runs.workers.permits import Permits
 from runner.runs.workers.pool import WorkerPool
@@ -64,9 +64,9 @@ async def open_scheduler(
         yield GameScheduler(state, await _open_pool(wiring, closing), workers), journal
 
 
-def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, sends_outputs: bool) -> Start:
+def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, sends_outputs: bool) -> StartMessage:
     servers = wiring.shared.servers
-    return Start(
+    return StartMessage(
         plan=wiring.plan,
         run_id=wiring.folder.run_id,
         is_bound=journal.is_bound,

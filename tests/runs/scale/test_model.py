@@ -13,21 +13,21 @@ from runner.runs.planning.duration_model import (
     RATE,
     SERVERS,
     WRITER,
-    Costs,
-    GroupUse,
-    MeanGames,
-    Players,
+    AverageGame,
+    GroupUsage,
     Rate,
+    RunCapacity,
+    TimeCosts,
     games_within,
     predict,
 )
 
-GAMES = MeanGames(
-    10_000, {"m": GroupUse(5, 1000, 200)}, steps=5, wait_seconds=1.0, longest_wait_seconds=1.0, seconds_per_call=0.2
+GAMES = AverageGame(
+    10_000, {"m": GroupUsage(5, 1000, 200)}, steps=5, wait_seconds=1.0, longest_wait_seconds=1.0, seconds_per_call=0.2
 )
 DRAWN = replace(GAMES, wait_seconds=0.0, longest_wait_seconds=0.0, seconds_per_call=0.0)
-COSTS = Costs(core_per_call=1e-3, start=1.0, end=2.0, end_per_call=1e-5)
-PLAYERS = Players(100, {}, cores=8)
+COSTS = TimeCosts(core_per_call=1e-3, start=1.0, end=2.0, end_per_call=1e-5)
+PLAYERS = RunCapacity(100, {}, cores=8)
 
 
 def test_slow_servers_are_bound_by_how_many_calls_wait_at_once() -> None:
@@ -46,7 +46,7 @@ def test_a_core_is_the_bound_of_what_is_answered_at_once() -> None:
 
 def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait() -> None:
     """Two provers in each of five rounds: a game waits five times, and its calls are ten."""
-    both = replace(GAMES, use_by_group={"m": GroupUse(10, 1000, 200)})
+    both = replace(GAMES, usage_by_group={"m": GroupUsage(10, 1000, 200)})
     free = replace(COSTS, core_per_call=1e-7)
     one, two = predict(GAMES, free, PLAYERS), predict(both, free, PLAYERS)
     assert two.bounds[0].calls_per_second == pytest.approx(one.bounds[0].calls_per_second)
@@ -113,7 +113,7 @@ DAY = 86_400.0
     "what", [GAMES, replace(GAMES, longest_wait_seconds=None, wait_seconds=None, seconds_per_call=None)]
 )
 def test_what_fits_into_a_day_does_not_depend_on_how_many_games_are_planned(
-    games: int, players: Players, what: MeanGames
+    games: int, players: RunCapacity, what: AverageGame
 ) -> None:
     """Start, end and the merge's are there once, and not with each game."""
     costs = replace(COSTS, start=600.0, merge_per_call=1e-4)

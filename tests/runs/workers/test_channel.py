@@ -7,7 +7,7 @@ import random
 import socket
 from typing import Any
 
-from runner.runs.workers.channel import FLUSH_AT, SocketChannel
+from runner.runs.workers.channel import MAX_WAITING_MESSAGES, SocketChannel
 from runner.runs.workers.cluster.actor_channel import PIECE_BYTES
 from runner.runs.workers.frames import FrameReader, Outbox, PickledMessage
 from tests.support.hang_guard import HANG_SECONDS
@@ -42,7 +42,7 @@ def test_many_messages_of_one_turn_are_sent_before_it_ends() -> None:
     async def play() -> int:
         ours, theirs = socket.socketpair()
         channel = await SocketChannel.open(ours, lambda _: None, lambda: None)
-        for number in range(FLUSH_AT + 1):
+        for number in range(MAX_WAITING_MESSAGES + 1):
             channel.send(number)
         with theirs:
             theirs.setblocking(False)
@@ -50,7 +50,7 @@ def test_many_messages_of_one_turn_are_sent_before_it_ends() -> None:
         channel.close()
         return len(batch)
 
-    assert asyncio.run(play()) == FLUSH_AT
+    assert asyncio.run(play()) == MAX_WAITING_MESSAGES
 
 
 def test_messages_of_any_size_arrive_in_order_in_pieces() -> None:

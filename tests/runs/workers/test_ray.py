@@ -188,7 +188,7 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
 
     async def wait(address: str) -> None:
         async with connected(Execution(engine="ray", workers=2, address=address)):
-            pool = RayPool(2, notice=0.5, patience=2.0)
+            pool = RayPool(2, notice_seconds=0.5, patience_seconds=2.0)
 
             def receive(batch: Sequence[Any]) -> None:
                 heard.extend(batch)

@@ -19,7 +19,7 @@ import pytest
 
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.workers.channel import SocketChannel
-from runner.runs.workers.heartbeat import SILENT_CHECKS, SILENT_CHECKS_WHEN_STOPPING, HeartbeatMonitor
+from runner.runs.workers.heartbeat import SILENT_CHECKS, SILENT_CHECKS_WHEN_STOPPING, watch_workers
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 from tests.support import ray_nodes
@@ -84,7 +84,7 @@ def watched(what: Callable[[Worker, StopSwitch, _Places], Any], *, leases: int =
         place.worker = cast("Any", worker)
         await worker.begin()
         held = cast("WriterState", SimpleNamespace(stop=stop, notes=SimpleNamespace(note=notes.append)))
-        watching = asyncio.create_task(HeartbeatMonitor(places, held, failed.append, EVERY).watch())
+        watching = asyncio.create_task(watch_workers(places, held, failed.append, EVERY))
         try:
             await what(worker, stop, places)
         finally:

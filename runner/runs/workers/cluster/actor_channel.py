@@ -49,10 +49,10 @@ class ActorChannel:
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False
-        self._return()
+        self._return_messages()
 
-    def _return(self) -> None:
-        """Return the messages so far as the result of the open call."""
+    def _return_messages(self) -> None:
+        """Return the waiting messages as the result of the open call."""
         if self._open_call is not None and not self._open_call.done():
             self._open_call.set_result(bytes(self._outbox.take(PIECE_BYTES)))
             self._abandon_timer = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
@@ -68,7 +68,7 @@ class ActorChannel:
             own_turn = self._early_calls[number] = loop.create_future()
             await own_turn
         self._next_number = number + 1
-        self._return()
+        self._return_messages()
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()
         result = self._open_call = loop.create_future()
@@ -76,7 +76,7 @@ class ActorChannel:
             for batch in self._reader.feed(piece):
                 self.worker.receive(batch)
         if self._outbox:
-            self._return()
+            self._return_messages()
         if (next_call := self._early_calls.pop(number + 1, None)) is not None:
             next_call.set_result(None)
         data: bytes = await result

@@ -37,7 +37,7 @@ def describe_death(error: Exception, where: str) -> str:
         text = match.group(1)
     elif type(error).__name__ == "ActorUnavailableError":
         text = "cannot be reached: " + text.partition("RpcError: ")[2]
-    else:  # a traceback from the actor, which has the error in its last line
+    else:  # a traceback from the actor; the last line has the error
         text = text.rpartition("\n")[2]
     return f"{where} is gone: {one_line(_REASON_END.split(text)[0].strip().rstrip('.'))}"
 

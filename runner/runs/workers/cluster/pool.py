@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.runs.workers import messages
-from runner.runs.workers.channel import Receive
+from runner.runs.workers.channel import ReceiveBatch
 from runner.runs.workers.cluster.actor import worker_class
 from runner.runs.workers.cluster.actor_channel import PIECE_BYTES
 from runner.runs.workers.cluster.connection import connected, describe_capacity, ray_package
@@ -57,9 +57,11 @@ async def ray_pool(execution: Execution) -> AsyncIterator[RayPool]:
 class RayPool:
     """Starts workers as actors."""
 
-    def __init__(self, workers: int, *, notice: float = NOTICE_SECONDS, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, workers: int, *, notice_seconds: float = NOTICE_SECONDS, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.ray: Any = ray_package()
-        self.workers, self.notice, self.patience = workers, notice, patience
+        self.workers, self.notice_seconds, self.patience_seconds = workers, notice_seconds, patience_seconds
         self.placed_workers: set[RayWorker] = set()
         """The workers whose actor runs on a node."""
         self.has_played = False
@@ -69,7 +71,7 @@ class RayPool:
             num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=1000
         )
 
-    async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> RayWorker:
+    async def start(self, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> RayWorker:
         """Start a worker. It becomes ready once the cluster has a free CPU."""
         return RayWorker(self, receive, on_exit)
 
@@ -92,7 +94,7 @@ class RayPool:
 class RayWorker:
     """An actor and the writer's end of the channel to it."""
 
-    def __init__(self, pool: RayPool, receive: Receive, on_exit: Callable[[str], None]) -> None:
+    def __init__(self, pool: RayPool, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> None:
         self._pool, self._receive = pool, receive
         self._on_exit: Callable[[str], None] | None = on_exit
         self._loop = asyncio.get_running_loop()
@@ -101,7 +103,7 @@ class RayWorker:
         self._location = ""
         self._is_flush_scheduled = False
         self._reset()
-        self._life_task = asyncio.create_task(self._receive_until_end())
+        self._receive_task = asyncio.create_task(self._receive_until_end())
 
     def _reset(self) -> None:
         """Reset the channel for a new actor."""
@@ -121,10 +123,10 @@ class RayWorker:
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         if self._is_placed:
-            self._call()
+            self._open_calls()
 
-    def _call(self) -> None:
-        """Make sure that a call to the actor is open, and make another one if there are messages to send."""
+    def _open_calls(self) -> None:
+        """Make sure that the actor has an open call, and open another one if there are messages to send."""
         while len(self._calls) < (OPEN_CALLS if self._outbox else 1):
             pieces: list[bytes] = []
             while self._outbox and len(pieces) < PIECES_PER_CALL:
@@ -166,13 +168,13 @@ class RayWorker:
 
         Raises:
             NodeError: the node cannot play.
-            RunError: for too long, no worker has got a CPU.
+            RunError: no worker has got a CPU within `PATIENCE_SECONDS`.
         """
         self._actor = self._pool.create_actor()
-        description = asyncio.ensure_future(_result(self._actor.describe.remote()))
+        description = asyncio.ensure_future(_await_result(self._actor.describe.remote()))
         try:
             started = self._loop.time()
-            while not (await asyncio.wait([description], timeout=self._pool.notice))[0]:
+            while not (await asyncio.wait([description], timeout=self._pool.notice_seconds))[0]:
                 self._note_waiting(self._loop.time() - started)
             info = description.result()
         finally:
@@ -185,7 +187,7 @@ class RayWorker:
 
     def _note_waiting(self, seconds: float) -> None:
         line = self._pool.describe_waiting()
-        if not self._pool.placed_workers and seconds >= self._pool.patience:
+        if not self._pool.placed_workers and seconds >= self._pool.patience_seconds:
             raise RunError(
                 f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
                 "execution.workers, and run the same command again"
@@ -193,7 +195,7 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        subject = line.partition(":")[0]  # without the numbers, which change, so that the run gets only one such note
+        subject = line.partition(":")[0]  # has no numbers, which would change: so the run gets only one such note
         self._receive([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:
@@ -211,7 +213,7 @@ class RayWorker:
             NodeError: the worker cannot start.
         """
         while True:
-            self._call()
+            self._open_calls()
             data = await self._calls[0]
             self._calls.popleft()
             for batch in self._reader.feed(data):
@@ -234,7 +236,7 @@ class RayWorker:
             on_exit(what_happened)
 
     def kill(self, what_happened: str) -> None:
-        self._life_task.cancel()
+        self._receive_task.cancel()
         self._exit(f"{self._location} {what_happened}")
 
     def _kill_actor(self) -> None:
@@ -246,12 +248,12 @@ class RayWorker:
         self._on_exit = None
         if not immediately and self._is_placed:
             with suppress(Exception):  # the worker has reported everything, so errors do not matter
-                await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
+                await asyncio.wait_for(_await_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False
-        self._life_task.cancel()
-        await asyncio.wait([self._life_task])
+        self._receive_task.cancel()
+        await asyncio.wait([self._receive_task])
         self._kill_actor()
 
 
-async def _result(reference: Any) -> Any:
+async def _await_result(reference: Any) -> Any:
     return await reference

@@ -1,7 +1,4 @@
-"""Convert errors to lines for people, with the source line of each problem, and to objects for programs.
-
-`main` prints every error with it.
-"""
+"""Convert errors to lines for people, with the source line of each problem, and to JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from runner.base.text import in_one_line
 from runner.cli.terminal.wrapping import display_width
 
 MAX_EXCERPT = 100
-"""Maximum number of printed characters of a source line."""
+"""Maximum number of characters of a source line that are printed."""
 
-EXCERPT_BEFORE = 60
-"""Maximum number of these characters before the mistake."""
+MAX_EXCERPT_BEFORE = 60
+"""Maximum number of these characters that are before the mistake."""
 
 
 def error_lines(error: NipRunError) -> list[str]:
@@ -25,7 +22,7 @@ def error_lines(error: NipRunError) -> list[str]:
     if not isinstance(error, SpecError):
         return error.lines()
     notes = error.lines()[len(error.problems) :]
-    return [line for problem in error.problems for line in (str(problem), *_excerpt(problem.place))] + notes
+    return [line for problem in error.problems for line in (str(problem), *_excerpt_lines(problem.place))] + notes
 
 
 def error_objects(error: NipRunError) -> list[dict[str, Any]]:
@@ -40,28 +37,22 @@ def error_objects(error: NipRunError) -> list[dict[str, Any]]:
 
 
 def error_object(message: str, hint: str | None) -> dict[str, Any]:
-    """Return the JSON object of an error without a place in a file."""
+    """Return the JSON object of an error that has no position in a file."""
     return {"file": None, "line": None, "column": None, "key": None, "message": message, "hint": hint}
 
 
 def _problem_object(problem: Problem) -> dict[str, Any]:
     place = problem.place
-    return {
-        "file": place.file,
-        "line": place.line,
-        "column": place.column,
-        "key": problem.key or None,
-        "message": problem.what,
-        "hint": problem.hint,
-    }
+    position = {"file": place.file, "line": place.line, "column": place.column, "key": problem.key or None}
+    return error_object(problem.what, problem.hint) | position
 
 
-def _excerpt(place: Place) -> Iterator[str]:
+def _excerpt_lines(place: Place) -> Iterator[str]:
     """Yield the source line of a problem, and a caret below its column."""
     if place.source is None or not place.is_own or not place.source.strip():
         return
     column = min(place.column, len(place.source) + 1) - 1
-    start = max(0, min(column - EXCERPT_BEFORE, len(place.source) - MAX_EXCERPT))
+    start = max(0, min(column - MAX_EXCERPT_BEFORE, len(place.source) - MAX_EXCERPT))
     end = start + MAX_EXCERPT
     before = ("..." if start else "") + in_one_line(place.source[start:column])
     after = in_one_line(place.source[column:end]) + ("..." if end < len(place.source) else "")
