@@ -1,4 +1,4 @@
-"""Figures in other packages: Altair, Matplotlib and pandas take their rows; PDF and PNG files have their size and text."""
+"""Figures in other packages: Altair, Matplotlib and pandas take their rows; PDF and PNG have their size and text."""
 
 from __future__ import annotations
 

@@ -84,8 +84,8 @@ def _convert_svg(svg: str, suffix: str) -> bytes:
         import vl_convert
     except ImportError as error:
         raise UsageError(
-            f"{suffix} files need the package vl-convert-python ({error}); run pip install 'nip-run[figures]', or write "
-            "an .svg file"
+            f"{suffix} files need the package vl-convert-python ({error}); run pip install 'nip-run[figures]', or "
+            "write an .svg file"
         ) from error
 
     def to_points(size: re.Match[str]) -> str:

@@ -74,7 +74,8 @@ class _TextReader:
     def turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
         agent, decision = turn["agent"], turn["decision"]
         return {
-            "player": label_player(agent, self._stances.get(agent), self._chat_names[agent]), "agent": agent, "place": self._agents.index(agent) % 6, "cut_off": turn["cut_off"],
+            "agent": agent, "player": label_player(agent, self._stances.get(agent), self._chat_names[agent]),
+            "place": self._agents.index(agent) % 6, "cut_off": turn["cut_off"],
             "decides": None if decision is None else verdict_word(decision),
             "messages": list(self._messages(turn)),
             "unusable": [answer["unusable"] for answer in turn["answers"] if answer.get("unusable")],
