@@ -16,6 +16,7 @@ from runner.pages.report.games import games_of
 from runner.pages.report.plain_games import game_section, row_at
 from runner.pages.report.run_site import runs_site
 from runner.results.folder import RunFolder
+from runner.runs.finished.result import FinishedRun
 from tests.support.runs import played
 from tests.support.specs import debate_with_hints
 
@@ -44,7 +45,7 @@ def test_a_terminal_lists_the_players_and_repeats_their_stances(
 
 
 def test_a_transcript_in_python_and_in_an_export_has_the_stances(debate: RunFolder) -> None:
-    transcript = RunResult.from_folder(debate).transcript(next(games_of(debate)).rollout.job.rollout_id)
+    transcript = RunResult.of(FinishedRun.from_folder(debate)).transcript(next(games_of(debate)).rollout.job.rollout_id)
     assert transcript.stances == {"prover0": 0, "prover1": 1}
     assert f"] prover1 ({ACCEPTS}) in prover1_channel:" in str(transcript)
     assert f"<strong>prover1 ({ACCEPTS})</strong>" in transcript._repr_html_()
