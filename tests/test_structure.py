@@ -204,6 +204,7 @@ HOMES = {
         "runner.statistics.signal_detection",
     },
     "uvicorn": {"runner.server.web.connections", "runner.server.web.serving"},
+    "vl_convert": {"runner.pages.figures.figure"},
     "yaml": {
         "runner.documents.yaml_writer",
         "runner.documents.yaml_reader",

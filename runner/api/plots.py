@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.errors import RunError, UsageError
 
 if TYPE_CHECKING:
+    from runner.pages.charts.styles import Look
     from runner.pages.figures.figure import Figure
 
 
@@ -47,25 +48,26 @@ class Plot:
         Raises:
             UsageError: `width` is neither of these.
         """
-        from runner.pages.charts.styles import PAPERS
-
-        if width not in PAPERS:
-            raise UsageError(f"no width {width!r}; choose one of: {', '.join(PAPERS)}")
-        return str(self._figure.svg(PAPERS[width], title))
+        return str(self._figure.svg(_find_look(width), title))
 
     def save(self, path: str | Path, width: str = "column", title: str | None = None) -> None:
-        """Write the figure to an SVG file.
+        """Write the figure to an SVG, PDF or PNG file. PDF and PNG need `pip install 'nip-run[figures]'`.
 
         Raises:
-            UsageError: `path` does not end in .svg, or the width is invalid.
+            UsageError: `path` does not end in .svg, .pdf or .png, the width is invalid, or a package is missing.
             RunError: the file cannot be written.
         """
         from runner.base.storage.atomic_files import atomic_write
+        from runner.pages.figures.figure import IMAGE_SUFFIXES
 
-        if Path(path).suffix.lower() != ".svg":
-            raise UsageError(f"{path}: the file name must end in .svg; rename the file, or use `rows` for the data")
+        suffix = Path(path).suffix.lower()
+        if suffix not in IMAGE_SUFFIXES:
+            raise UsageError(
+                f"{path}: the file name must end in .svg, .pdf or .png; rename the file, or use `rows` for the data"
+            )
+        content = self._figure.image(suffix, _find_look(width), title)
         try:
-            atomic_write(Path(path), f"{self.svg(width, title)}\n".encode())
+            atomic_write(Path(path), content)
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
@@ -142,6 +144,15 @@ class Plot:
 
     def __repr__(self) -> str:
         return f"<Plot {self.name}: {len(self.rows)} rows>"
+
+
+def _find_look(width: str) -> Look:
+    """Return the look of a chart with a width by name. Raises as `Plot.svg`."""
+    from runner.pages.charts.styles import PAPERS
+
+    if width not in PAPERS:
+        raise UsageError(f"no width {width!r}; choose one of: {', '.join(PAPERS)}")
+    return PAPERS[width]
 
 
 def _error_lengths(rows: Sequence[dict[str, Any]], value: str, low: str, high: str | None) -> list[list[float]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
-from runner.game.protocols.protocol import Decision, stance_word
+from runner.game.protocols.protocol import Decision, label_player, stance_word
 from runner.models.interface import SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
@@ -65,6 +65,8 @@ class ExportedGame:
     requests: Sequence[AnsweredRequest]
     cast: Mapping[str, AgentRow]
     """The agents by role in the protocol, each with the model that played that role in this game."""
+    stances: Mapping[str, int]
+    """The stance of each prover."""
     new_judge: str | None = None
     """The agent that judges a debate of another run again; None in other runs.
 
@@ -136,7 +138,7 @@ class ExportedGame:
                 is_from_this_run = agent != self.new_judge or number == verdict_round
                 yield {
                     "role": "assistant",
-                    "content": f"[round {number}, {agent} {where}]\n{text}",
+                    "content": f"[round {number}, {label_player(agent, self.stances.get(agent))} {where}]\n{text}",
                     **({"model": self.cast[agent]["model"]} if is_from_this_run else {}),
                     "metadata": {"round": number, "agent": agent, "channel": channel},
                 }
@@ -363,9 +365,9 @@ class RunSource:
                 times = {request.sample: request.created_ms for request in requests}
                 created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
-                    yield ExportedGame(
-                        rollout, requests, self._casts[bool(rollout.job.swapped)], new_judge, start_ms, created
-                    )
+                    cast = self._casts[bool(rollout.job.swapped)]
+                    stances = self.plan.spec.protocol.prover_stances(rollout.job.prover_stance)
+                    yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, created)
 
 
 def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:

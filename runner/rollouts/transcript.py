@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 from runner.base.text import escape_controls
-from runner.game.protocols.protocol import Decision, label_word, stance_word
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
+from runner.game.protocols.protocol import Protocol as GameProtocol
 from runner.rollouts.rollout import Outcome, Rollout
 
 
@@ -99,9 +100,11 @@ class RolloutTranscript:
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
     """The reason why a requested confidence is unknown, or only a bound; else None."""
+    stances: Mapping[str, int] = field(default_factory=dict)
+    """The stance of each prover: 0 (argues for reject) or 1 (argues for accept)."""
 
     @classmethod
-    def of(cls, rollout: Rollout, run_id: str) -> Self:
+    def of(cls, rollout: Rollout, run_id: str, protocol: GameProtocol) -> Self:
         job, point = rollout.job, rollout.job.datapoint
         messages = (
             DeliveredMessage(index, message.agent, message.channel, message.text)
@@ -120,8 +123,12 @@ class RolloutTranscript:
             correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
             stance=job.stance, swapped=job.swapped, stances_exchanged=job.stances_exchanged,
             confidence_stated=rollout.confidence_stated, confidence_logprob=rollout.confidence_logprob,
-            confidence_note=rollout.confidence_note,
+            confidence_note=rollout.confidence_note, stances=protocol.prover_stances(job.prover_stance),
         )  # fmt: skip
+
+    def player(self, agent: str) -> str:
+        """Return an agent's name, with the stance of a prover."""
+        return label_player(agent, self.stances.get(agent))
 
     def __repr__(self) -> str:
         return escape_controls("\n".join(self._lines()))
@@ -131,10 +138,13 @@ class RolloutTranscript:
     def _lines(self) -> Iterator[str]:
         game = ", ".join([f"repeat {self.repeat}", *describe_variant(self)])
         yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, {game}"
-        entries = [(message.round, f"{message.agent} in {message.channel}", message.text) for message in self.messages]
+        entries = [
+            (message.round, f"{self.player(message.agent)} in {message.channel}", message.text)
+            for message in self.messages
+        ]
         senders = {(message.round, message.agent) for message in self.messages}
         silent = [answer for answer in self.answers if (answer.round, answer.agent) not in senders]
-        entries += [(answer.round, f"{answer.agent}, to no one", answer.text) for answer in silent]
+        entries += [(answer.round, f"{self.player(answer.agent)}, to no one", answer.text) for answer in silent]
         for round_, heading, text in sorted(entries, key=lambda entry: entry[0]):
             yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))

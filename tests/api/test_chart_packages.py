@@ -1,4 +1,4 @@
-"""The rows of figures in the packages that draw them: Altair, Matplotlib and pandas take them."""
+"""Figures in other packages: Altair, Matplotlib and pandas take their rows; PDF and PNG have their size and text."""
 
 from __future__ import annotations
 
@@ -43,3 +43,29 @@ def test_pandas_has_the_rows_as_a_frame(result: RunResult) -> None:
     plot = result.plot("forest")
     frame = plot.frame()
     assert list(frame["value"]) == [row["value"] for row in plot.rows]
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75)])
+def test_a_pdf_is_as_wide_as_the_column_and_has_the_text_with_its_font(
+    result: RunResult, width: str, inches: float, tmp_path: Path
+) -> None:
+    pytest.importorskip("vl_convert")
+    pypdf = pytest.importorskip("pypdf")
+    result.plot("outcomes").save(tmp_path / "f.pdf", width, "How they end")
+    [page] = pypdf.PdfReader(tmp_path / "f.pdf").pages
+    assert float(page.mediabox.width) == pytest.approx(inches * 72, abs=0.1)
+    assert page.extract_text().splitlines()[:2] == ["How they end", "decided 6"]
+    fonts = [font.get_object() for font in page["/Resources"]["/Font"].values()]
+    assert all("/FontFile" in str(font["/DescendantFonts"][0].get_object()["/FontDescriptor"]) for font in fonts)
+
+
+def test_a_png_has_300_pixels_an_inch_and_shows_its_bars(result: RunResult, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    pil = pytest.importorskip("PIL.Image")
+    result.plot("outcomes").save(tmp_path / "f.png")
+    with pil.open(tmp_path / "f.png") as image:
+        assert image.width == pytest.approx(3.25 * 300, abs=1)
+        assert [round(dots) for dots in image.info["dpi"]] == [300, 300]
+        colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}
+    assert (255, 255, 255) in colors
+    assert any(blue > 150 and red < 80 for red, _, blue in colors), "the bars are blue"

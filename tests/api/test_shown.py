@@ -99,8 +99,8 @@ def test_a_figure_is_shown_as_svg_and_has_its_rows(result: RunResult, tmp_path: 
     assert [row["games"] for row in plot.rows if row["outcome"] == "decided"] == [2]
     plot.save(tmp_path / "f.svg", "page")
     assert ET.parse(tmp_path / "f.svg").getroot().get("width") == "6.75in"
-    with pytest.raises(UsageError, match=r"must end in [.]svg"):
-        plot.save(tmp_path / "f.png")
+    with pytest.raises(UsageError, match=r"must end in [.]svg, [.]pdf or [.]png"):
+        plot.save(tmp_path / "f.gif")
 
 
 def test_there_is_no_figure_of_another_name(result: RunResult) -> None:

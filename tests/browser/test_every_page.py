@@ -56,6 +56,38 @@ def test_every_page_of_a_leaderboard_opens(old: Path, watched: Opens, tmp_path: 
     assert {route: text for route, text in seen.items() if not text.strip() or NOWHERE.search(text)} == {}
 
 
+FEW_COLUMNS = {360: 5, 1280: 9}
+"""By the width of the window: a table with at most so many columns fits, and only a wider one scrolls in its region."""
+COLUMNS_OF_SCROLLING_TABLES = """() => {
+    const seen = (head) => getComputedStyle(head).display !== "none";
+    const regions = [...document.querySelectorAll("section.page:not([hidden]) .scrolls")];
+    return Object.fromEntries(regions.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) =>
+        [one.getAttribute("aria-label"), [...one.querySelectorAll("thead tr:first-child th")].filter(seen).length]));
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_page_is_wider_than_the_window_and_tables_of_few_columns_fit(
+    width: int, old: Path, watched: Opens, tmp_path: Path
+) -> None:
+    runs = {"one": ["served"], "several": ["sweep", "served-c534600bdb"], "training": ["learning", "trees"]}
+    pages = {
+        name: report(*(old / "runs" / run for run in RUNS if run.startswith(tuple(starts))))
+        for name, starts in runs.items()
+    }
+    for name, content in {**pages, "board": board_report(old)}.items():
+        path = tmp_path / f"{name}.html"
+        path.write_bytes(content)
+        one = watched(viewport={"width": width, "height": 800})
+        for route in visited(one, path, most=1):
+            one.go(route)
+            one.page.wait_for_timeout(100)
+            one.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            assert one.page.evaluate("document.documentElement.scrollWidth") <= width, (name, route)
+            scrolling = one.page.evaluate(COLUMNS_OF_SCROLLING_TABLES)
+            assert all(columns > FEW_COLUMNS[width] for columns in scrolling.values()), (name, route, scrolling)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_of_a_training_run_a_tree_or_a_board_has_a_fault(
     scheme: str, old: Path, watched: Opens, axe: str, tmp_path: Path

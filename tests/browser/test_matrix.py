@@ -12,7 +12,7 @@ import pytest
 from tests.browser.conftest import Opens
 from tests.support.reports import report
 from tests.support.runs import played
-from tests.support.specs import debate_with_hints
+from tests.support.specs import debate_with_hints, spec_file
 
 ROWS = "section.page:not([hidden]) tbody tr"
 
@@ -54,6 +54,42 @@ def test_the_matrix_has_each_verdict_and_its_filters_are_links(
     assert differing
     assert set(matrix(page)) == differing
     assert "only=differ" in page.url
+
+
+def test_the_search_finds_datapoints_that_are_not_drawn(tmp_path: Path, watched: Opens) -> None:
+    size = 620
+    for seed in (1, 2):
+        played(spec_file(tmp_path, size=size, seed=seed, name=f"seed-{seed}", fine_tune=None), tmp_path / "results")
+    path = tmp_path / "report.html"
+    path.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
+    page = watched(viewport={"width": 360, "height": 700}).open(path, "matrix")
+    page.locator(ROWS).first.wait_for()
+    more = page.get_by_role("button", name="Show more")
+    drawn = page.locator(f"{ROWS} th").all_inner_texts()
+    assert len(drawn) == 500
+    count = page.locator("p.count:visible")
+    assert count.inner_text().startswith(f"{size} of {size} datapoints")
+    assert "the first 500 are shown" in count.inner_text()
+    more.click()
+    assert page.locator(ROWS).count() == size
+    assert more.is_hidden()
+    last = page.locator(f"{ROWS} th").last.inner_text()
+    assert last not in drawn
+    page.reload()
+    page.locator(ROWS).first.wait_for()
+    page.get_by_role("searchbox").fill(last.upper())
+    page.wait_for_function(f"document.querySelectorAll('{ROWS}').length < 500")
+    assert last in page.locator(f"{ROWS} th").all_inner_texts()
+    assert more.is_hidden()
+    address = page.url
+    page.get_by_role("link", name="Right in every run").click()
+    page.wait_for_function("location.hash.includes('only=right')")
+    assert f"q={last.upper()}" in page.url, "a filter leaves the search as it is"
+    page.goto(address)
+    page.reload()
+    page.locator(ROWS).first.wait_for()
+    assert last in page.locator(f"{ROWS} th").all_inner_texts()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_each_player_has_its_names_and_its_stance_beside_its_messages(

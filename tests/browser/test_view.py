@@ -49,6 +49,9 @@ def test_a_page_follows_a_run_through_its_kill_and_its_resume_with_its_filter(wa
             page.evaluate("() => { location.hash = '#/run/tiny'; }")
             standing = page.locator("section.live p.standing")
             standing.filter(has_text="Killed").wait_for(timeout=SECONDS)
+            page.set_viewport_size({"width": 360, "height": 700})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            page.set_viewport_size({"width": 1280, "height": 900})
             page.evaluate("() => { location.hash = '#/run/tiny/games?q=p1&sort=-tokens'; }")
             again = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
             assert again.wait(HANG_SECONDS) == 0

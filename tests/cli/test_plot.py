@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -159,7 +160,8 @@ def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["rounds", "-o", "f.png"], "must end in .svg"),
+        (["rounds", "-o", "f.gif"], "must end in .svg, .pdf or .png"),
+        (["differences", "-o", "f.svg"], "the figure differences shows two runs, not 1"),
         (["rounds", "-o", "f.svg", "--metric", "recall"], "leave out --metric, or plot forest, frontier"),
         (["forest", "-o", "f.svg", "--metric", "accurcy"], "no metric 'accurcy'; did you mean 'accuracy'?"),
         (
@@ -175,6 +177,43 @@ def test_wrong_usage_is_told(
     monkeypatch.chdir(tmp_path)
     assert main(["plot", words[0], ids(results, "sure")[0], *words[1:], "--results", str(results)]) == 2
     assert says in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_differences_of_two_runs_are_those_of_compare(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [ids(results, "solo-verifier")[0], ids(results, "sure")[0]]
+    assert plot(results, "differences", runs, tmp_path / "f.csv") == 0
+    capsys.readouterr()
+    assert main(["compare", *runs, "--results", str(results), "--json"]) == 0
+    [compared] = json.loads(capsys.readouterr().out)["pairs"]
+    [accuracy] = [row for row in rows(tmp_path / "f.csv") if row["metric"] == "accuracy"]
+    assert float(accuracy["difference"]) == pytest.approx(compared["difference"])
+    assert float(accuracy["ci_low"]) == pytest.approx(compared["ci_low"])
+
+
+def test_the_protocol_is_drawn_with_its_speakers(results: Path, tmp_path: Path) -> None:
+    runs = ids(results, "sure")
+    assert plot(results, "protocol", runs, tmp_path / "f.svg") == 0
+    image = ET.fromstring((tmp_path / "f.svg").read_text("utf-8"))
+    assert image.get("width") == "3.25in"
+    assert {"prover", "verifier", "verifier may decide"} <= {
+        text.text for text in image.iter() if text.tag.endswith("text")
+    }
+    assert plot(results, "protocol", runs, tmp_path / "f.csv") == 0
+    assert [(row["agent"], row["heard_by"]) for row in rows(tmp_path / "f.csv")][:2] == [
+        ("verifier", "prover"), ("prover", "verifier")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["pdf", "png"])
+def test_the_package_that_writes_an_image_is_named_where_it_is_missing(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert plot(results, "outcomes", ids(results, "solo-verifier"), tmp_path / f"f.{suffix}") == 2
+    assert "pip install 'nip-run[figures]'" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / f"f.{suffix}").exists()
 
 
 def test_json_has_the_rows_and_quiet_says_nothing(

@@ -124,6 +124,7 @@ def _show_report(target: _Target, report: ServerReport) -> None:
 
 def _report_as_json(report: ServerReport) -> dict[str, Any]:
     completion, names = report.completion, ("kind", "message", "next")
+    is_priced = CallCosts({report.group: report.settings}).is_priced
     return {
         "group": report.group,
         "server": report.settings.server_url,
@@ -135,6 +136,7 @@ def _report_as_json(report: ServerReport) -> dict[str, Any]:
         "retried": report.failed_attempts,
         "requests": report.spent.completions,
         "tokens": report.spent.tokens,
+        "cost_usd": report.spent.usd if is_priced else None,
         "error": None if report.error is None else dict(zip(names, _explain_error(report), strict=True)),
     }
 

@@ -2,7 +2,7 @@
 
 Examples:
   nip-run plot learning_curve RUN RUN RUN -o curve.svg
-  nip-run plot accuracy_by_protocol RUN RUN -o accuracy.svg
+  nip-run plot accuracy_by_protocol RUN RUN -o accuracy.pdf
   nip-run plot reliability last -o reliability.csv
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
 
 
-SUFFIXES = (".svg", ".csv", ".json")
+SUFFIXES = (".svg", ".pdf", ".png", ".csv", ".json")
 
 
 FIGURES = (
-    "learning_curve", "accuracy_by_protocol", "always_failed", "reliability", "forest", "rounds", "outcomes",
-    "frontier",
+    "learning_curve", "accuracy_by_protocol", "always_failed", "reliability", "forest", "differences", "protocol",
+    "rounds", "outcomes", "frontier",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         required=True,
-        help="FILE.svg, or FILE.csv or FILE.json for the data",
+        help="FILE.svg, FILE.pdf or FILE.png, or FILE.csv or FILE.json for the data",
     )
     add(
         "--width",
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
 
     path: Path = args.output
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"-o {path}: the file name must end in .svg, or in .csv or .json for the data")
+        raise UsageError(f"-o {path}: the file name must end in .svg, .pdf or .png, or in .csv or .json for the data")
     results: Results = args.results
     drawn_figure = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
     content = _encode_figure(drawn_figure, path.suffix.lower(), args)
@@ -85,4 +85,4 @@ def _encode_figure(drawn_figure: Figure, suffix: str, args: argparse.Namespace) 
         return drawn_figure.json()
     if suffix == ".csv":
         return drawn_figure.csv().encode()
-    return f"{drawn_figure.svg(PAPERS[args.width], args.title)}\n".encode()
+    return drawn_figure.image(suffix, PAPERS[args.width], args.title)

@@ -7,7 +7,7 @@ import json
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import say, wrap_width
 from runner.cli.terminal.wrapping import wrap_lines
-from runner.game.protocols.protocol import Decision, correct_word, label_word, verdict_word
+from runner.game.protocols.protocol import Decision, correct_word, label_player, label_word, verdict_word
 from runner.game.protocols.rounds import Round
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.rollout import RoundVerdict
@@ -46,11 +46,17 @@ class _TranscriptPrinter:
         self.width = width
         names = details.protocol.agent_names
         self.colors = {name: AGENT_COLORS[index % len(AGENT_COLORS)] for index, name in enumerate(names)}
+        self.stances = details.protocol.prover_stances(details.rollout.job.prover_stance)
 
     def print(self, round_number: int | None) -> None:
         rollout, job = self.details.rollout, self.details.rollout.job
         variant = "  ".join([f"repeat {job.repeat}", *describe_variant(job)])
         say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  {variant}")
+        protocol = self.details.protocol
+        players = (
+            label_player(name, self.stances.get(name), protocol.chat_name(name)) for name in protocol.agent_names
+        )
+        self._print_lines(f"players: {comma_join(players)}")
         for name, value in job.datapoint.columns.items() if round_number is None else ():
             self._print_column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
         for number, played in self.details.rounds(round_number):
@@ -160,7 +166,8 @@ class _TranscriptPrinter:
 
     def _print_answer_heading(self, number: int, agent: str, label: str, color: str) -> None:
         say()
-        self._print_lines(f"[round {number}] {agent} ({label})", "", f"1;{color}")
+        player = label_player(agent, self.stances.get(agent), remark=label)
+        self._print_lines(f"[round {number}] {player}", "", f"1;{color}")
 
     def _print_lines(self, text: str, indent: str = "", style: str = "") -> None:
         for line in wrap_lines(text, self.width, indent):

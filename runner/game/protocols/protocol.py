@@ -46,6 +46,13 @@ def verdict_word(decision: int) -> str:
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 
+def label_player(agent: str, stance: int | None, chat_name: str | None = None, remark: str | None = None) -> str:
+    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`."""
+    stance_remark = None if stance is None else f"argues for {stance_word(stance)}"
+    remarks = [text for text in (chat_name, stance_remark, remark) if text is not None]
+    return f"{agent} ({'; '.join(remarks)})" if remarks else agent
+
+
 def correct_word(correct: bool | None, decision: int) -> str:
     """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
     if decision == Decision.NONE or correct is None:
@@ -104,6 +111,15 @@ class Protocol:
     @cached_property
     def prover_names(self) -> tuple[str, ...]:
         return tuple(name for name, spec in self.file.agents.items() if spec.role == "prover")
+
+    def chat_name(self, agent: str) -> str | None:
+        """Return the name that chats use for an agent, or None if it is the agent's own name, with any case."""
+        name = self.agent_spec(agent).human_name
+        return None if name.lower() == agent.lower() else name
+
+    def prover_stances(self, prover_stance: int) -> dict[str, int]:
+        """Return the stance of each prover in a game with this `prover_stance`."""
+        return {name: self.stance(name, prover_stance) for name in self.prover_names}
 
     @cached_property
     def verifier_name(self) -> str:

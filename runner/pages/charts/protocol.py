@@ -13,15 +13,15 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
 from runner.pages.charts.labels import join_facts, width_of
-from runner.pages.charts.styles import PAGE, dashes
+from runner.pages.charts.styles import PAGE, Look, dashes
 
 _PRIVATE = (4.0, 2.5)
 """Dash pattern of the lines in private channels, which not all agents read."""
 
 
-def protocol_picture(protocol: Protocol, *, key: str = "") -> Markup:
+def protocol_picture(protocol: Protocol, *, look: Look = PAGE, title: str | None = None, key: str = "") -> Markup:
     """Draw the longest game of a protocol. Rounds that repeat earlier rounds are only named."""
-    picture = _Picture(protocol)
+    picture = _Picture(protocol, look, title or f"The protocol {protocol.name}")
     rounds = schedule(protocol)
     for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
@@ -34,13 +34,13 @@ def protocol_picture(protocol: Protocol, *, key: str = "") -> Markup:
 class _Picture:
     """The diagram under construction: the names of the agents, then a row for each round or text."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: Protocol, look: Look, title: str) -> None:
         self._protocol, self._names = protocol, protocol.agent_names
-        self._left = PAGE.size * 3.4
+        self._left = look.size * 3.4
         """Width of the space for the numbers of rounds, to the left of the agents' columns."""
-        self._column_width = max((PAGE.width - self._left) / len(self._names), PAGE.size * 5.5)
+        self._column_width = max((look.width - self._left) / len(self._names), look.size * 5.5)
         width = self._left + self._column_width * len(self._names)
-        self._drawing = Drawing(PAGE, f"The protocol {protocol.name}", width)
+        self._drawing = Drawing(look, title, width)
         self._draw_header()
 
     def _x(self, agent: str) -> float:

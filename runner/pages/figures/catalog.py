@@ -12,12 +12,15 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
+from runner.game.protocols.schedule import schedule
 from runner.pages.charts.columns import columns
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import PricedSystem, frontier
 from runner.pages.charts.labels import format_count
+from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
+from runner.pages.figures.differences import differences
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
 from runner.pages.figures.systems import (
@@ -35,6 +38,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import RANKING_METRIC, check_metrics, game_shares
 from runner.rollouts.rollout import Outcome
+from runner.runs.finished.reconstruction import played_plan
 from runner.runs.finished.result import FinishedRun
 
 LONE_VERIFIER = "solo_verifier"
@@ -269,6 +273,22 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     )  # fmt: skip
 
 
+def _protocol(folders: Sequence[RunFolder], _: str) -> Figure:
+    """Draw the rounds of a system's protocol: who speaks, who hears it, and who may decide."""
+    system = _only_system(systems_of(folders), "protocol")
+    protocol = played_plan(system.folders[0]).spec.protocol
+    rows = [
+        {**system.facts(), "round": number, "agent": speech.agent, "channel": speech.channel,
+         "heard_by": list(speech.heard_by), "may_decide": speech.agent in scheduled.may_decide}
+        for number, scheduled in enumerate(schedule(protocol)) for speech in scheduled.speech
+    ]  # fmt: skip
+    return Figure(
+        "protocol", f"The protocol {protocol.name}", rows,
+        Encoding("points", "round", "agent", None, None, None, "round", ""),
+        lambda look, title: protocol_picture(protocol, look=look, title=title),
+    )  # fmt: skip
+
+
 def _only_system(systems: Sequence[FigureSystem], name: str) -> FigureSystem:
     """Return the only system.
 
@@ -295,6 +315,8 @@ FIGURES: Mapping[str, FigureKind] = {
     ),
     "reliability": FigureKind("P(accept) against the share of right solutions", _reliability),
     "forest": FigureKind("a metric of each run, or all shares of one run, with intervals", _forest, takes_metric=True),
+    "differences": FigureKind("the second run minus the first, by metric, with intervals", differences),
+    "protocol": FigureKind("who speaks in each round, and who hears it", _protocol),
     "rounds": FigureKind("rounds until the verdict", _rounds),
     "outcomes": FigureKind("how games ended", _outcomes),
     "frontier": FigureKind("dollars a game against accuracy, with the frontier", _frontier, takes_metric=True),

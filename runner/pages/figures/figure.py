@@ -1,9 +1,10 @@
-"""The result of `nip-run plot`: the rows of a figure as CSV, JSON or a data frame, and its chart as SVG."""
+"""The result of `nip-run plot`: the rows of a figure as CSV, JSON or a data frame, and its chart as SVG, PDF or PNG."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,11 +12,15 @@ from typing import Any, Literal
 import orjson
 from markupsafe import Markup
 
+from runner.base.errors import UsageError
 from runner.base.text import csv_text
 from runner.pages.charts.labels import drawable
-from runner.pages.charts.styles import COLUMN, Look
+from runner.pages.charts.styles import COLUMN, POINTS_AN_INCH, Look
 
 Row = Mapping[str, Any]
+IMAGE_SUFFIXES = (".svg", ".pdf", ".png")
+PIXELS_AN_INCH = 300
+"""The resolution of PNG files."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,15 @@ class Figure:
         """Return the chart as SVG. If you give a title, it is drawn above the chart."""
         return self.draw(look if title is None else replace(look, shows_title=True), title or self.title)
 
+    def image(self, suffix: str, look: Look = COLUMN, title: str | None = None) -> bytes:
+        """Return the chart as the content of a file whose name ends in `suffix`, one of `IMAGE_SUFFIXES`.
+
+        Raises:
+            UsageError: the package that writes PDF and PNG is not installed.
+        """
+        svg = f"{self.svg(look, title)}\n"
+        return svg.encode() if suffix == ".svg" else _convert_svg(svg, suffix)
+
     def frame(self) -> list[dict[str, Any]]:
         """Return the rows, all with the same columns; missing values are None."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -63,6 +77,25 @@ class Figure:
     def json(self) -> bytes:
         facts = {"figure": self.name, "title": self.title, "rows": self.frame(), "notes": list(self.notes)}
         return orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _convert_svg(svg: str, suffix: str) -> bytes:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise UsageError(
+            f"{suffix} files need the package vl-convert-python ({error}); run pip install 'nip-run[figures]', or "
+            "write an .svg file"
+        ) from error
+
+    def to_points(size: re.Match[str]) -> str:
+        return f'{size[1]}="{float(size[2]) * POINTS_AN_INCH:g}"'
+
+    # vl_convert makes each pixel of the SVG one point long. The first two lengths are those of the whole chart.
+    svg_in_points = re.sub(r'\b(width|height)="([\d.]+)in"', to_points, svg, count=2)
+    if suffix == ".pdf":
+        return bytes(vl_convert.svg_to_pdf(svg_in_points))
+    return bytes(vl_convert.svg_to_png(svg_in_points, ppi=PIXELS_AN_INCH))
 
 
 def _finite(value: Any) -> Any:

@@ -235,9 +235,7 @@ class _Packer:
         return {
             "id": job.rollout_id,
             "columns": {name: self._text(text) for name, text in self._columns.items()},
-            "stances": {
-                name: details.protocol.stance(name, job.prover_stance) for name in details.protocol.prover_names
-            },
+            "stances": details.protocol.prover_stances(job.prover_stance),
             "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),
             "confidence": {name: value for name in CONFIDENCE_FIELDS if (value := getattr(rollout, name)) is not None},

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
-from runner.game.protocols.protocol import stance_word, verdict_word
+from runner.game.protocols.protocol import label_player, verdict_word
 from runner.pages.html import render_template
 from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
@@ -63,6 +63,7 @@ class _TextReader:
     def __init__(self, texts: list[str], about: Mapping[str, Any], stances: Mapping[str, int]) -> None:
         self._texts, self.left, self._stances = texts, MAX_CHARACTERS, stances
         self._agents = [agent["name"] for agent in about["agents"]]
+        self._chat_names = {agent["name"]: agent.get("known_as") for agent in about["agents"]}
         self._channels = len(about["channels"])
 
     def text(self, packed: Any) -> str:
@@ -71,10 +72,10 @@ class _TextReader:
         return text
 
     def turn(self, turn: Mapping[str, Any]) -> dict[str, Any]:
-        decision = turn["decision"]
+        agent, decision = turn["agent"], turn["decision"]
         return {
-            "stance": None if (stance := self._stances.get(turn["agent"])) is None else stance_word(stance),
-            "agent": turn["agent"], "place": self._agents.index(turn["agent"]) % 6, "cut_off": turn["cut_off"],
+            "agent": agent, "player": label_player(agent, self._stances.get(agent), self._chat_names[agent]),
+            "place": self._agents.index(agent) % 6, "cut_off": turn["cut_off"],
             "decides": None if decision is None else verdict_word(decision),
             "messages": list(self._messages(turn)),
             "unusable": [answer["unusable"] for answer in turn["answers"] if answer.get("unusable")],

@@ -194,7 +194,7 @@ def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
         "agents": [
             {
                 "name": name,
-                "known_as": protocol.agent_spec(name).human_name,
+                "known_as": protocol.chat_name(name),
                 "verifier": name == protocol.verifier_name,
                 "channels": list(protocol.visible_channels(name)),
             }

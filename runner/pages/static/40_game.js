@@ -57,10 +57,16 @@ class GameView {
     return this.about.agents.find((agent) => agent.name === name);
   }
 
-  // Return the name of an agent with the name that the messages of the game use for it.
+  // Return the name of an agent, with its name in the chats if that is another one.
   named(name) {
     const known = this.agent(name)?.known_as;
-    return known && known.toLowerCase() !== name.toLowerCase() ? `${name} (${known})` : name;
+    return known ? `${name} (${known})` : name;
+  }
+
+  // Return the role of a message in a chat, with its sender if the chat names one.
+  sender({ role, name }) {
+    const agents = this.about.agents.filter((agent) => agent.known_as === name);
+    return name === undefined ? role : `${role}: ${agents.length === 1 ? this.named(agents[0].name) : name}`;
   }
 
   sees(channel) {
@@ -117,7 +123,7 @@ class GameView {
       last?.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(last.reasoning))) : null,
       chat.length ? folded("chat", `The chat that was sent (${chat.length} ${chat.length > 1 ? "messages" : "message"})`, () => [
         answers.length + failed.length > 1 ? el("p", { class: "cost" }, "All attempts of a turn use the same chat.") : null,
-        chat.map((one) => el("div", { class: `sent ${one.role}` }, el("h6", {}, one.name ? `${one.role} (${one.name})` : one.role), said(game.read(one.text)))),
+        chat.map((one) => el("div", { class: `sent ${one.role}` }, el("h6", {}, this.sender(one)), said(game.read(one.text)))),
       ]) : null,
       last?.logprobs ? folded("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
       last ? el("p", { class: "cost" }, this.cost(last, turn.agent)) : null,

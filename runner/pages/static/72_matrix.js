@@ -6,19 +6,21 @@ const MATRIX = {
   wrong: ["Wrong in every run", (shares) => shares.every((share) => share === 0)],
   right: ["Right in every run", (shares) => shares.every((share) => share === 1)],
 };
-const MATRIX_ROWS = 500; // rows that are drawn at once
+const MATRIX_ROWS = 500; // rows that are drawn at first, and with each click on "Show more"
 
 class Matrix {
   constructor() {
-    this.ids = [...site.runs.keys()];
-    const filters = Object.entries(MATRIX).map(([name, [title]]) => el("a", { href: address("matrix", { only: name }), "data-only": name }, title));
+    Object.assign(this, { ids: [...site.runs.keys()], only: "", drawn: MATRIX_ROWS });
+    this.search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search datapoints", oninput: () => this.searched() });
+    this.filters = [["", "All"], ...Object.entries(MATRIX).map(([name, [title]]) => [name, title])].map(([name, title]) => el("a", { "data-only": name }, title));
     this.count = el("p", { class: "count", role: "status" });
     this.body = el("tbody");
+    this.more = el("button", { type: "button", onclick: () => { this.drawn += MATRIX_ROWS; this.draw(); } }, "Show more");
     const runs = this.ids.map((id) => el("th", { scope: "col" }, el("a", { href: address("run", id) }, id)));
-    this.element = el("div", {}, el("h2", {}, "Datapoints by runs"),
-      el("nav", { class: "within", "aria-label": "Filters" }, el("a", { href: address("matrix"), "data-only": "" }, "All"), filters), this.count,
+    this.element = el("div", {}, el("h2", {}, "Datapoints by runs"), el("div", { class: "tools" }, this.search),
+      el("nav", { class: "within", "aria-label": "Filters" }, this.filters), this.count,
       el("div", { class: "scrolls", role: "region", tabindex: "0", "aria-label": "Datapoints by runs" },
-        el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Datapoint"), el("th", { scope: "col" }, "Label"), runs)), this.body)));
+        el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Datapoint"), el("th", { scope: "col" }, "Label"), runs)), this.body)), this.more);
   }
 
   // Count the right games of each datapoint in each run; rows with the largest difference come first.
@@ -28,7 +30,7 @@ class Matrix {
       await run.read();
       for (let place = 0; place < run.games.length; place++) {
         const [datapoint, label, id, right] = ["datapoint", "label", "id", "correct"].map((name) => run.games.value(name, place));
-        if (!rows.has(datapoint)) rows.set(datapoint, { datapoint, label, cells: this.ids.map(() => ({ right: 0, games: 0, id: null })) });
+        if (!rows.has(datapoint)) rows.set(datapoint, { datapoint, label, first: [run, place], cells: this.ids.map(() => ({ right: 0, games: 0, id: null })) });
         const cell = rows.get(datapoint).cells[at];
         Object.assign(cell, { id: cell.id ?? id, games: cell.games + 1, right: cell.right + (right === true) });
       }
@@ -38,12 +40,35 @@ class Matrix {
     this.rows = [...rows.values()].map((row) => ({ ...row, shares: shares(row) })).sort((one, two) => spread(two) - spread(one));
   }
 
-  async show(only) {
+  address(only = this.only) {
+    return address("matrix", { only, q: this.search.value });
+  }
+
+  async show(only, q) {
+    Object.assign(this, { only, drawn: MATRIX_ROWS });
+    this.search.value = q;
     if (!this.rows) await this.read();
-    const rows = this.rows.filter((row) => MATRIX[only]?.[1](row.shares) ?? true);
-    for (const link of this.element.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.only === only);
-    this.count.textContent = `${count(Math.min(rows.length, MATRIX_ROWS))} of ${count(this.rows.length)} datapoints, those with the largest difference first`;
-    this.body.replaceChildren(...rows.slice(0, MATRIX_ROWS).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, WORDS[row.label] ?? "not known"),
+    this.draw();
+  }
+
+  searched() {
+    history.replaceState(null, "", this.address());
+    this.drawn = MATRIX_ROWS;
+    if (this.rows) this.draw();
+  }
+
+  // Draw the first matching rows. Filters and search apply to all rows.
+  draw() {
+    const words = wordsOf(this.search.value), test = MATRIX[this.only]?.[1];
+    const rows = this.rows.filter((row) => (test?.(row.shares) ?? true) && has(...row.first, words));
+    for (const link of this.filters) {
+      link.setAttribute("href", this.address(link.dataset.only));
+      link.toggleAttribute("aria-current", link.dataset.only === this.only);
+    }
+    const cut = rows.length > this.drawn ? `; the first ${count(this.drawn)} are shown` : "";
+    this.count.textContent = `${count(rows.length)} of ${count(this.rows.length)} datapoints, those with the largest difference first${cut}`;
+    this.more.hidden = !cut;
+    this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, WORDS[row.label] ?? "not known"),
       row.cells.map((cell, at) => el("td", {}, cell.games ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
   }
 
@@ -55,5 +80,6 @@ class Matrix {
 route("matrix", async (place, _, words) => {
   const matrix = (site.matrix ??= new Matrix());
   replaced(place, matrix.element);
-  await matrix.show(words.get("only") ?? "");
+  keys.set("/", () => matrix.search.focus());
+  await matrix.show(words.get("only") ?? "", words.get("q") ?? "");
 });

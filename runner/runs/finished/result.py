@@ -240,7 +240,8 @@ class FinishedRun:
             RunError: the rollout is not finished, or the journal is missing or damaged.
         """
         self._check_has_games()
-        return RolloutTranscript.of(find_rollout(self.folder, played_plan(self.folder), rollout), self.run_id)
+        plan = played_plan(self.folder)
+        return RolloutTranscript.of(find_rollout(self.folder, plan, rollout), self.run_id, plan.spec.protocol)
 
     def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
         """Return the rollouts as arrays over (rollout, timestep), rebuilt from the journal in the order of the plan.

@@ -282,7 +282,7 @@ class Session:
                 sinks.add(rollout)
                 accounting.add(rollout)
                 if self._on_rollout is not None:
-                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id))
+                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id, self.plan.spec.protocol))
             sinks.end_job(finished)
         accounting.end_job()
 
