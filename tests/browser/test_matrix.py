@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Opens
-from tests.support.reports import report
-from tests.support.runs import played
+from tests.support.report_pages import report
+from tests.support.runs import run_spec
 from tests.support.specs import debate_with_hints
 
 ROWS = "section.page:not([hidden]) tbody tr"
@@ -26,7 +26,7 @@ def debates(tmp_path: Path) -> tuple[Path, list[dict[str, bool]]]:
         rules = {"use": "debate", "min_message_rounds": 3, "max_message_rounds": 5}
         spec = json.loads(path.read_text())
         path.write_text(json.dumps({**spec, "seed": seed, "name": f"debate-{seed}", "protocol": rules}))
-        run = played(path, tmp_path / "results")
+        run = run_spec(path, tmp_path / "results")
         rows = run.rollouts().select("datapoint_id, correct").fetchall()
         right.append({datapoint: bool(correct) for datapoint, correct in rows})
     page = tmp_path / "report.html"
