@@ -28,7 +28,7 @@ from runner.statistics.paired_groups import Pairs, least_share
 from runner.statistics.rank_sets import rank_sets
 from runner.statistics.sign_flip import sign_flip
 from runner.statistics.significance import ALPHA, holm
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 LOW, HIGH, LOW_WHERE_RARE = 0.925, 0.975, 0.92
 MOST, LEAST = 0.06, 0.04
@@ -247,7 +247,7 @@ def rejected_where_all_differ(groups: int) -> float:
 
 def main() -> int:
     args = sample_arguments(__doc__, 4000)
-    claims = Claims()
+    check = SoftAssertions()
     print(f"\n{'':86}rejected  covered  differ  width")
     for number, situation in enumerate((*equal(), *unequal())):
         shares = found(situation, args.times, np.random.default_rng([args.seed, number]))
@@ -260,24 +260,24 @@ def main() -> int:
         limited = not situation.is_rare and shares.differing >= LEAST_FROM
         is_covered = shares.covered >= (LOW_WHERE_RARE if situation.is_rare else LOW)
         is_covered = is_covered and (shares.covered <= highest or not limited)
-        claims(holds and is_covered and shares.agreeing == 1, line)
+        check(holds and is_covered and shares.agreeing == 1, line)
     for number, (groups, chance) in enumerate(ONE_IS_ALWAYS_RIGHT):
         held = covered_at_the_edge(groups, chance, args.times, np.random.default_rng([args.seed, 3000 + number]))
-        claims(
+        check(
             held >= LOW_WHERE_RARE, f"{groups:4} groups, one always right, the other wrong in {chance:.3f}: {held:.1%}"
         )
     for groups in DIFFERENT:
         share = rejected_where_all_differ(groups)
-        claims(share <= MOST, f"{groups:4} groups that all differ by 1: {share:.1%} rejected (exactly, of all ways)")
+        check(share <= MOST, f"{groups:4} groups that all differ by 1: {share:.1%} rejected (exactly, of all ways)")
     for number, situation in enumerate(PLANTED):
         shares = found(situation, args.times, np.random.default_rng([args.seed, 1000 + number]))
-        claims(
+        check(
             shares.rejected >= FOUND,
             f"{situation}: 10 points found in {shares.rejected:.1%}; said to be detectable: {shares.detectable:.3f}",
         )
     for number, situation in enumerate(SEEN):
         effect, power = seen(situation, args.times, np.random.default_rng([args.seed, 4000 + number]))
-        claims(
+        check(
             SEEN_LEAST <= power <= SEEN_MOST,
             f"{situation}: {effect:.3f} is said to be detectable, and is found in {power:.1%}",
         )
@@ -286,14 +286,14 @@ def main() -> int:
         any_apart, without = told_apart(
             systems, groups, times_ranked, np.random.default_rng([args.seed, 5000 + number])
         )
-        claims(
+        check(
             any_apart <= rejection_limits(times_ranked)[1],
             f"{systems:3} systems alike on {groups} groups: some are told apart in {any_apart:.1%} of tables; "
             f"corrected for the leader's tests alone, in {without:.1%}",
         )
     shares = found(UNRELATED, args.times, np.random.default_rng([args.seed, 2000]))
     print(f"      {UNRELATED}: 10 points found in {shares.rejected:.1%}; said: {shares.detectable:.3f}")
-    return claims.exit_code()
+    return check.exit_code()
 
 
 if __name__ == "__main__":

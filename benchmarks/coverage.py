@@ -24,7 +24,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from runner.statistics.intervals import load_scipy
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 PROGRAMS, REPEATS = 40, 2
 SKILL, DIFFICULTY, LEANING = 1.0, 2.0, 3.0
@@ -65,7 +65,7 @@ class Situation:
 def main() -> int:
     args = sample_arguments(__doc__, 1000)
     load_scipy()
-    claims, rows = Claims(), []
+    check, rows = SoftAssertions(), []
     for shared in (False, True):
         for leaning in (False, True):
             situation, rng = Situation(shared, leaning), np.random.default_rng([args.seed, shared, leaning])
@@ -73,11 +73,11 @@ def main() -> int:
             rows.append((situation, covered))
             for metric in METRICS:
                 share = covered[True, metric]
-                claims(LOW <= share <= HIGH, f"{situation}: {metric}, by group: {share:.1%}")
+                check(LOW <= share <= HIGH, f"{situation}: {metric}, by group: {share:.1%}")
     print_table(rows)
     alone = [covered[False, "accuracy"] for _, covered in rows]
-    claims(min(alone) < LOW and max(alone) > HIGH, f"without groups: {min(alone):.1%} to {max(alone):.1%}")
-    return claims.exit_code()
+    check(min(alone) < LOW and max(alone) > HIGH, f"without groups: {min(alone):.1%} to {max(alone):.1%}")
+    return check.exit_code()
 
 
 def coverage(situation: Situation, repetitions: int, rng: np.random.Generator) -> dict[tuple[bool, str], float]:

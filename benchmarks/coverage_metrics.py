@@ -32,7 +32,7 @@ from runner.statistics.intervals import load_scipy
 from runner.statistics.reporting_rules import NOTHING
 from runner.statistics.simple_means import Mean, two_ends
 from runner.statistics.verdicts import Verdicts
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 MANY = 400_000
 LEAST = 0.90
@@ -289,7 +289,7 @@ def main() -> int:
     if args.write and args.only:
         parser.error("--write takes all situations")
     load_scipy()
-    claims, rows = Claims(), []
+    check, rows = SoftAssertions(), []
     for part, situations in enumerate((judges(), forecasters(), counters())):
         for at, situation in enumerate(situations):
             if args.only not in str(situation):
@@ -297,12 +297,12 @@ def main() -> int:
             found = measured(situation, args.times, [args.seed, part, at])
             rows.append((situation, found))
             for claim, holds in judged(situation, found, args.times):
-                claims(holds, claim)
+                check(holds, claim)
     table = "\n".join(markdown(rows, args.times))
     print(f"\n{table}")
     if args.write:
         (ROOT / "benchmarks" / "coverage.md").write_text(table)
-    return claims.exit_code()
+    return check.exit_code()
 
 
 def judged(situation: Situation, found: dict[str, Counted], times: int) -> Iterator[tuple[str, bool]]:

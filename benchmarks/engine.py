@@ -158,10 +158,10 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
 
 def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> dict[str, Any]:
     """Medians of each path, and the requests and bytes that the server saw from it."""
-    from tests.support.servers.chat_client import serving
+    from tests.support.servers.chat_client import run_chat_server
 
     found: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
-    with serving(latency=latency, decide=0.0) as server:
+    with run_chat_server(latency=latency, decide=0.0) as server:
         before = server.stats()
         for _ in range(repeat):
             for path in paths:
@@ -192,10 +192,10 @@ def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
 
 def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
     """CPU time of one more rollout, answered at once: what a run costs once is in neither path's figure."""
-    from tests.support.servers.chat_client import serving
+    from tests.support.servers.chat_client import run_chat_server
 
     found: dict[str, list[float]] = {path: [] for path in paths}
-    with serving(latency=0.0, decide=0.0) as server:
+    with run_chat_server(latency=0.0, decide=0.0) as server:
         for _ in range(repeat):
             for path in paths:
                 low, high = (

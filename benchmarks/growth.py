@@ -214,7 +214,7 @@ def run_server(folder: Path, played: Path, count: int) -> None:
     from runner.server.boards.worker import BoardWorker
     from runner.server.service import Service
     from runner.server.settings import Settings
-    from tests.support.served import copy_of, put, run_bundle
+    from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
     settings = Settings(folder=folder)
     make_folders(settings.incoming)
@@ -224,10 +224,10 @@ def run_server(folder: Path, played: Path, count: int) -> None:
 
     def publish(places: Iterable[int]) -> list[Copy]:
         releases = [
-            copy_of(bundles[i % TEMPLATES], owner=f"group{i % 20}", name=f"run-{i}", identity={"run": f"{i:064x}"})
+            copy_bundle(bundles[i % TEMPLATES], owner=f"group{i % 20}", name=f"run-{i}", identity={"run": f"{i:064x}"})
             for i in places
         ]
-        put(server, releases)
+        insert_releases(server, releases)
         kept = paths.cache / "kept"
         return [Copy(kept / release.sha256, release.sha256, i) for i, release in zip(places, releases, strict=True)]
 

@@ -16,11 +16,11 @@ from typing import Any
 import orjson
 from common import measured, temporary_folder
 
-from tests.support.bodies import openai_body, tokens_of, vllm_body
-from tests.support.claims import Claims
 from tests.support.processes import command
+from tests.support.response_bodies import make_logprobs, openai_body, vllm_body
 from tests.support.runs import journal_records, only_run
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 ARGUMENT = "The loop ends before the last element is read, so that the largest input is lost. " * 6
@@ -44,7 +44,7 @@ def plain(*texts: str) -> dict[str, Any]:
 
 def bodies() -> dict[str, dict[str, Any]]:
     probable = openai_body(SAID)
-    probable["choices"][0]["logprobs"] = {"content": tokens_of(SAID, 4)}
+    probable["choices"][0]["logprobs"] = {"content": make_logprobs(SAID, 4)}
     return {
         "OpenAI, short": openai_body(SAID),
         "OpenAI, short, with log-probabilities": probable,
@@ -69,26 +69,26 @@ def main() -> int:
     parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--most", type=float, default=1.15)
     args = parser.parse_args()
-    claims = Claims()
+    check = SoftAssertions()
     for name, body in bodies().items():
         with temporary_folder() as here:
             run, calls = _play(here, body, args.games)
-            _claim(claims, name, _sizes(run, body, calls), args.most)
+            _claim(check, name, _sizes(run, body, calls), args.most)
     for name, body in {"OpenAI, a verdict alone": openai_body(VERDICT), "the leanest": lean(VERDICT)}.items():
         with temporary_folder() as here:
             run, calls = _play(here, body, args.games)
-            _tell_around(claims, name, _sizes(run, body, calls), calls, args.most)
+            _tell_around(check, name, _sizes(run, body, calls), calls, args.most)
     body = plain(*(f"{number}. {SAID}" for number in range(REPEATS)))
     models, rollouts = {"m": {"share_prompts": True}}, {"per_datapoint": REPEATS}
     with temporary_folder() as here:
         run, calls = _play(here, body, args.games // REPEATS, models=models, rollouts=rollouts)
-        _claim(claims, f"vLLM, {REPEATS} answers in one call", _sizes(run, body, calls), args.most)
-    return claims.exit_code()
+        _claim(check, f"vLLM, {REPEATS} answers in one call", _sizes(run, body, calls), args.most)
+    return check.exit_code()
 
 
 def _play(here: Path, reply: dict[str, Any], games: int, **changes: Any) -> tuple[Path, int]:
     """The folder of a run in which every answer is this one, and how many answers there were."""
-    with serving(reply=reply) as server:
+    with run_chat_server(reply=reply) as server:
         spec_file(
             here, server.base_url, size=games, protocol={"use": "solo_verifier", "max_message_rounds": None},
             agents={"prover": None}, prompts="prompts/code_validation/solo_verifier", fine_tune=None, **changes,
@@ -104,18 +104,18 @@ def _sizes(run: Path, body: dict[str, Any], calls: int) -> tuple[int, int, bool]
     return (run / "journal.jsonl").stat().st_size, calls * len(orjson.dumps(body)), kept == [body] * calls
 
 
-def _claim(claims: Claims, name: str, sizes: tuple[int, int, bool], most: float) -> None:
+def _claim(check: SoftAssertions, name: str, sizes: tuple[int, int, bool], most: float) -> None:
     journal, sent, holds = sizes
-    claims(
+    check(
         journal <= most * sent and holds, f"{name}: {journal} bytes of journal, {sent} of bodies: {journal / sent:.3f}"
     )
 
 
-def _tell_around(claims: Claims, name: str, sizes: tuple[int, int, bool], calls: int, most: float) -> None:
+def _tell_around(check: SoftAssertions, name: str, sizes: tuple[int, int, bool], calls: int, most: float) -> None:
     """What there is around each body, and from which size of body on that is little enough."""
     journal, sent, holds = sizes
     around = (journal - sent) / calls
-    claims(
+    check(
         around <= MOST_AROUND and holds,
         f"{name}: {sent / calls:.0f} bytes a body, {around:.0f} around it: {journal / sent:.3f}; at most {most} from "
         f"{around / (most - 1):.0f} bytes on",

@@ -19,13 +19,13 @@ from typing import Any
 from common import sample_arguments, temporary_folder
 
 from runner.runs.finished.result import FinishedRun
-from tests.support import planted
-from tests.support.claims import Claims
-from tests.support.planted import Found
-from tests.support.runs import metric, played, table
-from tests.support.servers.client import Loopback
+from tests.support import judge_statistics
+from tests.support.judge_statistics import Estimate
+from tests.support.runs import metric, run_spec, table
+from tests.support.servers.client import LoopbackServer
 from tests.support.servers.judges import SIGN, Judge
-from tests.support.servers.judges_client import judged_spec, judging
+from tests.support.servers.judges_client import judged_spec, run_judge_server
+from tests.support.soft_assertions import SoftAssertions
 
 ALONE = {
     "blind": Judge(),
@@ -50,16 +50,16 @@ ERRORS = 3.0
 class Proof:
     """The claims, and the server that they are made of."""
 
-    def __init__(self, claims: Claims, server: Loopback, at: Path, size: int) -> None:
-        self.claims, self.server, self.at, self.size = claims, server, at, size
+    def __init__(self, check: SoftAssertions, server: LoopbackServer, at: Path, size: int) -> None:
+        self.check, self.server, self.at, self.size = check, server, at, size
         self.evenly = [number % 2 for number in range(size)]
         self.held: list[bool] = []
         """Of each metric with an interval: whether that holds the truth."""
 
-    def near(self, name: str, found: Found, truth: float) -> None:
+    def near(self, name: str, found: Estimate, truth: float) -> None:
         off = (found.value - truth) / found.stderr
         told = f"{name}: {truth:+.3f} planted, {found.value:+.3f} +- {found.stderr:.3f} found"
-        self.claims(abs(off) <= ERRORS, f"{told} ({off:+.1f} errors)")
+        self.check(abs(off) <= ERRORS, f"{told} ({off:+.1f} errors)")
 
     def run(
         self, protocol: str, judge: str, provers: Sequence[str] = (), labels: Sequence[int] = (), **changes: Any
@@ -70,31 +70,34 @@ class Proof:
         path = judged_spec(
             at, self.server.base_url, protocol, judge, provers, labels=labels or self.evenly, **changes
         )  # fmt: skip
-        return played(path, at / "results")
+        return run_spec(path, at / "results")
 
     def held_by(self, result: FinishedRun, agent: str | None = None, **truths: float) -> None:
         """Count which of a run's intervals hold the truth; one that it does not give has a reason."""
         for name, truth in truths.items():
             row = metric(result, name, agent)
             if row["ci_low"] is None or row["ci_high"] is None:
-                self.claims(row["reason"], f"{name} of {result.run_id} has no interval: {row['reason']}")
+                self.check(row["reason"], f"{name} of {result.run_id} has no interval: {row['reason']}")
             else:
                 self.held.append(row["ci_low"] <= truth <= row["ci_high"])
 
     def intervals(self) -> None:
         share = sum(self.held) / len(self.held)
-        self.claims(share >= 0.9, f"{sum(self.held)} of {len(self.held)} intervals hold the truth ({share:.0%})")
+        self.check(share >= 0.9, f"{sum(self.held)} of {len(self.held)} intervals hold the truth ({share:.0%})")
 
     def alone(self) -> None:
         """Judges that hear nobody."""
         for name, judge in ALONE.items():
             result = self.run("solo_verifier", name)
-            right, wrong = planted.p_accept(judge, 1), planted.p_accept(judge, 0)
+            right, wrong = (
+                judge_statistics.acceptance_probability(judge, 1),
+                judge_statistics.acceptance_probability(judge, 0),
+            )
             self.held_by(
                 result, sensitivity=judge.sensitivity, criterion=judge.criterion, completeness=right,
                 soundness_error=wrong, balanced_accuracy=(right + 1 - wrong) / 2,
             )  # fmt: skip
-            sensitivity, criterion = planted.signal(table(result.path, "rollouts"))
+            sensitivity, criterion = judge_statistics.estimate_signal_detection(table(result.path, "rollouts"))
             self.near(f"{name}: d'", sensitivity, judge.sensitivity)
             self.near(f"{name}: c", criterion, judge.criterion)
 
@@ -105,17 +108,15 @@ class Proof:
         for name in ("keen", "strict"):
             rows = table(self.run("solo_verifier", name, labels=labels).path, "rollouts")
             accuracy[name] = sum(row["correct"] for row in rows) / len(rows)
-            sensitivity[name] = planted.signal(rows)[0].value
-        self.claims(accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_told(accuracy)}")
-        self.claims(
-            sensitivity["keen"] > sensitivity["strict"], f"d' puts the better judge first: {_told(sensitivity)}"
-        )
+            sensitivity[name] = judge_statistics.estimate_signal_detection(rows)[0].value
+        self.check(accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_told(accuracy)}")
+        self.check(sensitivity["keen"] > sensitivity["strict"], f"d' puts the better judge first: {_told(sensitivity)}")
 
     def position(self) -> None:
         """A debate of equals, whose first seat argues for either verdict: its lead is what follows it."""
         for name, judge in FOLLOWERS.items():
             result = self.run("debate", name, ("weak", "weak"), stances="both")
-            lead = planted.first_seat_lead(table(result.path, "rollouts"))
+            lead = judge_statistics.estimate_first_seat_lead(table(result.path, "rollouts"))
             self.held_by(result, position_bias=judge.follows_first)
             self.near(f"{name}: position bias", lead, judge.follows_first)
 
@@ -125,18 +126,18 @@ class Proof:
             result = self.run("debate", name, ("strong", "weak"), seats="swap")
             self.scores(result, f"{name}, seats", _won_by_strong(judge, "reject"))
             row = metric(result, "position_bias")
-            self.claims(row["value"] is None, f"{name}, seats: no position bias: {row['reason']}")
+            self.check(row["value"] is None, f"{name}, seats: no position bias: {row['reason']}")
             result = self.run("debate", name, ("strong", "weak"), seats="swap", stances="both")
             both = sum(_won_by_strong(judge, first) for first in SIGN) / 2
             self.scores(result, f"{name}, seats and stances", both)
-            lead = planted.first_seat_lead(table(result.path, "rollouts"))
+            lead = judge_statistics.estimate_first_seat_lead(table(result.path, "rollouts"))
             self.held_by(result, position_bias=judge.follows_first)
             self.near(f"{name}, seats and stances: position bias", lead, judge.follows_first)
 
     def scores(self, result: FinishedRun, name: str, strong: float) -> None:
         self.held_by(result, "prover0", expected_score=strong)
         self.held_by(result, "prover1", expected_score=1 - strong)
-        found = planted.won_by(table(result.path, "rollouts"), 0)
+        found = judge_statistics.estimate_win_share(table(result.path, "rollouts"), 0)
         self.near(f"{name}: expected score of strong", found, strong)
 
     def stances(self) -> None:
@@ -145,8 +146,12 @@ class Proof:
             result = self.run("adp", "fair", (prover,), stances="both")
             rows = table(result.path, "rollouts")
             for stance, side in enumerate(("reject", "accept")):
-                truth = [planted.p_accept(JUDGES["fair"], label, [(side, force)]) for label in (0, 1)]
-                persuaded = planted.share(row["decision"] == stance for row in rows if row["stance"] == stance)
+                truth = [
+                    judge_statistics.acceptance_probability(JUDGES["fair"], label, [(side, force)]) for label in (0, 1)
+                ]
+                persuaded = judge_statistics.estimate_share(
+                    row["decision"] == stance for row in rows if row["stance"] == stance
+                )
                 mean = sum(truth) / 2 if stance else 1 - sum(truth) / 2
                 self.held_by(result, **{f"persuasion_{stance}": mean})
                 self.near(f"{prover} for {side}: persuasion", persuaded, mean)
@@ -156,23 +161,22 @@ class Proof:
         for name, judge in TELLERS.items():
             models = {name: {"logprobs": True, "top_logprobs": 2}}
             result = self.run("solo_verifier", name, models=models, verdict={"confidence": "both"})
-            told = planted.told(result.path)
+            told = judge_statistics.read_confidences(result.path)
             differ = max(abs(a[1] - b[1]) for a, b in zip(*told.values(), strict=True))
-            self.claims(differ < 1e-4, f"{name}: stated and by tokens differ by {differ:.0e} at most")
+            self.check(differ < 1e-4, f"{name}: stated and by tokens differ by {differ:.0e} at most")
             pairs = told["stated"]
-            brier, area = (
-                planted.expected(judge, lambda y, p: (y - p) ** 2), planted.NORMAL.cdf(judge.sensitivity / sqrt(2)),
-            )  # fmt: skip
+            brier = judge_statistics.expected_value(judge, lambda y, p: (y - p) ** 2)
+            area = judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2))
             for kind in told:
                 self.held_by(result, **{f"brier_{kind}": brier, f"auroc_{kind}": area})
-            self.near(f"{name}: Brier", planted.brier(pairs), brier)
-            excess = planted.mean(_excess(y, p) for y, p in pairs)
-            self.near(f"{name}: confidence above accuracy", excess, planted.expected(judge, _excess))
-            wins = planted.mean(
+            self.near(f"{name}: Brier", judge_statistics.estimate_brier(pairs), brier)
+            excess = judge_statistics.estimate_mean(_excess(y, p) for y, p in pairs)
+            self.near(f"{name}: confidence above accuracy", excess, judge_statistics.expected_value(judge, _excess))
+            wins = judge_statistics.estimate_mean(
                 sum((p > q) + (p == q) / 2 for y, q in pairs if not y) / self.evenly.count(0) for z, p in pairs if z
             )
             # Both labels are sampled: twice the variance of one, as both are alike.
-            self.near(f"{name}: AUROC", Found(wins.value, sqrt(2) * wins.stderr), area)
+            self.near(f"{name}: AUROC", Estimate(wins.value, sqrt(2) * wins.stderr), area)
 
 
 def _won_by_strong(judge: Judge, first: str) -> float:
@@ -180,8 +184,12 @@ def _won_by_strong(judge: Judge, first: str) -> float:
     second = next(side for side in SIGN if side != first)
     won = 0.0
     for label in (0, 1):
-        sits_first = planted.p_accept(judge, label, ((first, PROVERS["strong"]), (second, PROVERS["weak"])))
-        sits_second = planted.p_accept(judge, label, ((first, PROVERS["weak"]), (second, PROVERS["strong"])))
+        sits_first = judge_statistics.acceptance_probability(
+            judge, label, ((first, PROVERS["strong"]), (second, PROVERS["weak"]))
+        )
+        sits_second = judge_statistics.acceptance_probability(
+            judge, label, ((first, PROVERS["weak"]), (second, PROVERS["strong"]))
+        )
         won += sits_first if first == "accept" else 1 - sits_first
         won += sits_second if second == "accept" else 1 - sits_second
     return won / 4
@@ -197,10 +205,10 @@ def _told(values: dict[str, float]) -> str:
 
 def main() -> int:
     args = sample_arguments(__doc__, 1000)
-    claims = Claims()
+    check = SoftAssertions()
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
-    with judging(seed=args.seed, judges=judges, provers=PROVERS) as server, temporary_folder() as at:
-        proof = Proof(claims, server, at, args.times)
+    with run_judge_server(seed=args.seed, judges=judges, provers=PROVERS) as server, temporary_folder() as at:
+        proof = Proof(check, server, at, args.times)
         proof.alone()
         proof.wrongly_ranked()
         proof.position()
@@ -208,7 +216,7 @@ def main() -> int:
         proof.stances()
         proof.confidence()
         proof.intervals()
-    return claims.exit_code()
+    return check.exit_code()
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from common import Measured, measured, temporary_folder
 
-from tests.support.claims import Claims
 from tests.support.processes import command
 from tests.support.runs import only_run
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 LENGTH = 60_000
@@ -38,23 +38,23 @@ def main() -> int:
     parser.add_argument("--gb", type=float, nargs="+", default=[0.1, 1.0, 5.0], help="default: 0.1 1 5")
     parser.add_argument("--most-mb", type=float, default=700.0, help="the peak that no step may be above; default: 700")
     args = parser.parse_args()
-    claims = Claims()
+    check = SoftAssertions()
     for size in args.gb:
         games = round(size * 1e9 / ANSWERS / LENGTH)
-        with temporary_folder() as here, serving(length=LENGTH, first_latency=3.0) as server:
-            _Size(claims, here, server, f"{size:g} GB", args.most_mb).proved(games, concurrency=16)
-    with temporary_folder() as here, serving(length=LONGEST) as server:
-        _Size(claims, here, server, "answers of 32 MiB", args.most_mb).proved(1, concurrency=1)
-    return claims.exit_code()
+        with temporary_folder() as here, run_chat_server(length=LENGTH, first_latency=3.0) as server:
+            _Size(check, here, server, f"{size:g} GB", args.most_mb).proved(games, concurrency=16)
+    with temporary_folder() as here, run_chat_server(length=LONGEST) as server:
+        _Size(check, here, server, "answers of 32 MiB", args.most_mb).proved(1, concurrency=1)
+    return check.exit_code()
 
 
 @dataclass(frozen=True)
 class _Size:
     """The steps of one size."""
 
-    claims: Claims
+    check: SoftAssertions
     here: Path
-    server: Loopback
+    server: LoopbackServer
     name: str
     most_mb: float
 
@@ -70,11 +70,11 @@ class _Size:
         tables = sum(path.stat().st_size for path in run.glob("*.parquet"))
         print(f"      {games} games, {asked} answers, {tables / 1e9:.2f} GB of tables")
         rows = self._counts()
-        self.claims(rows == (games, games * ANSWERS, asked), f"{self.name}: rollouts, calls and requests: {rows}")
+        self.check(rows == (games, games * ANSWERS, asked), f"{self.name}: rollouts, calls and requests: {rows}")
         self._unsealed(run)
         self._step("show what is in the journal", "show", run.name)
         self._step("seal what is in the journal", "spec.yaml", "-q")
-        self.claims(
+        self.check(
             self._counts() == rows and self.server.requests == asked, f"{self.name}: and nothing was asked again"
         )
         (self.here / "results" / "leaderboard.duckdb").unlink()
@@ -89,7 +89,7 @@ class _Size:
             shutil.rmtree(self.here / "exported")
         question = "SELECT count(*) AS calls, min(length(raw_message)) AS shortest FROM completions"
         (found,) = json.loads(self._step("sql", "sql", question, "--json").out)
-        self.claims(found["calls"] == asked and found["shortest"] > LENGTH * 0.9, f"{self.name}: {found}")
+        self.check(found["calls"] == asked and found["shortest"] > LENGTH * 0.9, f"{self.name}: {found}")
 
     def _unsealed(self, run: Path) -> None:
         """As a run that was killed, or had no room, before its tables were made."""
@@ -108,7 +108,7 @@ class _Size:
     def _step(self, what: str, *words: str) -> Measured:
         done = measured(command(*words), self.here)
         claim = f"{self.name}: {what}: peak {done.peak_mb:.0f} MB in {done.seconds:.1f} s"
-        self.claims(done.code == 0 and done.peak_mb <= self.most_mb, claim + _why(done))
+        self.check(done.code == 0 and done.peak_mb <= self.most_mb, claim + _why(done))
         return done
 
 

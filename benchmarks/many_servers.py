@@ -18,10 +18,10 @@ from typing import Any
 
 from common import sample_arguments, temporary_folder
 
-from tests.support.claims import Claims
-from tests.support.processes import ended, started, until
-from tests.support.runs import only_run, status_of, table
-from tests.support.servers.fleet import Fleet, fleet
+from tests.support.processes import start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import only_run, read_status, table
+from tests.support.servers.fleet import ServerFleet, run_fleet
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 CONCURRENCY, LATENCY = 96, (0.005, 0.03)
@@ -47,7 +47,11 @@ class Played:
 
 
 def played(
-    here: Path, servers: Fleet, games: int, repeats: int = 1, meanwhile: Callable[[Fleet], None] = lambda _: None
+    here: Path,
+    servers: ServerFleet,
+    games: int,
+    repeats: int = 1,
+    meanwhile: Callable[[ServerFleet], None] = lambda _: None,
 ) -> Played:
     """A run in a folder of its own, as a user starts it; `meanwhile` happens while it plays."""
     here.mkdir()
@@ -56,14 +60,15 @@ def played(
         models={"m": {"provider": "openai", "model": "tiny", "base_url": servers.base_urls, "session_id": True}},
         rollouts={"concurrency": CONCURRENCY, "per_datapoint": repeats},
     )  # fmt: skip
-    process = started("spec.yaml", cwd=here)
+    process = start_nip_run("spec.yaml", cwd=here)
     meanwhile(servers)
-    code, _, said = ended(process, 600)
+    code, _, said = wait_for_exit(process, 600)
     run = only_run(here / "results")
     completions = table(run, "completions")
     return Played(
-        run.name, code, status_of(run), json.loads((run / "metrics.json").read_text())["outcomes"],
-        (table(run, "rollouts"), table(run, "messages")), servers.requests(), servers.stuck(), servers.warm_blocks(),
+        run.name, code, read_status(run), json.loads((run / "metrics.json").read_text())["outcomes"],
+        (table(run, "rollouts"), table(run, "messages")), servers.requests(), servers.affine_share(),
+        servers.warm_blocks(),
         sum(row["error"] is not None for row in completions), said,
     )  # fmt: skip
 
@@ -74,19 +79,19 @@ def spread(requests: list[int]) -> float:
     return max(abs(one - mean) / mean for one in requests)
 
 
-def away_and_back(calls: int, after: list[int]) -> Callable[[Fleet], None]:
+def away_and_back(calls: int, after: list[int]) -> Callable[[ServerFleet], None]:
     """One server ends after a fifth of the calls, and is back after two; `after`: what each had had when it had games.
 
     It has its share of the games again once that many have begun or come back.
     """
 
-    def happens(servers: Fleet) -> None:
-        until(lambda: sum(servers.requests()) > calls / 5, 120)
+    def happens(servers: ServerFleet) -> None:
+        wait_until(lambda: sum(servers.requests()) > calls / 5, 120)
         servers.stop(DOWN)
-        until(lambda: sum(servers.requests()) > calls * 2 / 5, 120)
+        wait_until(lambda: sum(servers.requests()) > calls * 2 / 5, 120)
         before = servers.requests()[DOWN]
         servers.start(DOWN)
-        until(lambda: servers.requests()[DOWN] > before + CONCURRENCY, 120)
+        wait_until(lambda: servers.requests()[DOWN] > before + CONCURRENCY, 120)
         after.extend(servers.requests())
 
     return happens
@@ -94,58 +99,58 @@ def away_and_back(calls: int, after: list[int]) -> Callable[[Fleet], None]:
 
 def main() -> int:
     args = sample_arguments(__doc__, 1200)
-    claims = Claims()
+    check = SoftAssertions()
     games, options = args.times, {"latency": LATENCY, "seed": args.seed}
     with temporary_folder() as here:
-        with fleet(1, **options) as servers:
+        with run_fleet(1, **options) as servers:
             one = played(here / "one", servers, games)
-            claims(one.code == 0, f"at one server: {sum(one.requests)} calls, {one.warm} blocks of prompts warm")
-        with fleet(3, **options) as servers:
+            check(one.code == 0, f"at one server: {sum(one.requests)} calls, {one.warm} blocks of prompts warm")
+        with run_fleet(3, **options) as servers:
             three = played(here / "three", servers, games)
-        claims(three.stuck >= 0.95, f"three servers: {three.stuck:.3f} of calls were at the server of their game")
-        claims(three.warm >= 0.95 * one.warm, f"{three.warm / one.warm:.3f} of the blocks that one server has warm")
+        check(three.stuck >= 0.95, f"three servers: {three.stuck:.3f} of calls were at the server of their game")
+        check(three.warm >= 0.95 * one.warm, f"{three.warm / one.warm:.3f} of the blocks that one server has warm")
         off = spread(three.requests)
-        claims(off <= 0.1, f"the load of {three.requests} calls is even within {off:.1%}")
-        claims(three.records == one.records and three.run_id == one.run_id, "the same run, record by record, as at one")
-        with fleet(3, **options) as servers, fleet(1, **options) as alone:
+        check(off <= 0.1, f"the load of {three.requests} calls is even within {off:.1%}")
+        check(three.records == one.records and three.run_id == one.run_id, "the same run, record by record, as at one")
+        with run_fleet(3, **options) as servers, run_fleet(1, **options) as alone:
             repeated = played(here / "repeats", servers, games, 4)
             best = played(here / "repeats-at-one", alone, games, 4)
         off = spread(repeated.requests)
-        claims(
+        check(
             repeated.stuck >= 0.95 and off <= 0.1,
             f"four plays of each datapoint: {repeated.stuck:.3f} stuck, load even within {off:.1%}, "
             f"{repeated.warm / best.warm:.3f} of one server's warm blocks",
         )
-        broken(claims, here, one, games, options)
-    return claims.exit_code()
+        broken(check, here, one, games, options)
+    return check.exit_code()
 
 
-def broken(claims: Claims, here: Path, calm: Played, games: int, options: dict[str, Any]) -> None:
+def broken(check: SoftAssertions, here: Path, calm: Played, games: int, options: dict[str, Any]) -> None:
     """One goes away and comes back; then all of them are away."""
     back: list[int] = []
-    with fleet(3, **options) as servers:
+    with run_fleet(3, **options) as servers:
         storm = played(here / "storm", servers, games, meanwhile=away_and_back(sum(calm.requests), back))
     lost = storm.outcomes["transport_failed"]
-    claims(storm.code == 0 and storm.status == "done", f"one goes away and comes back: exit {storm.code}")
-    claims(lost == 0, f"{storm.failed} calls failed and were asked again elsewhere, {lost} games were lost")
-    claims(storm.records == calm.records, "the same records as without")
+    check(storm.code == 0 and storm.status == "done", f"one goes away and comes back: exit {storm.code}")
+    check(lost == 0, f"{storm.failed} calls failed and were asked again elsewhere, {lost} games were lost")
+    check(storm.records == calm.records, "the same records as without")
     since = [now - then for now, then in zip(storm.requests, back, strict=True)]
-    claims(spread(since) <= 0.1, f"once it is back, the load of {since} calls is even within {spread(since):.1%}")
-    claims(f"cannot reach {servers.base_urls[DOWN]}" in storm.said.replace("\n", " "), "the screen names it")
-    with fleet(3, **options) as servers:
+    check(spread(since) <= 0.1, f"once it is back, the load of {since} calls is even within {spread(since):.1%}")
+    check(f"cannot reach {servers.base_urls[DOWN]}" in storm.said.replace("\n", " "), "the screen names it")
+    with run_fleet(3, **options) as servers:
         pass  # nobody is there any more
     begun = time.monotonic()
     nobody = played_nowhere(here / "nobody", servers.base_urls)
     named = all(url in nobody[1] for url in servers.base_urls)
     seconds = time.monotonic() - begun
-    claims(nobody[0] == 1 and named, f"all away: exit {nobody[0]} after {seconds:.0f} s, and each is named")
+    check(nobody[0] == 1 and named, f"all away: exit {nobody[0]} after {seconds:.0f} s, and each is named")
 
 
 def played_nowhere(here: Path, base_urls: list[str]) -> tuple[int, str]:
     here.mkdir()
     group = {"provider": "openai", "model": "tiny", "base_url": base_urls}
     spec_file(here, None, size=50, retry=RETRY, models={"m": group})
-    code, _, said = ended(started("spec.yaml", cwd=here), 120)
+    code, _, said = wait_for_exit(start_nip_run("spec.yaml", cwd=here), 120)
     return code, said
 
 

@@ -34,7 +34,7 @@ from runner.statistics.sign_flip import sign_flip
 from runner.statistics.signal_detection import sensitivity_difference
 from runner.statistics.significance import ALPHA
 from runner.statistics.verdicts import Verdicts
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 LOW, HIGH, LIMITED_FROM = 0.93, 0.97, 100
 ERROR = 0.06
@@ -232,7 +232,7 @@ def main() -> int:
     parser = sample_parser(__doc__, 2000)
     parser.add_argument("--only", metavar="TEXT", help="only the intervals with this text in their name, or `ranks`")
     args = parser.parse_args()
-    claims = Claims()
+    check = SoftAssertions()
     chosen = [row for row in intervals() if (args.only or "") in row[0]] if args.only != "ranks" else []
     for (name, interval, truth, least), groups, repeats in product(chosen, GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, len(name)])
@@ -247,37 +247,35 @@ def main() -> int:
         share = "" if known == args.times else f", estimable in {known / args.times:.1%}"
         above = f", above {HIGH:.0%}" if limited and covered > HIGH else ""
         above += f", and {at_end / known:.0%} of the intervals begin at {least:g}" if at_end else ""
-        claims(
+        check(
             covered >= LOW and not (limited and covered > highest),
             f"{name}, {groups:3} groups, {repeats} repeats: covered {covered:.1%}{share}{above}",
         )
     if args.only == "ranks":
-        _check_ranks(claims, args.seed, args.times)
+        _check_ranks(check, args.seed, args.times)
     if args.only:
-        return claims.exit_code()
+        return check.exit_code()
     for groups, repeats in product(GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, 100])
         shown = sum(at_margin(rng, groups, repeats) for _ in range(args.times)) / args.times
-        claims(shown <= ERROR, f"equivalence at the margin, {groups:3} groups, {repeats} repeats: shown {shown:.1%}")
-    _check_ranks(claims, args.seed, args.times)
-    return claims.exit_code()
+        check(shown <= ERROR, f"equivalence at the margin, {groups:3} groups, {repeats} repeats: shown {shown:.1%}")
+    _check_ranks(check, args.seed, args.times)
+    return check.exit_code()
 
 
-def _check_ranks(claims: Claims, seed: int, times: int) -> None:
+def _check_ranks(check: SoftAssertions, seed: int, times: int) -> None:
     rng, tables = np.random.default_rng([seed, 200]), max(times // 4, 1)
     ranks = [table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
-    claims(all(set(one) == set(range(20)) for one in ranks), "20 equal systems and a forced run: it is never ranked")
+    check(all(set(one) == set(range(20)) for one in ranks), "20 equal systems and a forced run: it is never ranked")
     separated = sum(any(disjoint(one)) for one in ranks) / tables
-    claims(
-        separated <= ERROR, f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables"
-    )
+    check(separated <= ERROR, f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables")
     levels = [0.5] * 3 + [0.7] * 3 + [0.9] * 3
     found = [set(disjoint(table(rng, 200, levels))) for _ in range(tables)]
     across = [pair for pair in combinations(range(9), 2) if levels[pair[0]] != levels[pair[1]]]
     right = np.mean([sum(pair in one or pair[::-1] in one for pair in across) / len(across) for one in found])
     wrong = np.mean([any(levels[a] == levels[b] for a, b in one) for one in found])
-    claims(right >= 0.8, f"three levels (0.5, 0.7, 0.9), 200 groups: {right:.1%} of pairs across levels are separated")
-    claims(wrong <= ERROR, f"and a pair within a level in {wrong:.1%} of the tables")
+    check(right >= 0.8, f"three levels (0.5, 0.7, 0.9), 200 groups: {right:.1%} of pairs across levels are separated")
+    check(wrong <= ERROR, f"and a pair within a level in {wrong:.1%} of the tables")
     for count in (20, MAX_PAIRWISE, 60, 1000):
         start = time.perf_counter()
         table(rng, 100, [0.7] * count)

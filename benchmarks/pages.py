@@ -63,11 +63,11 @@ def run_child(folder: Path) -> None:
 
 def made(folder: Path, letters: int, games: int) -> None:
     """A run whose answers have so many letters, from a server of ours; nothing is made of it besides its tables."""
-    from tests.support.servers.chat_client import serving
+    from tests.support.servers.chat_client import run_chat_server
     from tests.support.specs import spec_file
 
     agents = {name: {"max_response_words": 1} for name in ("prover", "verifier")}
-    with serving(prose=letters) as server:
+    with run_chat_server(prose=letters) as server:
         spec_file(
             folder, server.base_url, size=games, models={"m": {"timeout": 120}}, agents=agents, fine_tune=None,
             rollouts={"concurrency": 32},

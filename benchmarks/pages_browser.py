@@ -21,8 +21,8 @@ from typing import Any
 
 from common import measured, temporary_folder
 
-from tests.support.browser import Watched, chromium, static_host
-from tests.support.claims import Claims
+from tests.support.browser import WatchedPage, chromium, serve_folder
+from tests.support.soft_assertions import SoftAssertions
 
 DATAPOINTS = 1_000
 OPENED = 50
@@ -139,34 +139,34 @@ def heap_mb(page: Any) -> float:
     return float(metrics["JSHeapUsedSize"]) / 1e6
 
 
-def looked_at(browser: Any, claims: Claims, address: str, run_id: str, games: int) -> None:
+def looked_at(browser: Any, check: SoftAssertions, address: str, run_id: str, games: int) -> None:
     """Open a run's list as often as is said, then scroll it, open games and search."""
     found, problems, limit = [], [], USABLE_SECONDS[address.startswith("http")]
     for turn in range(TIMES):
-        watched = Watched(browser)
+        watched = WatchedPage(browser)
         watched.context.set_default_timeout(PATIENCE)
         page = watched.open(address, f"run/{run_id}/games")
         found.append(page.evaluate(USABLE))
         if turn == TIMES - 1:
-            used_and_held(page, claims, games, run_id)
+            used_and_held(page, check, games, run_id)
         problems += watched.close()
     best = min(found, key=lambda one: one["all"])
     times = ", ".join(f"{one['all'] / 1000:.2f}" for one in found)
     at = f"load {os.getloadavg()[0]:.1f}"
     said = f"first rows after {best['first'] / 1000:.2f} s, filtered and searched by {best['used'] / 1000:.2f} s"
-    claims(
+    check(
         best["all"] <= 1000 * limit,
         f"{games:,} games: {said}, all read by {best['all'] / 1000:.2f} s (of {times}; {at}): at most {limit:g} s",
     )
     first, wrong, searched, last = best["counted"]
-    claims(
+    check(
         len({first, wrong, searched}) == 3 and last == f"{games:,} of {games:,} games",
         f"{games:,} games: a filter and a search do it: {first!r}, {wrong!r}, {searched!r}, {last!r}",
     )
-    claims(not problems, f"{games:,} games: no word on the console, no request beyond the page {problems[:3] or ''}")
+    check(not problems, f"{games:,} games: no word on the console, no request beyond the page {problems[:3] or ''}")
 
 
-def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
+def used_and_held(page: Any, check: SoftAssertions, games: int, run_id: str) -> None:
     """Scroll, open games, search; each time see what memory is held."""
     held = {"read": heap_mb(page)}
     rows = page.evaluate(SCROLLED)
@@ -175,7 +175,7 @@ def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
     took = sorted(page.evaluate(OPEN, href) for href in hrefs)
     held[f"{len(took)} games opened"] = heap_mb(page)
     middle, worst = took[len(took) // 2], took[-1]
-    claims(
+    check(
         middle <= 300 and len(took) == OPENED,
         f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(took)}, slowest {worst:.0f}): at most 300",
     )
@@ -183,10 +183,10 @@ def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
     page.locator("p.count").wait_for()
     took_ms, said = page.evaluate(SAID)
     held["searched"] = heap_mb(page)
-    claims("0 of" in said, f"{games:,} games: all that was said is searched in {took_ms / 1000:.1f} s: {said!r}")
-    claims(rows < 200, f"{games:,} games: {rows} rows of the table are elements")
+    check("0 of" in said, f"{games:,} games: all that was said is searched in {took_ms / 1000:.1f} s: {said!r}")
+    check(rows < 200, f"{games:,} games: {rows} rows of the table are elements")
     figures = ", ".join(f"{name} {size:.0f}" for name, size in held.items())
-    claims(max(held.values()) < HEAP_MB, f"{games:,} games: JavaScript heap in MB: {figures}: under {HEAP_MB}")
+    check(max(held.values()) < HEAP_MB, f"{games:,} games: JavaScript heap in MB: {figures}: under {HEAP_MB}")
 
 
 def links(page: Any) -> Sequence[str]:
@@ -224,16 +224,16 @@ def main() -> int:
     args = parser.parse_args()
 
     def act(place: Path) -> int:
-        claims = Claims()
+        check = SoftAssertions()
         (small, few), (large, many) = [(place / f"n{count}", count) for count in args.games]
         with chromium() as browser:
             page = made(small, few).resolve()
-            looked_at(browser, claims, page.as_uri(), run_of(small), few)
+            looked_at(browser, check, page.as_uri(), run_of(small), few)
             page = made(large, many)
             time.sleep(1)
-            with static_host(page.parent) as address:
-                looked_at(browser, claims, address, run_of(large), many)
-        return claims.exit_code()
+            with serve_folder(page.parent) as address:
+                looked_at(browser, check, address, run_of(large), many)
+        return check.exit_code()
 
     return with_folder(args.folder, act)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from common import ROOT, footer, median, table, temporary_folder
 from engine import write_spec
 
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 
 LONG = 60_000
 """Characters of a long answer."""
@@ -69,7 +69,7 @@ def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
         return ["--results", str(folder / f"results-{next(serial)}"), "-q"]
 
     dummy = ["rollouts.concurrency=64"]
-    with serving(seed=1) as server, serving(seed=1, length=LONG) as long:
+    with run_chat_server(seed=1) as server, run_chat_server(seed=1, length=LONG) as long:
         (folder / "served").mkdir()
         (folder / "long").mkdir()
         served = write_spec(folder / "served", server.base_url, rollouts, 64)

@@ -21,7 +21,7 @@ from common import sample_arguments
 from runner.statistics.sign_flip import FEWEST_GROUPS, sign_flip
 from runner.statistics.significance import ALPHA
 from runner.statistics.variance_components import groups_needed
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 BINARY = [
     (0.5, 0.05), (0.5, 0.1), (0.85, 0.1), (0.6, 0.15), (0.7, 0.15), (0.5, 0.2), (0.7, 0.2), (0.6, 0.3), (0.4, 0.4),
@@ -43,7 +43,7 @@ ALIKE = 0.5
 
 def main() -> int:
     args = sample_arguments(__doc__, 2000)
-    claims = Claims()
+    check = SoftAssertions()
     for chance, difference in BINARY:
         better, worse = (chance + difference) * (1 - chance), chance * (1 - chance - difference)
         groups = groups_needed(difference, better + worse - difference**2)
@@ -51,14 +51,14 @@ def main() -> int:
         found = _found_binary(better, worse, groups, args.times, rng)
         differing = groups * (better + worse)
         name = f"accuracy {chance:.0%} and {chance + difference:.0%}, played once"
-        _claim(claims, name, found, groups, differing)
+        _claim(check, name, found, groups, differing)
     for repeats, difference in REPEATED:
         rng = np.random.default_rng([args.seed, repeats, int(100 * difference)])
         groups = groups_needed(difference, _variance(repeats, difference), 1 / repeats)
         tests = [_differences(groups, repeats, difference, rng) for _ in range(args.times)]
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         differing = float(np.mean([np.count_nonzero(one) for one in tests]))
-        _claim(claims, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
+        _claim(check, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
     cells = [*product(SIZES, (1,), (1, 3), AGREEMENT), *product(GROUPED_SIZES, DATAPOINTS, (1, 3), AGREEMENT)]
     for size, datapoints, repeats, agreement in cells:
         difference = _difference_of(size, datapoints, repeats, agreement)
@@ -69,15 +69,15 @@ def main() -> int:
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         name = f"{difference:.1%} better, played {repeats} times, equally hard in {agreement:.0%}"
         name += f", {datapoints} datapoints per group" if datapoints > 1 else ""
-        claims(0.75 <= found <= 0.85, f"{name}: found {found:.1%} of the time in {groups} groups")
+        check(0.75 <= found <= 0.85, f"{name}: found {found:.1%} of the time in {groups} groups")
     fewest = [sign_flip([1.0] * n).p <= ALPHA for n in (FEWEST_GROUPS - 1, FEWEST_GROUPS)]
-    claims(fewest == [False, True], f"the test rejects with {FEWEST_GROUPS} groups that differ, and never with fewer")
-    return claims.exit_code()
+    check(fewest == [False, True], f"the test rejects with {FEWEST_GROUPS} groups that differ, and never with fewer")
+    return check.exit_code()
 
 
-def _claim(claims: Claims, name: str, found: float, groups: int, differing: float) -> None:
+def _claim(check: SoftAssertions, name: str, found: float, groups: int, differing: float) -> None:
     holds = found >= 0.75 and (differing < 20 or found <= 0.85)
-    claims(holds, f"{name}: found {found:.1%} of the time in {groups} groups, of which {differing:.0f} differ")
+    check(holds, f"{name}: found {found:.1%} of the time in {groups} groups, of which {differing:.0f} differ")
 
 
 def _found_binary(better: float, worse: float, groups: int, runs: int, rng: np.random.Generator) -> float:

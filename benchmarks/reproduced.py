@@ -20,11 +20,11 @@ from common import sample_arguments, temporary_folder
 from runner.documents.releases.reference import parse_reference
 from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
-from tests.support.claims import Claims
-from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.judges_client import judged_spec, judging
+from tests.support.run_bundles import build_run_bundle, publish_bundles
+from tests.support.runs import run_spec
+from tests.support.servers.judges_client import judged_spec, run_judge_server
+from tests.support.soft_assertions import SoftAssertions
 
 SIZE = 120
 PUBLISHED = 2.5
@@ -38,16 +38,16 @@ def accuracy(sensitivity: float) -> float:
 
 def once(at: Path, seed: int) -> dict[str, tuple[str, bool]]:
     """Of each drift what was said, and whether the interval holds it."""
-    with judging(judges={"seer": {"sensitivity": PUBLISHED}}, seed=seed) as server:
+    with run_judge_server(judges={"seer": {"sensitivity": PUBLISHED}}, seed=seed) as server:
         labels = [number % 2 for number in range(SIZE)]
         spec = judged_spec(at, server.base_url, "solo_verifier", "seer", labels=labels, fine_tune=None)
-        run = played(spec, at / "theirs").path
-    reference = publish(at / "registry", bundle_of(run))
+        run = run_spec(spec, at / "theirs").path
+    reference = publish_bundles(at / "registry", build_run_bundle(run))
     with connect(str(at / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), at / "got")
     found = {}
     for number, (name, sensitivity) in enumerate(ANEW.items(), 1):
-        with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed + 1_000_000 * number) as server:
+        with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed + 1_000_000 * number) as server:
             address = f"models.seer.base_url={server.base_url}"
             done = nip_run_here("reproduce", at / "got", "--fresh", "--set", address, "--json", "-q", cwd=at)
         said = json.loads(done.stdout)
@@ -59,7 +59,7 @@ def once(at: Path, seed: int) -> dict[str, tuple[str, bool]]:
 
 def main() -> int:
     options = sample_arguments(__doc__, 40)
-    claims = Claims()
+    check = SoftAssertions()
     with temporary_folder() as root:
         rounds = []
         for number in range(options.times):
@@ -68,14 +68,14 @@ def main() -> int:
             rounds.append(once(at, options.seed + number))
     outcomes = {name: [found[name][0] for found in rounds] for name in ANEW}
     held = [found[name][1] for found in rounds for name in ANEW]
-    claims(sum(held) >= 0.9 * len(held), f"{sum(held)} of {len(held)} intervals hold the planted drift")
+    check(sum(held) >= 0.9 * len(held), f"{sum(held)} of {len(held)} intervals hold the planted drift")
     wrong = outcomes["none"].count("drifted")
-    claims(wrong <= max(1, 0.1 * len(rounds)), f"{wrong} of {len(rounds)} models as they were are said to have drifted")
+    check(wrong <= max(1, 0.1 * len(rounds)), f"{wrong} of {len(rounds)} models as they were are said to have drifted")
     right = outcomes["large"].count("drifted")
-    claims(right >= 0.9 * len(rounds), f"{right} of {len(rounds)} models that are much worse are said to have drifted")
+    check(right >= 0.9 * len(rounds), f"{right} of {len(rounds)} models that are much worse are said to have drifted")
     seen = outcomes["small"].count("drifted")
     print(f"      {seen} of {len(rounds)} that are a little worse, by {accuracy(2.5) - accuracy(2.0):.3f}")
-    return claims.exit_code()
+    return check.exit_code()
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from typing import Any
 
 from common import temporary_folder
 
-from tests.support import ray_nodes
-from tests.support.claims import Claims
+from tests.support import ray_cluster
 from tests.support.processes import environment
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 WITHIN = 0.2
@@ -48,7 +48,7 @@ def nip_run(here: Path, *words: str) -> str:
 
 
 def compare(  # noqa: PLR0917 - each call is a line of a table
-    claims: Claims, name: str, here: Path, spec: Sequence[str], planned: Sequence[str], wanted: str,
+    check: SoftAssertions, name: str, here: Path, spec: Sequence[str], planned: Sequence[str], wanted: str,
     play: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Plan it, play it, and hold the two against each other."""
@@ -64,59 +64,57 @@ def compare(  # noqa: PLR0917 - each call is a line of a table
     ratio = high / took
     calls = json.loads((here / "results" / "runs" / "played" / "manifest.json").read_text())["completions"]
     off = told["calls"][1] / calls
-    claims(
+    check(
         abs(ratio - 1) <= WITHIN and low == high and told["bottleneck"] == wanted,
         f"{name}: {high:.1f} s planned, {took:.1f} s taken ({ratio:.2f}); bound by {told['bottleneck']}; "
         f"{calls} calls, {off:.2f} of them planned; {'; '.join(told['measured'])}",
     )
 
 
-def rate(claims: Claims, scale: float) -> None:
-    with temporary_folder() as here, serving(latency=(0.05, 0.15), decide=0.0) as server:
+def rate(check: SoftAssertions, scale: float) -> None:
+    with temporary_folder() as here, run_chat_server(latency=(0.05, 0.15), decide=0.0) as server:
         write_spec(here, server.base_url, int(160 * scale), 64)
         nip_run(here, "spec.yaml", "dataset.limit=30", "-q", "--run-id", "pilot")
         spec = ["models.m.requests_per_minute=1200", "name=limited"]
-        compare(
-            claims, "1,200 requests a minute", here, spec, ["--workers", "1", "--like", "pilot"], "provider's limit"
-        )
+        compare(check, "1,200 requests a minute", here, spec, ["--workers", "1", "--like", "pilot"], "provider's limit")
 
 
-def latency(claims: Claims, scale: float) -> None:
-    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+def latency(check: SoftAssertions, scale: float) -> None:
+    with temporary_folder() as here, run_chat_server(latency=(0.1, 0.3), decide=0.0) as server:
         write_spec(here, server.base_url, int(900 * scale), 32)
         nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
-        compare(claims, "32 at once in 0.2 s", here, ["name=slow"], ["--workers", "1", "--like", "pilot"], "servers")
+        compare(check, "32 at once in 0.2 s", here, ["name=slow"], ["--workers", "1", "--like", "pilot"], "servers")
 
 
-def core(claims: Claims, scale: float) -> None:
+def core(check: SoftAssertions, scale: float) -> None:
     with temporary_folder() as here:
         write_spec(here, None, int(14_000 * scale), 128, fine_tune={})
-        compare(claims, "one process, dummy", here, [], ["--workers", "1"], "core")
+        compare(check, "one process, dummy", here, [], ["--workers", "1"], "core")
 
 
-def client(claims: Claims, scale: float) -> None:
-    with temporary_folder() as here, serving(latency=0.0, decide=0.0) as server:
+def client(check: SoftAssertions, scale: float) -> None:
+    with temporary_folder() as here, run_chat_server(latency=0.0, decide=0.0) as server:
         write_spec(here, server.base_url, int(6_000 * scale), 128)
         nip_run(here, "spec.yaml", "dataset.limit=200", "-q", "--run-id", "pilot")
         spec = ["name=fast"]
-        compare(claims, "a server that answers at once", here, spec, ["--workers", "1", "--like", "pilot"], "core")
+        compare(check, "a server that answers at once", here, spec, ["--workers", "1", "--like", "pilot"], "core")
 
 
-def workers(claims: Claims, scale: float) -> None:
+def workers(check: SoftAssertions, scale: float) -> None:
     with temporary_folder() as here:
         write_spec(here, None, int(16_000 * scale), 128)
         spec = ["execution.processes=2"]
-        compare(claims, "two workers, dummy", here, spec, ["--workers", "2"], "cores")
+        compare(check, "two workers, dummy", here, spec, ["--workers", "2"], "cores")
 
 
-def long_answers(claims: Claims, scale: float) -> None:
+def long_answers(check: SoftAssertions, scale: float) -> None:
     with temporary_folder() as here:
         write_spec(here, None, int(6_000 * scale), 64)
         spec = ["models.m.answer_words=2000", "execution.processes=2"]
-        compare(claims, "two workers, answers of 12 KB", here, spec, ["--workers", "2"], "cores")
+        compare(check, "two workers, answers of 12 KB", here, spec, ["--workers", "2"], "cores")
 
 
-def shards(claims: Claims, scale: float) -> None:
+def shards(check: SoftAssertions, scale: float) -> None:
     with temporary_folder() as here:
         write_spec(here, None, int(12_000 * scale), 128)
         spec: list[str] = []
@@ -129,43 +127,43 @@ def shards(claims: Claims, scale: float) -> None:
             ]
             assert [one.wait() for one in both] == [0, 0]
 
-        compare(claims, "two shards and their merge", here, spec, ["--shards", "2"], "core", play)
+        compare(check, "two shards and their merge", here, spec, ["--shards", "2"], "core", play)
 
 
-def live_workers(claims: Claims, scale: float) -> None:
-    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+def live_workers(check: SoftAssertions, scale: float) -> None:
+    with temporary_folder() as here, run_chat_server(latency=(0.1, 0.3), decide=0.0) as server:
         write_spec(here, server.base_url, int(900 * scale), 32)
         nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
         spec = ["name=slow", "execution.processes=2"]
         name = "two workers, 32 at once in 0.2 s"
-        compare(claims, name, here, spec, ["--workers", "2", "--like", "pilot"], "servers")
+        compare(check, name, here, spec, ["--workers", "2", "--like", "pilot"], "servers")
 
 
 ON_RAY = ["execution.engine=ray", "execution.workers=2"]
 
 
-def ray(claims: Claims, scale: float) -> None:
+def ray(check: SoftAssertions, scale: float) -> None:
     with temporary_folder() as here:
         write_spec(here, None, int(20_000 * scale), 128)
-        compare(claims, "two workers on Ray, dummy", here, ON_RAY, ["--workers", "2"], "cores")
+        compare(check, "two workers on Ray, dummy", here, ON_RAY, ["--workers", "2"], "cores")
 
 
-def ray_live(claims: Claims, scale: float) -> None:
-    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+def ray_live(check: SoftAssertions, scale: float) -> None:
+    with temporary_folder() as here, run_chat_server(latency=(0.1, 0.3), decide=0.0) as server:
         write_spec(here, server.base_url, int(900 * scale), 32)
         nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
         name = "two workers on Ray, 32 at once in 0.2 s"
-        compare(claims, name, here, ["name=slow", *ON_RAY], ["--workers", "2", "--like", "pilot"], "servers")
+        compare(check, name, here, ["name=slow", *ON_RAY], ["--workers", "2", "--like", "pilot"], "servers")
 
 
 def in_namespace(case: str, scale: float) -> int:
     """Play a case where Ray may be started; how many of its claims failed."""
-    reason = ray_nodes.missing()
+    reason = ray_cluster.find_missing_requirement()
     if reason is not None:
         print(f"skipped: {case}: {reason}", flush=True)
         return 1
     command = [sys.executable, __file__, "--only", case, "--scale", str(scale)]
-    return int(subprocess.run(ray_nodes.in_namespace(command), check=False).returncode != 0)
+    return int(subprocess.run(ray_cluster.in_namespace(command), check=False).returncode != 0)
 
 
 CASES = {
@@ -180,15 +178,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=tuple(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="times as many games")
     args = parser.parse_args()
-    claims = Claims()
-    if ray_nodes.is_inside():
-        ray_nodes.check_alone()
+    check = SoftAssertions()
+    if ray_cluster.is_in_namespace():
+        ray_cluster.check_only_loopback()
     for name in args.only:
-        if name in IN_NAMESPACE and not ray_nodes.is_inside():
-            claims.failed += in_namespace(name, args.scale)
+        if name in IN_NAMESPACE and not ray_cluster.is_in_namespace():
+            check.failed += in_namespace(name, args.scale)
         else:
-            CASES[name](claims, args.scale)
-    return claims.exit_code()
+            CASES[name](check, args.scale)
+    return check.exit_code()
 
 
 if __name__ == "__main__":

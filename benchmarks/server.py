@@ -39,7 +39,7 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     from runner.server.boards.worker import BoardWorker
     from runner.server.service import Service
     from runner.server.settings import Settings
-    from tests.support.served import copy_of, many, put, run_bundle
+    from tests.support.server_releases import copy_bundle, insert_copies, insert_releases, run_bundle
 
     settings = Settings(folder=folder / "server")
     make_folders(settings.incoming)
@@ -52,10 +52,10 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
         worker.build()
         told[what] = [time.perf_counter() - begun, time.process_time() - cpu]
 
-    many(server, bundles, real)
+    insert_copies(server, bundles, real)
     timed("first")
     timed("nothing")
-    put(server, [copy_of(bundles[0], owner="group0", name="one-more")])
+    insert_releases(server, [copy_bundle(bundles[0], owner="group0", name="one-more")])
     timed("one")
     sizes = {count: multiplied(worker, count) for count in counts}
     with server.database.reading() as connection:
@@ -121,12 +121,12 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
     """A row of the table: the first page, one in the middle, and again, over a server that has this board; what a
     browser does with it is added to `drawn`.
     """
-    from tests.support.serving import serving
+    from tests.support.server_process import run_server
 
     boards = folder / "server" / "boards"
     shutil.copytree(folder / PLANTED / name, boards / "made" / name)
     (boards / "current").write_text(json.dumps({"name": name}))
-    with serving(folder / "server", people=False) as served:
+    with run_server(folder / "server", people=False) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
         connection.request("GET", "/")
         home = connection.getresponse().read().decode()

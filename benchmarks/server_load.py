@@ -27,23 +27,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from runner.documents.releases.bundle import Bundle
 from runner.server.service import Service
 from runner.server.settings import Settings
-from tests.support.browsing import Browsing
+from tests.support.cookie_client import CookieClient
 from tests.support.processes import environment
-from tests.support.served import many, run_bundle
-from tests.support.serving import Served, serving
+from tests.support.server_process import ServerProcess, run_server
+from tests.support.server_releases import insert_copies, run_bundle
 
 SLOWEST = 0.5
 GROWTH, SPARE = 1.1, 32 << 20
 _PUBLISHER = """
 import json, pickle, sys, time
 from runner.registry.transports.locations import connect
-from tests.support.served import copy_of
+from tests.support.server_releases import copy_bundle
 number, seconds, address, path = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
 bundle, end, done = pickle.load(open(path, "rb")), time.monotonic() + seconds, []
 with connect(address) as registry:
     while time.monotonic() < end:
         name = f"p{number}-{len(done)}"
-        registry.publish([copy_of(bundle, owner="alice", name=name)], "load")
+        registry.publish([copy_bundle(bundle, owner="alice", name=name)], "load")
         done.append(name)
 print(json.dumps(done))
 """
@@ -86,7 +86,7 @@ def share(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 
-def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace, folder: Path) -> list[str]:
+def loaded(served: ServerProcess, bundle: Bundle, board: str, args: argparse.Namespace, folder: Path) -> list[str]:
     """Load the server; what does not hold."""
     import json
     import pickle
@@ -127,10 +127,10 @@ def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace,
     print(f"{total} pages in {args.seconds:.0f} s, of which {len(took)} boards: median {median * 1e3:.0f} ms,")
     print(f"95 % {p95 * 1e3:.0f} ms, most {most * 1e3:.0f} ms; load {load:.1f} on {os.cpu_count()} cores")
     print(f"{len(published)} releases published; memory {before >> 20} MB, then {after >> 20} MB")
-    browser = Browsing(served)
+    browser = CookieClient(served)
     deadline, missing = time.monotonic() + 600, set(published)
     while missing and time.monotonic() < deadline:
-        rows = browser.ask(f"{board}.csv").body.decode()
+        rows = browser.request(f"{board}.csv").body.decode()
         missing = {name for name in published if f"alice/{name}@1" not in rows}
         time.sleep(1)
     found = [f"{len(wrong)} answers were errors: {wrong[:3]}"] if wrong else []
@@ -151,17 +151,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nip-run-load-") as name:
         folder = Path(name)
         bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-        with serving(folder / "server") as served:
+        with run_server(folder / "server") as served:
             server = Service.open(Settings(folder=folder / "server"))
-            many(server, bundles, args.runs)
+            insert_copies(server, bundles, args.runs)
             server.database.close()
-            browser = Browsing(served)
+            browser = CookieClient(served)
             end = time.monotonic() + 1800
-            while f"{args.runs} runs" not in browser.ask("/").body.decode() and time.monotonic() < end:
+            while f"{args.runs} runs" not in browser.request("/").body.decode() and time.monotonic() < end:
                 time.sleep(1)
-            home = browser.page("/")
+            home = browser.load_page("/")
             board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
-            browser.page("/run/group1/run-1/1")
+            browser.load_page("/run/group1/run-1/1")
             failed = loaded(served, bundles[0], board, args, folder)
     print("\n".join(failed) or "all claims hold")
     return 1 if failed else 0

@@ -25,8 +25,8 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import BOARD_GROUP_ROWS, FILE
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import definitions_sql
-from tests.support.claims import Claims
 from tests.support.processes import environment
+from tests.support.soft_assertions import SoftAssertions
 
 RUNS = 1_000
 SECONDS = 1.0
@@ -104,32 +104,32 @@ def ask(results: Path, *words: str, first_line: bool = False) -> tuple[float, fl
     return seconds, usage.ru_maxrss / 1024, said.decode()
 
 
-def prove(results: Path, rollouts: int, claims: Claims) -> None:
+def prove(results: Path, rollouts: int, check: SoftAssertions) -> None:
     for question in FIRST:
         seconds, peak, _ = min(ask(results, question) for _ in range(3))
-        claims(seconds < SECONDS, f"{seconds:.2f} s, {peak:.0f} MB: {question}")
-        claims(peak < MEGABYTES, f"at most {MEGABYTES} MB")
+        check(seconds < SECONDS, f"{seconds:.2f} s, {peak:.0f} MB: {question}")
+        check(peak < MEGABYTES, f"at most {MEGABYTES} MB")
     (counted,) = json.loads(ask(results, "SELECT count(*) AS n FROM rollouts", "--json")[2])
-    claims(counted == {"n": rollouts}, f"{rollouts:,} rollouts are there")
+    check(counted == {"n": rollouts}, f"{rollouts:,} rollouts are there")
     part = f"FROM rollouts LIMIT {rollouts // 5}"
     seconds, peak, _ = ask(results, part, "--format", "csv", first_line=True)
-    claims(seconds < SECONDS, f"{rollouts // 5:,} rows as CSV: the first after {seconds:.2f} s")
-    claims(peak < MEGABYTES, f"and all of them in {peak:.0f} MB")
+    check(seconds < SECONDS, f"{rollouts // 5:,} rows as CSV: the first after {seconds:.2f} s")
+    check(peak < MEGABYTES, f"and all of them in {peak:.0f} MB")
     target = results / "all.parquet"
     seconds, peak, _ = ask(results, "FROM rollouts", "-o", str(target))
-    claims(
+    check(
         peak < MEGABYTES,
         f"{rollouts:,} rows as Parquet, {target.stat().st_size >> 20} MB, in {seconds:.1f} s and {peak:.0f} MB",
     )
     seconds, peak, _ = ask(results, "FROM rollouts ORDER BY hash(rollout_id) LIMIT 10")
-    claims(peak < MEGABYTES, f"sorted in {seconds:.1f} s and {peak:.0f} MB")
+    check(peak < MEGABYTES, f"sorted in {seconds:.1f} s and {peak:.0f} MB")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=10_000_000)
     rollouts: int = parser.parse_args(arguments).rollouts
-    claims = Claims()
+    check = SoftAssertions()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
         played = [sys.executable, "-m", "runner", "specs/quickstart.yaml", "-q", "--results", str(results)]
@@ -138,9 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (child := os.fork()) == 0:  # a process of its own, whose memory is not counted for those after it
             make(results, rollouts, next(Results(results).runs()))
             os._exit(0)
-        claims(os.waitpid(child, 0)[1] == 0, f"a board of {rollouts:,} rollouts in {RUNS:,} runs is made")
-        prove(results, rollouts, claims)
-    return claims.exit_code()
+        check(os.waitpid(child, 0)[1] == 0, f"a board of {rollouts:,} rollouts in {RUNS:,} runs is made")
+        prove(results, rollouts, check)
+    return check.exit_code()
 
 
 if __name__ == "__main__":

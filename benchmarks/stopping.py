@@ -23,7 +23,7 @@ from common import sample_arguments
 from runner.results.stopping_rule import games_ahead
 from runner.statistics.confidence_sequences import ConfidenceSequence, DifferenceSequence
 from runner.statistics.variance_components import UNKNOWN, groups_needed
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 GAMES = 400
 """Of each run, and looks."""
@@ -39,13 +39,13 @@ Draw = Callable[[np.random.Generator], Iterator[tuple[float, float]]]
 
 def main() -> int:
     args = sample_arguments(__doc__, 2000)
-    claims = Claims()
+    check = SoftAssertions()
     for name, (draw, truth) in MEANS.items():
         share = wrong_intervals(draw, truth, args.times, np.random.default_rng([args.seed, *name.encode()]))
-        claims(share <= 0.05, f"interval, {name}: {share:.1%} of {args.times} runs left out the truth at some look")
+        check(share <= 0.05, f"interval, {name}: {share:.1%} of {args.times} runs left out the truth at some look")
     for name, draw in NO_DIFFERENCE.items():
         share = wrong_decisions(draw, args.times, np.random.default_rng([args.seed, *name.encode()]))
-        claims(share <= 0.05, f"no difference, {name}: {share:.1%} of {args.times} runs said there is one")
+        check(share <= 0.05, f"no difference, {name}: {share:.1%} of {args.times} runs said there is one")
     fixed = groups_needed(EFFECT, UNKNOWN)
     print(f"\n15 points; the fixed plan that knows nothing: {fixed} games")
     for disagree in (*REALISTIC, 0.3, 0.45):
@@ -60,11 +60,11 @@ def main() -> int:
             f"{found:.0%} decided rightly within {fixed}. A plan with the variance known beforehand: {known}"
         )
         if disagree in REALISTIC:
-            claims(begun.mean() <= 0.6 * fixed, line)
-            claims(np.mean(right) >= 0.975, f"disagreeing on {disagree:.0%}: {np.mean(right):.1%} decided rightly")
+            check(begun.mean() <= 0.6 * fixed, line)
+            check(np.mean(right) >= 0.975, f"disagreeing on {disagree:.0%}: {np.mean(right):.1%} decided rightly")
         else:
             print(f"      {line}")
-    return claims.exit_code()
+    return check.exit_code()
 
 
 def wrong_intervals(draw: Draw, truth: float, runs: int, rng: np.random.Generator) -> float:

@@ -43,10 +43,10 @@ def main() -> None:
         way, folder, results = args.child
         print(json.dumps(play(way, Path(folder), Path(results))))
         return
-    from tests.support.servers.chat_client import serving
+    from tests.support.servers.chat_client import run_chat_server
 
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
-    with temporary_folder() as folder, serving(latency=args.latency) as server:
+    with temporary_folder() as folder, run_chat_server(latency=args.latency) as server:
         write_spec(folder, server.base_url, args.games, args.concurrency)
         for number in range(args.times):
             for way in WAYS:

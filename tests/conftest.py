@@ -1,4 +1,4 @@
-"""What every test is kept from: a real key, another machine, and writing outside a temporary folder."""
+"""Keep every test from real API keys, other machines, and writing outside a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import guard
-from tests.support.claims import Claims
-from tests.support.process_state import changes, process_state, restore_ctrl_c
+from tests.support.process_state import describe_changes, read_process_state, restore_ctrl_c
+from tests.support.soft_assertions import SoftAssertions
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests of signals, kills and rates wait for half of their time."""
+    """Return one more than the number of cores, because tests of signals, kills and rates wait half of the time."""
     return (os.cpu_count() or 1) + 1
 
 
 def pytest_configure() -> None:
-    """Before any module of tests is imported."""
-    guard.without_secrets(os.environ)
+    """Prepare the process before any test module is imported."""
+    guard.remove_secrets(os.environ)
     restore_ctrl_c()
 
 
@@ -42,22 +42,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    serving = sys.modules.get("tests.support.serving")
+    serving = sys.modules.get("tests.support.server_process")
     if serving is not None:
         serving.stop_shared()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whatever the developer's shell exports; `tests/support/test_guard.py` proves that each guard refuses."""
-    with guard.closed((str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())):
-        os.environ.update(guard.variables())
+    """Guard the process and its children (see `tests/support/guard.py`)."""
+    with guard.access_forbidden((str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())):
+        os.environ.update(guard.guard_variables())
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_maker_of_tables() -> Iterator[None]:
-    """Runs in this process share what reads and writes small tables: to make it anew was a fifth of what they cost."""
+def _shared_duckdb_connections() -> Iterator[None]:
+    """Let the runs of this process share DuckDB connections. Opening new ones takes a fifth of the time of a run."""
     from runner.base.storage.duckdb_connections import reuse_connections
 
     with reuse_connections():
@@ -66,14 +66,15 @@ def _one_maker_of_tables() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _unchanged_process_state() -> Iterator[None]:
-    """Fail the test that changes what other tests share, instead of whichever test comes later."""
-    before = process_state()
+    """Fail the test that changes shared state, instead of a later test."""
+    before = read_process_state()
     yield
-    assert changes(before, process_state()) == []
+    assert describe_changes(before, read_process_state()) == []
 
 
 @pytest.fixture
-def claims() -> Iterator[Claims]:
-    claims = Claims()
-    yield claims
-    assert claims.failures == []
+def check() -> Iterator[SoftAssertions]:
+    """Collect failed checks, and fail the test at its end."""
+    check = SoftAssertions()
+    yield check
+    assert check.failures == []

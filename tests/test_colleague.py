@@ -17,9 +17,9 @@ import pytest
 
 from runner.documents.fetched_files import MARKER
 from runner.documents.releases.manifest import MANIFEST, digest
-from tests.support.git import bare, git
+from tests.support.git_repositories import git, init_bare
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.registries import PLACES
+from tests.support.registry_locations import LOCATIONS
 from tests.support.runs import only_run
 
 PUBLIC = "https://code.example.org/ann/claims.git"
@@ -58,7 +58,7 @@ def ann(tmp_path_factory: pytest.TempPathFactory) -> Person:
     (ann.home / ".gitignore").write_text("results/\n")
     git(ann.home, "init", "-q", "--initial-branch=main", ".")
     git(ann.home, "remote", "add", "origin", PUBLIC)
-    git(ann.home, "config", "remote.origin.pushurl", str(bare(ann.home.parent / "claims.git")))
+    git(ann.home, "config", "remote.origin.pushurl", str(init_bare(ann.home.parent / "claims.git")))
     git(ann.home, "add", "--all")
     git(ann.home, "commit", "-q", "-m", "Claims")
     git(ann.home, "push", "-q", "origin", "main")
@@ -130,7 +130,7 @@ def test_it_is_the_same_release_in_every_place_and_its_numbers_follow_from_each(
 ) -> None:
     made = ann.reads("publish", "last", "--as", "ann", "--licence", "MIT", "--dry-run")
     bea = person(tmp_path, "bea")
-    with PLACES[place](tmp_path) as where:
+    with LOCATIONS[place](tmp_path) as where:
         theirs = published(ann, where)
         assert theirs["sha256"] == made["releases"][0]["sha256"]
         bea.says("get", theirs["reference"], "theirs", "--from", where)

@@ -58,7 +58,7 @@ def _resolved(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def said(cell: str) -> Any:
+def parse_default(cell: str) -> Any:
     """What a cell says that a default is."""
     text = cell.strip("*").strip("`")
     return REQUIRED if text == REQUIRED else json.loads(text)
@@ -73,11 +73,11 @@ def test_it_has_every_table() -> None:
 def test_our_key_beside_a_parameter_has_the_default_that_is_said(row: Row) -> None:
     found = default_of(key_of(row.ours))
     if row.default:
-        ours = said(row.default)
+        ours = parse_default(row.default)
         assert ours == found
         assert type(ours) is type(found)
         marked = row.default.startswith("**")
-        assert marked == (str(said(row.theirs)).lower() != str(ours).lower()), "bold is what differs"
+        assert marked == (str(parse_default(row.theirs)).lower() != str(ours).lower()), "bold is what differs"
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.ours == "none"], ids=lambda row: row.names[:40])

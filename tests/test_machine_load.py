@@ -1,7 +1,7 @@
 """No test depends on how fast the machine is: none waits for a fixed time, and none fails because something is slow.
 
-Wait for an event instead: `until` and `interrupt` in `tests/support/processes.py`, `held_after` of the servers, `steps`
-in `tests/support/limits.py`. Where time itself is the subject, hand in a clock, or use `run_in_virtual_time`.
+Wait for an event instead: `wait_until` and `interrupt` in `tests/support/processes.py`, `held_after` of the servers,
+`run_loop_turns` in `tests/support/event_loop.py`. If time itself is the subject, pass a `FakeClock`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),
     "tests/server/test_serve.py": (1, "a signal at any moment"),
     "tests/base/storage/test_journal_writes.py": (1, CPU_TIME),
-    "tests/support/browsing.py": (1, POLLS),
+    "tests/support/cookie_client.py": (1, POLLS),
     "tests/support/hostile_git_servers.py": (2, PLAYED),
     "tests/support/processes.py": (1, POLLS),
-    "tests/support/publishing.py": (1, "a reader that leaves time to the publishers"),
+    "tests/support/registry_publishers.py": (1, "a reader that leaves time to the publishers"),
     "tests/support/servers/batch.py": (1, PLAYED),
     "tests/support/servers/frame.py": (1, PLAYED),
     "tests/support/servers/misbehaving.py": (2, PLAYED),

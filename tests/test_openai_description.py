@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support.openai_calls import ask, settings
+from tests.support.openai_calls import complete_chat, model_settings
 from tests.support.paths import ROOT
-from tests.support.runs import played
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.servers.fine_tune_client import fine_tuning
+from tests.support.runs import run_spec
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.fine_tune_client import run_fine_tuning_provider
 from tests.support.specs import spec_file
-from tests.support.training import at_provider, malt, trained, training_spec
+from tests.support.training import malt_changes, provider_changes, run_training, training_spec
 
 DESCRIPTION = json.loads((ROOT / "tests" / "fixtures" / "openai" / "schemas.json").read_text("utf-8"))
 CHAT = "CreateChatCompletionRequest"
@@ -76,19 +76,23 @@ def batch_problems(line: dict[str, Any]) -> list[str]:
     return problems("lines", "BatchRequestInput", rest) + problems("requests", CHAT, line.get("body"))
 
 
-def uploads(provider: Loopback, purpose: str) -> list[dict[str, Any]]:
+def uploads(provider: LoopbackServer, purpose: str) -> list[dict[str, Any]]:
     """The lines of all files that were uploaded for a purpose."""
     bodies = [
-        found["body"] for found in provider.recorded() if (found["method"], found["path"]) == ("POST", "/v1/files")
+        found["body"]
+        for found in provider.recorded_requests()
+        if (found["method"], found["path"]) == ("POST", "/v1/files")
     ]
     wanted = [body for body in bodies if re.search(rf'name="purpose"\r\n\r\n{purpose}\r\n', body)]
     assert len(wanted) == len(bodies)
     return [json.loads(line) for body in wanted for line in body.splitlines() if line.startswith("{")]
 
 
-def created(provider: Loopback, path: str) -> list[dict[str, Any]]:
+def created(provider: LoopbackServer, path: str) -> list[dict[str, Any]]:
     return [
-        json.loads(found["body"]) for found in provider.recorded() if (found["method"], found["path"]) == ("POST", path)
+        json.loads(found["body"])
+        for found in provider.recorded_requests()
+        if (found["method"], found["path"]) == ("POST", path)
     ]
 
 
@@ -109,9 +113,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def test_every_request_is_as_the_description_says_whatever_a_spec_sets() -> None:
-    with serving(record=1000) as server:
+    with run_chat_server(record=1000) as server:
         for chosen in SETTINGS:
-            ask(settings(server, **chosen))
+            complete_chat(model_settings(server, **chosen))
         bodies = created(server, "/v1/chat/completions")
     assert len(bodies) == len(SETTINGS)
     assert {key for chosen in SETTINGS for key in chosen} - {key for body in bodies for key in body} == {
@@ -126,12 +130,12 @@ def test_batches_their_lines_and_the_examples_of_a_run_are_as_the_description_sa
     tmp_path: Path, protocol: str
 ) -> None:
     model = {"chat_format": "openai", "batch": True, "batch_wait": 0.02, "batch_poll": 0.02, "temperature": 0.5}
-    with providing(record=10_000) as provider:
+    with run_batch_provider(record=10_000) as provider:
         spec = spec_file(
             tmp_path, provider.base_url, size=4, models={"m": model}, prompts=f"prompts/code_validation/{protocol}",
             protocol={"use": protocol}, agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
         )  # fmt: skip
-        run = played(spec, tmp_path / "results").folder.path
+        run = run_spec(spec, tmp_path / "results").folder.path
         lines, batches = uploads(provider, "batch"), created(provider, "/v1/batches")
     assert len(lines) >= 12
     assert any("name" in message for line in lines for message in line["body"]["messages"])
@@ -150,14 +154,14 @@ def test_batches_their_lines_and_the_examples_of_a_run_are_as_the_description_sa
 def test_jobs_and_every_line_that_is_uploaded_for_them_are_as_the_description_says(tmp_path: Path, method: str) -> None:
     shared = {"p": {"share_prompts": True}, "v": {"share_prompts": True}}
     more = {"training": {"iterations": 1, "test": {"scheme": "none"}}, "models": shared}
-    with fine_tuning() as provider:
-        changes = malt(**more) if method == "malt" else more
-        spec = at_provider(provider.base_url, **changes)
+    with run_fine_tuning_provider() as provider:
+        changes = malt_changes(**more) if method == "malt" else more
+        spec = provider_changes(provider.base_url, **changes)
         for trainer in spec["training"]["trainers"].values():
             trainer.update(n_epochs=3, batch_size=8, learning_rate_multiplier=0.5, suffix="nip")
         if method == "malt":
             spec["training"]["trainers"]["p"]["beta"] = 0.1
-        trained(training_spec(tmp_path, **spec), tmp_path / "results")
+        run_training(training_spec(tmp_path, **spec), tmp_path / "results")
         lines, jobs = uploads(provider, "fine-tune"), created(provider, "/v1/fine_tuning/jobs")
     assert {job["method"]["type"] for job in jobs} == {"dpo" if method == "malt" else "supervised"}
     for job in jobs:

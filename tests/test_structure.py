@@ -18,7 +18,7 @@ from runner.cli.commands import COMMANDS
 from runner.models.provider_traits import PROVIDERS
 from tests.support.modules import FILES, tree, walk
 from tests.support.processes import python
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 ORDER = (
@@ -537,7 +537,7 @@ LOADED: Mapping[str, frozenset[str]] = {
 @pytest.fixture(scope="module")
 def folder_with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loaded")
-    played(spec_file(folder), folder / "results")
+    run_spec(spec_file(folder), folder / "results")
     return folder
 
 

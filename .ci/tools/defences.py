@@ -24,7 +24,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 
-from shared import ROOT, Claims
+from shared import ROOT, SoftAssertions
 
 TABLES = ROOT / "tests" / "defences"
 COPIED = ("runner", "tests", "specs", "prompts", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="copies at work at once")
     parser.add_argument("--table", metavar="NAME", choices=[path.stem for path in TABLES.glob("*.toml")])
     arguments = parser.parse_args()
-    claims, chosen = Claims(), defences(arguments.words, arguments.table)
+    check, chosen = SoftAssertions(), defences(arguments.words, arguments.table)
 
     with tempfile.TemporaryDirectory(prefix="nip-run-proof-") as name:
         copies: SimpleQueue[Copy] = SimpleQueue()
@@ -129,7 +129,7 @@ def main() -> int:
         tests = sorted({test for defence in chosen for test in defence.tests})
         code, said = first.tested(tests, workers=arguments.jobs, seconds=10 * SECONDS)
         copies.put(first)
-        claims(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else said}")
+        check(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else said}")
 
         def without(defence: Defence) -> tuple[Defence, int, str]:
             copy = copies.get()
@@ -144,12 +144,12 @@ def main() -> int:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             for defence, code, said in pool.map(without, chosen):
                 survived += code != FAILED
-                claims(
+                check(
                     code == FAILED,
                     f"a test fails without: {defence.name}{'' if code == FAILED else f' ({code}) {said}'}",
                 )
     print(f"{len(chosen)} defences were switched off, {survived} without any test that failed")
-    return claims.exit_code()
+    return check.exit_code()
 
 
 if __name__ == "__main__":

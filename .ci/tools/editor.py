@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, Claims, folder
+from shared import ROOT, SoftAssertions, folder
 
 SERVER = "yaml-language-server@2.0.0"
 TIMEOUT = 60.0
@@ -223,7 +223,7 @@ SOUND: tuple[str, ...] = (
 
 
 def main() -> int:
-    claim = Claims()
+    claim = SoftAssertions()
     with folder() as work, editing(work) as editor:
         for what, text, wanted in COMPLETED:
             offered = editor.completes(text)

@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, Claims, folder
+from shared import ROOT, SoftAssertions, folder
 
 PACKAGES = ("inspect-ai>=0.3.285", "inspect-scout>=0.6", "huggingface-hub>=2", "jsonschema", "pyyaml")
 
@@ -123,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, metavar="PATH", help="of an environment that has the tools")
     python = parser.parse_args().python
-    claims = Claims()
+    check = SoftAssertions()
     with folder() as here:
         rows = [
             {"id": f"a/b {i} ö?", "label": i % 2, "question": f"{HOSTILE} {i}", "solution": HOSTILE * i}
@@ -150,8 +150,8 @@ def main() -> int:
         for name, words in exports.items():
             called("export", "last", "--format", names.get(name, name), "--out", str(here / name), *words, here=here)
         said = read(here, python or installed(here))
-        claim_all(claims, said, len(rows) * 2, accuracy)
-    return claims.exit_code()
+        claim_all(check, said, len(rows) * 2, accuracy)
+    return check.exit_code()
 
 
 def called(*words: str, here: Path) -> str:
@@ -163,37 +163,37 @@ def called(*words: str, here: Path) -> str:
     ).stdout  # fmt: skip
 
 
-def claim_all(claims: Claims, said: dict[str, dict[str, Any]], games: int, accuracy: float) -> None:
+def claim_all(check: SoftAssertions, said: dict[str, dict[str, Any]], games: int, accuracy: float) -> None:
     inspect, scout, blocks = said["inspect"], said["scout"], said["blocks"]
-    claims(
+    check(
         inspect["samples"] == inspect["summaries"] == games and inspect["status"] == "success",
         f"Inspect reads the log: {inspect['samples']} of {games} samples, roles {', '.join(inspect['roles'])}",
     )
-    claims(
+    check(
         inspect["accuracy"] == accuracy == inspect["right"] / games,
         f"its accuracy is ours: {inspect['accuracy']:.4f}, by its samples {inspect['right'] / games:.4f}",
     )
-    claims(
+    check(
         scout["transcripts"] >= 2 * games and scout["right"] == inspect["right"],
         f"Inspect Scout reads {scout['transcripts']} transcripts of {scout['messages']} messages",
     )
     plays = 4 * 4
-    claims(
+    check(
         blocks["samples"] == blocks["summaries"] == blocks["plays"] == plays and blocks["ways"] == 4,
         f"of datapoints that are played in four ways, Inspect reads {blocks['samples']} of {plays} samples",
     )
-    claims(blocks["votes"] == [3], "with the three votes of each verdict")
+    check(blocks["votes"] == [3], "with the three votes of each verdict")
     cast = [[seat, model] for seat in ("prover0", "prover1") for model in ("cheap-1", "dear-1")]
     cast.append(["verifier", "cheap-1"])
-    claims(
+    check(
         blocks["models"] == blocks["cast"] == cast and blocks["told"] == 4,
         "in both tools both models stand in both seats, as they played",
     )
-    claims(
+    check(
         said["hub"]["value"] == accuracy and f"n = {games}" in said["hub"]["notes"],
         f"the Hub's client parses the entry: {said['hub']['value']:.4f}",
     )
-    claims(
+    check(
         said["every"]["rows"] == games and said["every"]["score"] == accuracy,
         f"the record is valid by Every Eval Ever's schema, and so are its {said['every']['rows']} rows",
     )

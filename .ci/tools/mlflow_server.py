@@ -26,7 +26,7 @@ from on_mlflow.held import differences, held, wanted_of
 from on_mlflow.killed import IMPATIENT, at_once, followed, kills, trained
 from on_mlflow.servers import Between
 from on_mlflow.tool import DELETE, FOREIGN, Tool, ended, free_port, server
-from shared import ROOT, Claims, folder
+from shared import ROOT, SoftAssertions, folder
 
 from tests.support.browser import chromium
 from tests.support.training import training_spec
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="PART", help="of whole, refused, fitted and the others in `main`")
     parser.add_argument("--shot", type=Path, metavar="FILE", help="keep a picture of the learning curve")
     args = parser.parse_args()
-    claims = Claims()
+    check = SoftAssertions()
     with folder() as here:
         tool, port = Tool(here, args.python), free_port()
         uri = f"http://127.0.0.1:{port}"
@@ -53,46 +53,46 @@ def main() -> int:
         for size, results in ((4, tool.results), (2, here / "other")):
             ended(tool.nip_run(*benchmark, f"dataset.limit={size}", "--run-id", "twin", results=results))
         served: dict[str, Callable[[], None]] = {
-            "whole": lambda: whole(claims, tool, uri, args.shot),
-            "refused": lambda: refused(claims, tool, uri, port),
-            "fitted": lambda: fitted(claims, tool, uri),
-            "damaged": lambda: damaged(claims, tool, uri),
-            "twins": lambda: twins(claims, tool, uri),
-            "followed": lambda: followed(claims, tool, uri, port),
-            "trained": lambda: trained(claims, tool, uri),
-            "at_once": lambda: at_once(claims, tool, uri),
-            "kills": lambda: kills(claims, tool, uri, port, args.apart),
+            "whole": lambda: whole(check, tool, uri, args.shot),
+            "refused": lambda: refused(check, tool, uri, port),
+            "fitted": lambda: fitted(check, tool, uri),
+            "damaged": lambda: damaged(check, tool, uri),
+            "twins": lambda: twins(check, tool, uri),
+            "followed": lambda: followed(check, tool, uri, port),
+            "trained": lambda: trained(check, tool, uri),
+            "at_once": lambda: at_once(check, tool, uri),
+            "kills": lambda: kills(check, tool, uri, port, args.apart),
         }
         with server(tool, port):
             for name, part in served.items():
                 if name in (args.only or served):
                     part()
         if "away" in (args.only or ["away"]):
-            away(claims, tool, uri, port)
-    return claims.exit_code()
+            away(check, tool, uri, port)
+    return check.exit_code()
 
 
 # What is there
 
 
-def whole(claims: Claims, tool: Tool, uri: str, shot: Path | None) -> None:
+def whole(check: SoftAssertions, tool: Tool, uri: str, shot: Path | None) -> None:
     """A benchmark and a training run, sent at once and again."""
     done = json.loads(ended(tool.export(uri, "whole", "quickstart", "learn"))[1])
-    said = held(claims, tool, uri, "whole", "quickstart", "learn")
+    said = held(check, tool, uri, "whole", "quickstart", "learn")
     runs = {run["name"]: run for run in said["runs"]}
     learn = next(run for name, run in runs.items() if name.startswith("learn") and name[-3] != "-")
     made = [model[4]["nip_run.lineage"] for model in said["models"] if model[2] == learn["name"]]
     steps = sorted(len(json.loads(lineage)) for lineage in made)
-    claims(steps == [1, 1, 2, 2, 3, 3], f"its {len(made)} models have 1 to {steps[-1]} trainings as their lineage")
+    check(steps == [1, 1, 2, 2, 3, 3], f"its {len(made)} models have 1 to {steps[-1]} trainings as their lineage")
     contexts = [context for _, _, context in learn["datasets"]]
-    claims(contexts == ["training"] * 7, f"it has the {len(contexts)} datasets that were learnt from as its inputs")
+    check(contexts == ["training"] * 7, f"it has the {len(contexts)} datasets that were learnt from as its inputs")
     metrics = json.loads((tool.results / "runs" / learn["name"] / "metrics.json").read_text())
     curve = [[test["iteration"], test["accuracy"]["value"]] for test in metrics["tests"]]
-    claims(learn["metrics"]["accuracy"] == curve and len(curve) == 4, f"the learning curve is the run's own: {curve}")
+    check(learn["metrics"]["accuracy"] == curve and len(curve) == 4, f"the learning curve is the run's own: {curve}")
     nested = [run for run in runs.values() if run["parent"] == learn["name"]]
-    claims(len(nested) == 7, f"its {len(nested)} games and tests are nested below it")
+    check(len(nested) == 7, f"its {len(nested)} games and tests are nested below it")
     played = {run["name"][-2:]: run["played"] for run in nested}
-    claims(
+    check(
         played["i0"] == [] and all(name.endswith(" 0") for name in played["i1"]) and len(played["i1"]) == 2,
         f"the games of iteration 1 have the models of iteration 0 as inputs: {played['i1']}",
     )
@@ -100,17 +100,17 @@ def whole(claims: Claims, tool: Tool, uri: str, shot: Path | None) -> None:
     own = json.loads((tool.results / "runs" / bench["name"] / "metrics.json").read_text())["metrics"]
     (accuracy,) = (row["value"] for row in own if (row["agent"], row["metric"]) == (None, "accuracy"))
     steps = [step for step, _ in bench["metrics"]["accuracy"]]
-    claims(
+    check(
         steps == list(range(1, 13)) and bench["metrics"]["accuracy"][-1] == [12, accuracy],
         f"a benchmark has its accuracy after each of 12 games; the last is the run's own, {accuracy:.4f}",
     )
     again = json.loads(ended(tool.export(uri, "whole", "quickstart", "learn"))[1])
-    claims(all(run["sent"] == {} for run in again["runs"]), "sent again, nothing is sent")
-    claims(tool.read(uri, "whole") == said, "and the server holds what it held")
-    seen(claims, next(run["page"] for run in done["runs"] if run["run_id"] == learn["name"]), shot)
+    check(all(run["sent"] == {} for run in again["runs"]), "sent again, nothing is sent")
+    check(tool.read(uri, "whole") == said, "and the server holds what it held")
+    seen(check, next(run["page"] for run in done["runs"] if run["run_id"] == learn["name"]), shot)
 
 
-def seen(claims: Claims, page: str, shot: Path | None) -> None:
+def seen(check: SoftAssertions, page: str, shot: Path | None) -> None:
     """The learning curve in MLflow's own page."""
     with chromium() as browser:
         tab = browser.new_page(viewport={"width": 1500, "height": 1000})
@@ -124,7 +124,7 @@ def seen(claims: Claims, page: str, shot: Path | None) -> None:
             tab.screenshot(path=str(shot))
         tab.close()
     first = text[text.index("Add chart") :].splitlines()[1]
-    claims(first == "accuracy" and points == 4, f"MLflow's page shows {first!r} first, as a line of {points} points")
+    check(first == "accuracy" and points == 4, f"MLflow's page shows {first!r} first, as a line of {points} points")
 
 
 # What is wrong
@@ -147,12 +147,12 @@ ANSWERS = {
 }
 
 
-def refused(claims: Claims, tool: Tool, uri: str, port: int) -> None:
+def refused(check: SoftAssertions, tool: Tool, uri: str, port: int) -> None:
     """What cannot be sent to, and a server that fails in the middle."""
 
     def say(what: str, at: str, experiment: str, wanted: int, words: str) -> None:
         code, _, err = ended(tool.export(at, experiment, "quickstart", **IMPATIENT), None)
-        claims(code == wanted and words in err and "bug" not in err, f"{what}: exit {code}: {err.strip()[:110]}...")
+        check(code == wanted and words in err and "bug" not in err, f"{what}: exit {code}: {err.strip()[:110]}...")
 
     ended(tool.start("-c", DELETE, uri))
     say("a deleted experiment", uri, "gone", 2, "restore it there")
@@ -166,7 +166,7 @@ def refused(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     between.fails_from, between.said, between.asked = 20, ANSWERS["HTTP 500"][0], 0
     say("HTTP 500 from the 20th request on", between.uri, "failing", 1, "continue where it stopped")
     ended(tool.export(uri, "failing", "quickstart"))
-    held(claims, tool, uri, "failing", "quickstart")
+    held(check, tool, uri, "failing", "quickstart")
 
 
 NAMES = (
@@ -182,7 +182,7 @@ NAMES = (
 )
 
 
-def fitted(claims: Claims, tool: Tool, uri: str) -> None:
+def fitted(check: SoftAssertions, tool: Tool, uri: str) -> None:
     """A run with names and values that are longer than MLflow takes, or not of its characters."""
 
     def change(metrics: dict[str, Any]) -> None:
@@ -196,19 +196,17 @@ def fitted(claims: Claims, tool: Tool, uri: str) -> None:
     path = path.with_name("manifest.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "why_stopped": "w" * 50_000}))
     done = json.loads(ended(tool.export(uri, "fitted", "quickstart", results=results))[1])
-    said = held(claims, tool, uri, "fitted", "quickstart", results=results)["runs"][0]
+    said = held(check, tool, uri, "fitted", "quickstart", results=results)["runs"][0]
     lengths = (
         len(said["params"]["description"]),
         len(said["tags"]["nip_run.why_stopped"]),
         max(map(len, said["metrics"])),
     )
     notes = done["runs"][0]["notes"]
-    claims(
-        lengths == (6_000, 8_000, 250), f"what was too long is {lengths} characters there; {len(notes)} notes say so"
-    )
+    check(lengths == (6_000, 8_000, 250), f"what was too long is {lengths} characters there; {len(notes)} notes say so")
 
 
-def damaged(claims: Claims, tool: Tool, uri: str) -> None:
+def damaged(check: SoftAssertions, tool: Tool, uri: str) -> None:
     """Numbers that are none, and files that hold what nip-run does not write: said in words, and nothing is sent."""
 
     def value(what: object) -> Callable[[dict[str, Any]], None]:
@@ -223,8 +221,8 @@ def damaged(claims: Claims, tool: Tool, uri: str) -> None:
     ):
         results = edited(tool, what, file, change)
         code, _, err = ended(tool.export(uri, "damaged", "quickstart", results=results), None)
-        claims(code == 1 and "damaged" in err and "bug" not in err, f"{what} in {file}: exit {code}: {_end(err)}")
-    claims(not tool.read(uri, "damaged")["runs"], "and nothing of them is there")
+        check(code == 1 and "damaged" in err and "bug" not in err, f"{what} in {file}: exit {code}: {_end(err)}")
+    check(not tool.read(uri, "damaged")["runs"], "and nothing of them is there")
 
 
 def _end(err: str) -> str:
@@ -243,7 +241,7 @@ def edited(tool: Tool, name: str, file: str, change: Callable[[dict[str, Any]], 
     return results
 
 
-def twins(claims: Claims, tool: Tool, uri: str) -> None:
+def twins(check: SoftAssertions, tool: Tool, uri: str) -> None:
     """Two runs of one name, from two folders, and a third that somebody else made."""
     ended(tool.start("-c", FOREIGN, uri, "twins", "twin"))
     other = tool.here / "other"
@@ -254,12 +252,12 @@ def twins(claims: Claims, tool: Tool, uri: str) -> None:
     said["runs"] = [run for run in said["runs"] if run not in foreign]
     wrong = differences(said, wanted_of(tool.results, "twin") | wanted_of(other, "twin"))
     sizes = sorted(len(run["metrics"]["accuracy"]) for run in said["runs"])
-    claims(not wrong and sizes == [4, 8], f"two runs of one name stand apart, each whole: {sizes} points {wrong or ''}")
+    check(not wrong and sizes == [4, 8], f"two runs of one name stand apart, each whole: {sizes} points {wrong or ''}")
     untouched = [(run["metrics"], run["params"]) for run in foreign] == [({"accuracy": [[0, 0.125]]}, {})]
-    claims(untouched, "and one of that name that somebody else made is as it was")
+    check(untouched, "and one of that name that somebody else made is as it was")
 
 
-def away(claims: Claims, tool: Tool, uri: str, port: int) -> None:
+def away(check: SoftAssertions, tool: Tool, uri: str, port: int) -> None:
     """A server that dies in the middle, and comes back."""
     between = Between(port)
     with server(tool, port) as process:
@@ -268,10 +266,10 @@ def away(claims: Claims, tool: Tool, uri: str, port: int) -> None:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
         code, _, err = ended(exporter, None)
-    claims(code == 1 and "continue where it stopped" in err, f"the server dies in the middle: exit {code}")
+    check(code == 1 and "continue where it stopped" in err, f"the server dies in the middle: exit {code}")
     with server(tool, port):
         ended(tool.export(uri, "away", "small"))
-        held(claims, tool, uri, "away", "small")
+        held(check, tool, uri, "away", "small")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shared import Claims, folder
+from shared import SoftAssertions, folder
 
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import ReleaseLink
@@ -36,10 +36,10 @@ from runner.registry.draft import Naming
 from runner.server.accounts.accounts import add_account
 from runner.server.service import Service
 from runner.server.settings import Settings
-from tests.support.processes import until
-from tests.support.raw_uploads import Raw
-from tests.support.served import copy_of, put, run_bundle
-from tests.support.serving import Served, populate, serving
+from tests.support.processes import wait_until
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.server_process import ServerProcess, create_accounts, run_server
+from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
 NEEDS = "schemathesis>=4.32"
 ROWS = 12
@@ -73,7 +73,7 @@ def filled(folder: Path) -> tuple[dict[str, str], Things]:
     """A server's folder with releases of several kinds, before it runs; the tokens, and what there is."""
     server = Service.open(Settings(folder=folder))
     with closing(server.database):
-        tokens = populate(server.database)
+        tokens = create_accounts(server.database)
         with server.database.writing() as connection:
             add_account(connection, "lab", 0.0, organisation=True)
         rows = folder / "rows.jsonl"
@@ -81,11 +81,13 @@ def filled(folder: Path) -> tuple[dict[str, str], Things]:
         naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
         run = run_bundle(folder / "run", owner="alice", seed=1)
         private = replace(run.release, name="secret", visibility="private")
-        put(
+        insert_releases(
             server,
             [build_component_draft(rows, Kind.DATASET, naming, None).bundle(), run, replace(run, release=private)],
         )
-        put(server, [copy_of(run, name="hidden"), copy_of(run, owner="acme", version="2", links=(_again(run),))])
+        insert_releases(
+            server, [copy_bundle(run, name="hidden"), copy_bundle(run, owner="acme", version="2", links=(_again(run),))]
+        )
     return tokens, Things({"release": [f"run/alice/{run.release.name}/1", "run/alice/hidden/1"]})
 
 
@@ -97,11 +99,11 @@ def _again(run: Any) -> ReleaseLink:
     return ReleaseLink(role="reproduces", release=str(run.release.reference), sha256=run.sha256)
 
 
-def used(served: Served, folder: Path, things: Things) -> None:
+def used(served: ServerProcess, folder: Path, things: Things) -> None:
     """Have uploads, competitions, submissions, tokens, invitations; and note the names of everything."""
     from runner.registry.bundles.runs import build_run_draft
     from runner.results.leaderboard.results_folder import Results
-    from tests.support.runs import played
+    from tests.support.runs import run_spec
     from tests.support.specs import spec_file
 
     alice, keeper = served.tokens["alice"], served.tokens["keeper"]
@@ -111,23 +113,24 @@ def used(served: Served, folder: Path, things: Things) -> None:
     for name in ("cup", "spare", *to_end):
         _asked(served, 201, "/api/v1/competitions", "POST", {**cup, "name": name, "held_out": ["p1"]}, alice)
     spec = spec_file(folder / "mine", dataset={"path": str(folder / "rows.jsonl")}, fine_tune=None)
-    result = played(spec, folder / "results", run_id="mine")
+    result = run_spec(spec, folder / "results", run_id="mine")
     bundle = build_run_draft(
         result.folder, Results(folder / "results"), Naming(owner="mallory", licence="MIT")
     ).bundle()
     served.publish("mallory", bundle)
     mine = bundle.release
     where = f"/api/v1/competitions/acme/cup/submissions/mallory/{mine.name}/{mine.version}"
-    until(lambda: served.ask(where).json["state"] == "scored", 60)
+    wait_until(lambda: served.request(where).json["state"] == "scored")
     _asked(served, 204, f"/api/v1/hidden/{things.words['release'][1]}", "PUT", {"why": "a test"}, keeper)
     for who, account in (("alice", "mallory"), ("alice", "bob")):
         _asked(served, 200, f"/api/v1/organisations/acme/members/{account}", "PUT", {}, served.tokens[who])
     made = [_asked(served, 201, "/api/v1/tokens", "POST", {"label": "x"}, served.tokens[who])["id"]
             for who in ("alice", "keeper") for _ in range(20)]  # fmt: skip
     uploads, hashes, bodies = _uploads(served, bundle)
-    files = [one["path"] for one in served.ask("/api/v1/tree", token=alice).json["files"]]
-    until(lambda: served.ask("/").status == 200 and b"/board/" in served.ask("/").body, 120)
-    boards = re.findall(r'href="/board/([0-9a-f]{12})"', served.ask("/").body.decode())
+    with RawUploadClient(served.address, alice) as client:
+        files = client.list_files()
+    wait_until(lambda: served.request("/").status == 200 and b"/board/" in served.request("/").body)
+    boards = re.findall(r'href="/board/([0-9a-f]{12})"', served.request("/").body.decode())
     things.words |= {
         "path": files, "prefix": ["run/", "dataset/acme/claims/1", ""], "after": ["", files[0]], "upload": uploads,
         "sha256": hashes, "token": made, "owner": ["acme"], "run_owner": ["mallory"], "run_name": [mine.name],
@@ -148,24 +151,24 @@ def used(served: Served, folder: Path, things: Things) -> None:
     }
 
 
-def _asked(served: Served, status: int, path: str, *said: Any) -> Any:
+def _asked(served: ServerProcess, status: int, path: str, *said: Any) -> Any:
     method, body, token = said
-    answer = served.ask(path, method, body, token=token)
+    answer = served.request(path, method, body, token=token)
     assert answer.status == status, (path, answer.status, answer.body)
     return answer.json if answer.body else None
 
 
-def _uploads(served: Served, bundle: Any) -> tuple[list[str], list[str], list[Any]]:
+def _uploads(served: ServerProcess, bundle: Any) -> tuple[list[str], list[str], list[Any]]:
     """Uploads of alice's that are open, each with a file that is not there yet; their blobs; and what declares more."""
     ids, hashes, bodies = [], [], []
-    with Raw(served.address, served.tokens["alice"]) as raw:
+    with RawUploadClient(served.address, served.tokens["alice"]) as raw:
         for number in range(24):
-            other = copy_of(bundle, owner="alice", name=f"upload-{number}")
+            other = copy_bundle(bundle, owner="alice", name=f"upload-{number}")
             contents = {}
             for path, content in other.files():
                 with open_content(content) as source:
                     contents[path] = source.read()
-            said = raw.begin({f"run/alice/upload-{number}/1": contents})
+            said = raw.start_upload({f"run/alice/upload-{number}/1": contents})
             assert said.status_code == 200, said.text
             if number >= 16:
                 raw.client.delete(f"/uploads/{said.json()['id']}")
@@ -173,7 +176,7 @@ def _uploads(served: Served, bundle: Any) -> tuple[list[str], list[str], list[An
                 continue
             for missing in said.json()["missing"] if number < 8 else ():  # these may be committed
                 data = next(data for data in contents.values() if _hash(data) == missing["sha256"])
-                assert raw.send(said.json()["id"], data).status_code == 200
+                assert raw.send_blob(said.json()["id"], data).status_code == 200
             ids.append(said.json()["id"])
             hashes += [missing["sha256"] for missing in said.json()["missing"]]
     return ids, sorted(set(hashes)), bodies
@@ -246,9 +249,9 @@ def configuration(document: dict[str, Any], things: Things, token: str | None, e
     return "\n".join([*lines, *operations]) + "\n"
 
 
-def answered(served: Served) -> Counter[tuple[str, str, int]]:
+def answered(served: ServerProcess) -> Counter[tuple[str, str, int]]:
     """How often each route was answered with what, as the server itself counts."""
-    lines = served.ask("/metrics", token=served.tokens["keeper"]).body.decode().splitlines()
+    lines = served.request("/metrics", token=served.tokens["keeper"]).body.decode().splitlines()
     shape = re.compile(r'nip_run_requests_total\{method="(\w+)",route="(.*)",status="(\d+)"\} (\d+)')
     counted: Counter[tuple[str, str, int]] = Counter()
     for found in filter(None, map(shape.fullmatch, lines)):
@@ -268,15 +271,15 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=40, help="of each operation and phase; default: 40")
     parser.add_argument("--only", metavar="WHO", help="ask as this one alone; `nobody`: without a token")
     args = parser.parse_args()
-    claims = Claims()
+    check = SoftAssertions()
     with folder() as place:
         python = args.python or environment_with(place / "venv")
         for who in WHO:
             if args.only in (None, who or "nobody"):
-                look(place / (who or "nobody"), who, python, args.examples, claims)
+                look(place / (who or "nobody"), who, python, args.examples, check)
         missed = sorted(NAMED - REACHED)
-        claims(not missed, f"{len(REACHED)} of {len(NAMED)} operations were answered with success; not {missed}")
-    return claims.exit_code()
+        check(not missed, f"{len(REACHED)} of {len(NAMED)} operations were answered with success; not {missed}")
+    return check.exit_code()
 
 
 NAMED: set[str] = set()
@@ -284,15 +287,15 @@ REACHED: set[str] = set()
 """Operations of the document, and those that anybody was answered with success."""
 
 
-def look(place: Path, who: str | None, python: str, examples: int, claims: Claims) -> None:
+def look(place: Path, who: str | None, python: str, examples: int, check: SoftAssertions) -> None:
     """Ask a server of its own all that schemathesis thinks of, as one person."""
     place.mkdir()
     (place / "server").mkdir()
     tokens, things = filled(place / "server")
-    with serving(place / "server", "--rate", "0", people=False) as running:
+    with run_server(place / "server", "--rate", "0", people=False) as running:
         served = replace(running, tokens=tokens)
         used(served, place / "server", things)
-        document = with_examples(served.ask("/api/v1/openapi.json").json, things)
+        document = with_examples(served.request("/api/v1/openapi.json").json, things)
         (place / "openapi.json").write_text(json.dumps(document), "utf-8")
         told = configuration(document, things, None if who is None else tokens[who], examples)
         (place / "schemathesis.toml").write_text(told, "utf-8")
@@ -306,10 +309,10 @@ def look(place: Path, who: str | None, python: str, examples: int, claims: Claim
         if done.returncode:
             print("\n".join(line[:300] for line in done.stdout.splitlines()), done.stderr[-4_000:])
         name = who or "nobody"
-        claims(done.returncode == 0, f"as {name}: schemathesis finds nothing: {_summary(done.stdout)}")
-        claims(not errors, f"as {name}: no answer is the server's error: {errors or sum(counted.values())}")
+        check(done.returncode == 0, f"as {name}: schemathesis finds nothing: {_summary(done.stdout)}")
+        check(not errors, f"as {name}: no answer is the server's error: {errors or sum(counted.values())}")
         traces = [line for line in served.log.splitlines() if "Traceback" in line]
-        claims(not traces, f"as {name}: no fault of its own is in its log")
+        check(not traces, f"as {name}: no fault of its own is in its log")
         if traces:
             print(traces[0].replace("\\n", "\n"))
         good = {(method, route) for method, route, status in counted if status < 300}

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.claims import Claims as Claims  # noqa: E402, PLC0414 - after the path
+from tests.support.soft_assertions import SoftAssertions as SoftAssertions  # noqa: E402, PLC0414 - after the path
 
 
 @contextmanager

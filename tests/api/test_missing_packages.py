@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import python
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 CODE = """
@@ -31,7 +31,7 @@ print(run.rollouts().limit(1).fetchall() != [])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, package: str, method: str
 ) -> None:
-    run = played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
+    run = run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
     process = python(CODE, package, method, run.run_id, tmp_path / "results")
     assert process.returncode == 0, process.stderr
     message = f".{method}() needs {package}. Install it: pip install {package}"

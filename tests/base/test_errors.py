@@ -15,13 +15,13 @@ from runner.base.problems import Place, Problem
 from runner.cli.main import main
 from runner.rollouts import agents
 
-Drawn = tuple[str, str | None, ExitCode]
+TreeLine = tuple[str, str | None, ExitCode]
 """A class, the one above it, its exit code."""
 
 
-def drawn() -> list[Drawn]:
+def parse_error_tree() -> list[TreeLine]:
     """The tree in the docstring of `runner.base.errors`."""
-    found: list[Drawn] = []
+    found: list[TreeLine] = []
     above: list[tuple[str, ExitCode]] = []
     for line in (errors.__doc__ or "").splitlines():
         parts = re.fullmatch(r" {4}((?:│   |    )*(?:[├└]── )?)([A-Z]\w+)( +(?:exit (\d+))?.*)?", line)
@@ -35,7 +35,7 @@ def drawn() -> list[Drawn]:
     return found
 
 
-def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Iterator[Drawn]:
+def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Iterator[TreeLine]:
     """The classes there are, each before those below it, in the order of their definition."""
     yield cls.__name__, parent, cls.exit_code
     for below in cls.__subclasses__():
@@ -44,7 +44,7 @@ def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Ite
 
 
 def test_the_drawn_exception_tree_is_the_one_there_is() -> None:
-    assert drawn() == list(real())
+    assert parse_error_tree() == list(real())
 
 
 def test_the_agents_package_hands_on_what_its_agents_raise() -> None:

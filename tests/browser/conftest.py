@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Watched, chromium
-from tests.support.reports import report
-from tests.support.runs import only_run, played
+from tests.support.browser import WatchedPage, chromium
+from tests.support.report_pages import report
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 
 HERE = Path(__file__).parent
@@ -30,16 +30,16 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
-Opens = Callable[..., Watched]
+Opens = Callable[..., WatchedPage]
 
 
 @pytest.fixture
 def watched(browser: Any) -> Iterator[Opens]:
     """Opens pages; a test in whose pages anything goes wrong fails."""
-    made: list[Watched] = []
+    made: list[WatchedPage] = []
 
-    def opens(**options: Any) -> Watched:
-        made.append(Watched(browser, **options))
+    def opens(**options: Any) -> WatchedPage:
+        made.append(WatchedPage(browser, **options))
         return made[-1]
 
     yield opens
@@ -51,7 +51,7 @@ def watched(browser: Any) -> Iterator[Opens]:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run of 12 games."""
     folder = tmp_path_factory.mktemp("small")
-    played(spec_file(folder), folder / "results")
+    run_spec(spec_file(folder), folder / "results")
     path = folder / "report.html"
     path.write_bytes(report(only_run(folder / "results")))
     return path

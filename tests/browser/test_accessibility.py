@@ -12,10 +12,10 @@ from tests.browser.conftest import Opens
 from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import started_silent
-from tests.support.servers.chat_client import serving
+from tests.support.processes import start_nip_run_silently
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.viewing import viewing
+from tests.support.view_process import run_view
 
 SECONDS = 60_000
 """Milliseconds that a view may take to show what a run came to."""
@@ -55,14 +55,14 @@ def test_no_page_of_a_run_has_a_fault(scheme: str, width: int, small: Path, axe:
 def test_no_page_of_a_view_has_a_fault_while_its_run_plays_and_after(
     scheme: str, tmp_path: Path, axe: str, watched: Opens
 ) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 2}, fine_tune=None)
-        playing = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
+        playing = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
         folder = RunFolder(tmp_path / "results" / "runs" / "tiny")
         while not folder.manifest_path.is_file():
             assert playing.poll() is None
-        with viewing("tiny", cwd=tmp_path) as view:
-            view.until("tiny", lambda state: state["games"]["count"] >= 1)
+        with run_view("tiny", cwd=tmp_path) as view:
+            view.wait_for_state("tiny", lambda state: state["games"]["count"] >= 1)
             page = watched(color_scheme=scheme).open(view.address)
             standing = page.locator("section.live p.standing")
             standing.filter(has_text="Playing").wait_for(timeout=SECONDS)

@@ -11,13 +11,13 @@ from runner.pages.report.games import GamePage, games_of
 from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
 from tests.support.paths import ROOT
-from tests.support.reports import report
-from tests.support.runs import only_run, played
+from tests.support.report_pages import report
+from tests.support.runs import only_run, run_spec
 
 GAMES = 3
 
 
-def told(game: GamePage, agent: str) -> str:
+def texts_of_agent(game: GamePage, agent: str) -> str:
     """All that an agent was sent, and all that it answered."""
     sent = [one["content"] for (_, to), chat in game.chats.items() if to == agent for one in chat]
     own = [message.text for played in game.rollout.rounds for message in played.messages if message.agent == agent]
@@ -30,7 +30,7 @@ def of_others(game: GamePage, agent: str) -> set[str]:
 
 @pytest.mark.parametrize("protocol", ["mnip", "adp", "debate", "merlin_arthur", "nip", "solo_verifier"])
 def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, watched: Opens, tmp_path: Path) -> None:
-    played(ROOT / "specs" / f"{protocol}.yaml", tmp_path / "results", f"dataset.limit={GAMES}")
+    run_spec(ROOT / "specs" / f"{protocol}.yaml", tmp_path / "results", f"dataset.limit={GAMES}")
     run = only_run(tmp_path / "results")
     (tmp_path / "report.html").write_bytes(report(run))
     one = watched()
@@ -39,7 +39,7 @@ def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, wat
     for game in list(games_of(RunFolder(run)))[:GAMES]:
         for agent in game.details.protocol.agent_names:
             shown = as_seen(one, page, run.name, game, agent)
-            known = told(game, agent)
+            known = texts_of_agent(game, agent)
             heard = {text.strip() for text in of_others(game, agent)}
             missing = [text for text in heard if text in known and text not in shown]
             leaked = [text for text in heard if text not in known and text in shown]

@@ -12,7 +12,7 @@ import pytest
 
 from runner.registry.board.board import PublishedRow
 from tests.browser.conftest import Opens
-from tests.support.boards import board_page, board_row, made_board
+from tests.support.board_pages import board_row, build_board, render_board
 
 TASK = "board/" + "a" * 12
 HOSTILE = "<script>document.title = 'taken'</script>\u202e\x1b[31m<img src=x onerror=alert(1)>"
@@ -35,19 +35,19 @@ def rows(count: int) -> list[PublishedRow]:
 def page_of(tmp_path: Path) -> Any:
     def made(*listed: PublishedRow) -> Path:
         path = tmp_path / "board.html"
-        path.write_bytes(board_page(made_board(*listed)))
+        path.write_bytes(render_board(build_board(*listed)))
         return path
 
     return made
 
 
-def shown(page: Any) -> list[str]:
+def visible_names(page: Any) -> list[str]:
     """The names of the rows that are in sight, in their order."""
     cells = page.locator("[data-live] tbody th.name:visible")
     return [text.lstrip("+− ").split("\n")[0].strip() for text in cells.all_inner_texts()]
 
 
-def said(page: Any) -> str:
+def read_count(page: Any) -> str:
     return str(page.locator("[data-live] p.count:visible").inner_text())
 
 
@@ -60,10 +60,10 @@ def saved(page: Any, kind: str) -> str:
 def test_rows_are_sorted_by_a_column_and_its_head_says_so(page_of: Any, watched: Opens) -> None:
     page = watched().open(page_of(*rows(12)), TASK)
     page.click("[data-column=cost]:visible")
-    assert shown(page) == [f"acme/r{n}@1" for n in sorted(range(12), key=lambda n: (n * 7) % 12)]
+    assert visible_names(page) == [f"acme/r{n}@1" for n in sorted(range(12), key=lambda n: (n * 7) % 12)]
     assert page.locator("th[aria-sort=ascending]:visible").inner_text() == "Cost"
     page.click("[data-column=cost]:visible")
-    assert shown(page)[0] == f"acme/r{max(range(12), key=lambda n: (n * 7) % 12)}@1"
+    assert visible_names(page)[0] == f"acme/r{max(range(12), key=lambda n: (n * 7) % 12)}@1"
     assert "sort=-cost" in page.url
 
 
@@ -72,12 +72,12 @@ def test_filters_stand_in_the_address_and_are_read_from_it(page_of: Any, watched
     page = watched().open(path, TASK)
     page.select_option("select[aria-label=Protocol]:visible", "nip")
     page.select_option("select[aria-label='Rank or mark']:visible", "replay")
-    assert said(page) == "2 of 12 runs"
+    assert read_count(page) == "2 of 12 runs"
     address = page.url
     again = watched().open(path, address.partition("#/")[2])
-    assert shown(again) == ["acme/r8@1", "acme/r10@1"]
+    assert visible_names(again) == ["acme/r8@1", "acme/r10@1"]
     again.fill("input[type=search]:visible", "r10")
-    assert shown(again) == ["acme/r10@1"]
+    assert visible_names(again) == ["acme/r10@1"]
 
 
 def test_what_is_shown_is_saved_and_no_cell_is_a_formula(page_of: Any, watched: Opens) -> None:
@@ -113,12 +113,12 @@ def test_columns_are_chosen_and_kept_in_the_address(page_of: Any, watched: Opens
 
 def test_ten_thousand_rows_are_read_in_parts_and_sorted_as_a_whole(page_of: Any, watched: Opens) -> None:
     page = watched().open(page_of(*rows(MANY)), TASK)
-    assert said(page) == "10,000 runs"
-    assert len(shown(page)) == 100
+    assert read_count(page) == "10,000 runs"
+    assert len(visible_names(page)) == 100
     page.click("[data-column=accuracy]:visible")
-    assert shown(page)[0] == f"acme/r{MANY - 1}@1"
+    assert visible_names(page)[0] == f"acme/r{MANY - 1}@1"
     page.click("text=Next rows")
-    assert shown(page)[0] == f"acme/r{MANY - 101}@1"
+    assert visible_names(page)[0] == f"acme/r{MANY - 101}@1"
     assert "page=2" in page.url
 
 

@@ -10,8 +10,8 @@ from tests.browser.conftest import Opens
 from tests.browser.every_page import NOWHERE, kind, visited
 from tests.browser.test_accessibility import violations
 from tests.compatibility.old import FIXTURES, opened
-from tests.support.browser import static_host
-from tests.support.reports import board_report, report, report_folder
+from tests.support.browser import serve_folder
+from tests.support.report_pages import board_report, report, report_folder
 
 RUNS = sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir())
 """Of 0.1.0: benchmarks, one that was killed, training runs with their parts, trees, replays, points of a sweep."""
@@ -41,7 +41,7 @@ def test_every_page_of_several_runs_opens(old: Path, watched: Opens, tmp_path: P
 
 def test_every_page_of_a_folder_opens_behind_a_server_of_files(old: Path, watched: Opens, tmp_path: Path) -> None:
     report_folder(tmp_path / "site", old / "runs" / RUNS[0])
-    with static_host(tmp_path / "site") as address:
+    with serve_folder(tmp_path / "site") as address:
         one = watched()
         seen = visited(one, address)
         assert {"run/*/games", "run/*/game/*"} <= {kind(route) for route in seen}
@@ -101,7 +101,7 @@ def test_no_page_of_a_training_run_a_tree_or_a_board_has_a_fault(
         one = watched(color_scheme=scheme)
         found: dict[str, list[str]] = {}
         for route in visited(one, path, most=1):
-            one.go(route)
+            one.navigate(route)
             one.page.wait_for_timeout(100)
             if wrong := violations(one.page, axe):
                 found[route] = wrong

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import Opens
-from tests.browser.test_run_pages import listed, rows
-from tests.support.boards import board_page, board_row, made_board
-from tests.support.reports import as_shown, report
-from tests.support.runs import only_run, played
+from tests.browser.test_run_pages import open_games, rows
+from tests.support.board_pages import board_row, build_board, render_board
+from tests.support.report_pages import report, visible_text
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 
 INHERITED = ("constructor", "toString", "__proto__", "hasOwnProperty", "valueOf")
@@ -22,7 +22,7 @@ INHERITED = ("constructor", "toString", "__proto__", "hasOwnProperty", "valueOf"
 def test_what_every_object_inherits_is_no_filter_and_no_column(
     words: str, name: str, small: Path, watched: Opens
 ) -> None:
-    page = listed(watched, small, words.format(name))
+    page = open_games(watched, small, words.format(name))
     assert rows(page).count() == 12
     if words.startswith("columns"):
         heads = page.locator("table.games thead th").all_inner_texts()
@@ -33,7 +33,7 @@ def test_what_every_object_inherits_is_no_filter_and_no_column(
 @pytest.mark.parametrize("name", INHERITED)
 def test_a_board_sorts_by_its_columns_alone(name: str, watched: Opens, tmp_path: Path) -> None:
     path = tmp_path / "board.html"
-    path.write_bytes(board_page(made_board(board_row())))
+    path.write_bytes(render_board(build_board(board_row())))
     page = watched().open(path, f"board/{'a' * 12}?sort={name}&cols={name},rank")
     page.locator("[data-live] tbody th.name").wait_for()
     assert page.locator("[data-live] thead th").count() == 2
@@ -48,16 +48,16 @@ def test_a_tree_is_found_by_its_link_whatever_its_datapoint_is_called(watched: O
     lines = map(json.loads, (tmp_path / "data.jsonl").read_text("utf-8").splitlines())
     named = [{**row, "id": f"p{number} {name}"} for number, (row, name) in enumerate(zip(lines, NAMES, strict=True))]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in named), "utf-8")
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     run = only_run(tmp_path / "results")
     (tmp_path / "report.html").write_bytes(report(run))
     one = watched()
     page = one.open(tmp_path / "report.html")
     for number, name in enumerate(NAMES):
-        one.go(f"run/{run.name}/trees")
+        one.navigate(f"run/{run.name}/trees")
         page.locator("#view table a").filter(has_text=f"p{number} ").click()
         page.locator("#view div.tree").wait_for()
-        assert page.locator("#view h2").evaluate("one => one.textContent") == as_shown(f"p{number} {name}")
+        assert page.locator("#view h2").evaluate("one => one.textContent") == visible_text(f"p{number} {name}")
 
 
 QUOTES = "def f():\n" + '"' + '\\"' * 29_900 + "\\"

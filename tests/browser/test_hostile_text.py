@@ -13,10 +13,10 @@ import pytest
 
 from runner.base.text import in_one_line
 from tests.browser.conftest import Opens
-from tests.support.hostile_pages import full_of
+from tests.support.hostile_pages import report_full_of
 from tests.support.hostile_payloads import PAYLOADS
-from tests.support.hostile_text import MANIFEST, hostile_run, in_file, with_manifest
-from tests.support.reports import as_shown, report
+from tests.support.hostile_text import MANIFEST, expected_in_file, hostile_run, release_with_manifest
+from tests.support.report_pages import report, visible_text
 
 OPEN_ALL = (
     "(() => { const all = [...document.querySelectorAll('#view "
@@ -110,8 +110,8 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     seen: str = page.locator("#view").evaluate("one => one.textContent")
     words = {
         "number": number,
-        "text": in_file(text),
-        "short": in_file(text)[:200],
+        "text": expected_in_file(text),
+        "short": expected_in_file(text)[:200],
         "said": in_json(text),
         "error": in_one_line(in_json(text))[:60],
         "token": json.dumps(f"token {in_json(text)}", ensure_ascii=False),
@@ -120,7 +120,7 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
     wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME
     if payload in ("lone surrogate", "long word"):
         wanted = {place: said[:40].split("a\ufffd")[0] for place, said in wanted.items()}
-    missing = {place: said for place, said in wanted.items() if as_shown(said) not in seen}
+    missing = {place: said for place, said in wanted.items() if visible_text(said) not in seen}
     assert missing == {}
 
 
@@ -128,7 +128,7 @@ def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) 
 def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, tmp_path: Path) -> None:
     """Names of agents, channels and columns too, which no record of ours would let be so."""
     path = tmp_path / "report.html"
-    path.write_bytes(full_of(PAYLOADS[payload], run))
+    path.write_bytes(report_full_of(PAYLOADS[payload], run))
     page = watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.wait_for()
@@ -139,7 +139,7 @@ def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, t
     unfolded(page)
     inert(page)
     seen: str = page.locator("#view").evaluate("one => one.textContent")
-    assert seen.count(as_shown(PAYLOADS[payload])) > 30
+    assert seen.count(visible_text(PAYLOADS[payload])) > 30
     page.get_by_role("group", name="Whose view").get_by_role("button").nth(1).click()
     page.wait_for_url("**as=*")
     page.locator("header.game h2").wait_for()
@@ -149,12 +149,12 @@ def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, t
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_a_manifest_full_of_a_text_is_text(payload: str, run: Path, watched: Opens, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    path.write_bytes(report(with_manifest(run, tmp_path / "run", PAYLOADS[payload])))
+    path.write_bytes(report(release_with_manifest(run, tmp_path / "run", PAYLOADS[payload])))
     page = watched().open(path)
     page.locator("h1").wait_for()
     inert(page)
     seen: str = page.locator("section.page").first.evaluate("one => one.textContent")
-    assert as_shown(f"benchmark: {in_file(PAYLOADS[payload])}") in seen
+    assert visible_text(f"benchmark: {expected_in_file(PAYLOADS[payload])}") in seen
 
 
 CASES = {
@@ -166,13 +166,13 @@ CASES = {
 
 def test_the_script_marks_the_characters_that_python_marks(run: Path, watched: Opens, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    path.write_bytes(full_of("|".join(CASES), run))
+    path.write_bytes(report_full_of("|".join(CASES), run))
     page = watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()
     assert "|".join(CASES.values()) in page.locator("header.game h2").evaluate("one => one.textContent")
-    assert as_shown("|".join(CASES)) == "|".join(CASES.values())
+    assert visible_text("|".join(CASES)) == "|".join(CASES.values())
 
 
 def test_titles_and_labels_of_the_script_spell_out_what_python_spells_out(
@@ -180,7 +180,7 @@ def test_titles_and_labels_of_the_script_spell_out_what_python_spells_out(
 ) -> None:
     text = "|".join([*CASES, "a\tb\nc"])
     path = tmp_path / "report.html"
-    path.write_bytes(full_of(text, run))
+    path.write_bytes(report_full_of(text, run))
     page = watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()

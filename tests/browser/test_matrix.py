@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Opens
-from tests.support.reports import report
-from tests.support.runs import played
+from tests.support.report_pages import report
+from tests.support.runs import run_spec
 from tests.support.specs import debate_with_hints, spec_file
 
 ROWS = "section.page:not([hidden]) tbody tr"
@@ -26,7 +26,7 @@ def debates(tmp_path: Path) -> tuple[Path, list[dict[str, bool]]]:
         rules = {"use": "debate", "min_message_rounds": 3, "max_message_rounds": 5}
         spec = json.loads(path.read_text())
         path.write_text(json.dumps({**spec, "seed": seed, "name": f"debate-{seed}", "protocol": rules}))
-        run = played(path, tmp_path / "results")
+        run = run_spec(path, tmp_path / "results")
         rows = run.rollouts().select("datapoint_id, correct").fetchall()
         right.append({datapoint: bool(correct) for datapoint, correct in rows})
     page = tmp_path / "report.html"
@@ -59,7 +59,7 @@ def test_the_matrix_has_each_verdict_and_its_filters_are_links(
 def test_the_search_finds_datapoints_that_are_not_drawn(tmp_path: Path, watched: Opens) -> None:
     size = 620
     for seed in (1, 2):
-        played(spec_file(tmp_path, size=size, seed=seed, name=f"seed-{seed}", fine_tune=None), tmp_path / "results")
+        run_spec(spec_file(tmp_path, size=size, seed=seed, name=f"seed-{seed}", fine_tune=None), tmp_path / "results")
     path = tmp_path / "report.html"
     path.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
     page = watched(viewport={"width": 360, "height": 700}).open(path, "matrix")

@@ -14,7 +14,7 @@ from tests.browser.conftest import Opens
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run
 from tests.support.specs import spec_file
-from tests.support.viewing import View, viewing
+from tests.support.view_process import ViewProcess, run_view
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def view(results: Path) -> Iterator[View]:
-    with viewing("tiny", cwd=results.parent) as found:
-        found.until("tiny", lambda state: state["games"]["count"] == 4)
+def view(results: Path) -> Iterator[ViewProcess]:
+    with run_view("tiny", cwd=results.parent) as found:
+        found.wait_for_state("tiny", lambda state: state["games"]["count"] == 4)
         yield found
 
 
@@ -53,7 +53,7 @@ def write(page: Any, text: str, tags: str, said: str) -> None:
     panel(page).get_by_text(said).wait_for()
 
 
-def listed(page: Any, words: str) -> str:
+def count_listed_games(page: Any, words: str) -> str:
     """How many games the list says that it shows."""
     page.evaluate("words => { location.hash = `#/run/tiny/games?${words}`; }", words)
     page.wait_for_function("() => /^[0-9].* games$/.test(document.querySelector('#view p.count')?.textContent ?? '')")
@@ -76,9 +76,9 @@ def test_a_report_keeps_its_readers_notes_until_they_are_taken_in(
     page.reload()
     panel(page).get_by_text("A hint <b>that</b> is none").wait_for()
     assert panel(page).get_by_role("listitem").count() == 1
-    assert listed(page, "only=noted") == "1 of 4 games"
-    assert listed(page, "q=odd") == "1 of 4 games"
-    assert listed(page, "q=oddly") == "0 of 4 games"
+    assert count_listed_games(page, "only=noted") == "1 of 4 games"
+    assert count_listed_games(page, "q=odd") == "1 of 4 games"
+    assert count_listed_games(page, "q=oddly") == "0 of 4 games"
     page.evaluate("game => { location.hash = `#/run/tiny/game/${game}`; }", game)
     with page.expect_download() as saving:
         panel(page).get_by_role("button", name="Save notes as a file").click()
@@ -92,27 +92,29 @@ def test_a_report_keeps_its_readers_notes_until_they_are_taken_in(
     notes.remove(note.id)
 
 
-def test_a_view_keeps_notes_beside_the_run_and_takes_them_back(results: Path, view: View, watched: Opens) -> None:
+def test_a_view_keeps_notes_beside_the_run_and_takes_them_back(
+    results: Path, view: ViewProcess, watched: Opens
+) -> None:
     notes = Notes(RunFolder(only_run(results)))
     page = watched().open(view.address)
     game = first_game(page)
     write(page, "seen live", "later", "Saved in the run's folder.")
     (note,) = notes.all()
     assert (note.rollout_id, note.text, note.tags) == (game, "seen live", ("later",))
-    assert listed(page, "q=later") == "1 of 4 games"
+    assert count_listed_games(page, "q=later") == "1 of 4 games"
     other = watched().open(f"{view.address}#/run/tiny/game/{game}")
     panel(other).get_by_text("seen live").wait_for()
     panel(other).get_by_role("button", name="Remove the note seen live").click()
     panel(other).get_by_text("Removed.").wait_for()
     assert notes.all() == []
-    assert listed(other, "only=noted") == "0 of 4 games"
+    assert count_listed_games(other, "only=noted") == "0 of 4 games"
 
 
-def test_a_note_of_somebody_else_comes_into_an_open_page(results: Path, view: View, watched: Opens) -> None:
+def test_a_note_of_somebody_else_comes_into_an_open_page(results: Path, view: ViewProcess, watched: Opens) -> None:
     notes = Notes(RunFolder(only_run(results)))
     page = watched().open(view.address)
     game = first_game(page)
-    assert listed(page, "only=noted") == "0 of 4 games"
+    assert count_listed_games(page, "only=noted") == "0 of 4 games"
     kept = notes.write("from a terminal", rollout_id=game)
     page.get_by_text("1 of 4 games").wait_for()
     notes.remove(kept.id)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.conftest import Opens
-from tests.support.reports import report
-from tests.support.runs import only_run, played
+from tests.support.report_pages import report
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 
 
@@ -25,7 +25,7 @@ def settled(page: Any) -> None:
     page.wait_for_function("() => !document.querySelector('p.count').textContent.includes('reading')")
 
 
-def listed(watched: Opens, path: Path, words: str = "", **options: Any) -> Any:
+def open_games(watched: Opens, path: Path, words: str = "", **options: Any) -> Any:
     """The list of a report's games, with what its address says."""
     page = watched(**options).open(path)
     page.get_by_role("link", name="Games", exact=True).click()
@@ -46,13 +46,13 @@ def test_a_report_opens_from_the_disk_with_its_summary(watched: Opens, small: Pa
 
 
 def test_the_list_has_every_game(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     assert count(page) == "12 of 12 games"
     assert rows(page).count() == 12
 
 
 def test_a_filter_and_a_search_narrow_the_list_and_are_in_its_address(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     page.get_by_role("searchbox").fill("p1")
     assert count(page) == "3 of 12 games"  # p1, p10, p11
     page.get_by_role("button", name="Right").click()
@@ -68,7 +68,7 @@ def test_a_filter_and_a_search_narrow_the_list_and_are_in_its_address(watched: O
 
 
 def test_a_column_sorts_up_and_down_and_not(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     head = page.get_by_role("columnheader", name="Datapoint")
     plain = rows(page).all_inner_texts()
     orders = []
@@ -82,7 +82,7 @@ def test_a_column_sorts_up_and_down_and_not(watched: Opens, small: Path) -> None
 
 
 def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small: Path) -> None:
-    page = listed(watched, small, "sort=-datapoint")
+    page = open_games(watched, small, "sort=-datapoint")
     names = rows(page).locator("td:first-child").all_inner_texts()
     page.get_by_role("link", name=names[0], exact=True).click()
     heading = page.locator("header.game h2")
@@ -103,7 +103,7 @@ def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small:
 
 
 def test_the_back_button_leads_back(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     of_list = page.url
     rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
@@ -115,7 +115,7 @@ def test_the_back_button_leads_back(watched: Opens, small: Path) -> None:
 
 
 def test_the_address_of_a_game_is_permanent(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     rows(page).nth(4).get_by_role("link").click()
     page.locator("header.game h2").wait_for()
     said = page.locator(".conversation").inner_text()
@@ -126,7 +126,7 @@ def test_the_address_of_a_game_is_permanent(watched: Opens, small: Path) -> None
 
 
 def test_keys_typed_into_the_search_are_text(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     page.get_by_role("searchbox").press_sequentially("juk")
     assert page.get_by_role("searchbox").input_value() == "juk"
     assert "/games" in page.url
@@ -136,7 +136,7 @@ def test_an_address_that_leads_nowhere_says_so(watched: Opens, small: Path) -> N
     one = watched()
     page = one.open(small, "run/none/games")
     page.get_by_text("There is no run none in this page").wait_for()
-    one.go("nowhere/%E0%A4%A")
+    one.navigate("nowhere/%E0%A4%A")
     page.get_by_text("There is no page nowhere").wait_for()
 
 
@@ -148,7 +148,7 @@ def test_without_a_script_there_are_the_summary_and_the_first_games(watched: Ope
 
 
 def test_print_shows_what_is_read_and_no_control(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
     page.emulate_media(media="print")
@@ -158,10 +158,10 @@ def test_print_shows_what_is_read_and_no_control(watched: Opens, small: Path) ->
 
 
 def test_a_printed_list_has_the_titles_and_the_rows_out_of_sight(watched: Opens, tmp_path: Path) -> None:
-    played(spec_file(tmp_path, size=80), tmp_path / "results")
+    run_spec(spec_file(tmp_path, size=80), tmp_path / "results")
     path = tmp_path / "report.html"
     path.write_bytes(report(only_run(tmp_path / "results")))
-    page = listed(watched, path)
+    page = open_games(watched, path)
     seen = rows(page).count()
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -173,14 +173,14 @@ def test_a_printed_list_has_the_titles_and_the_rows_out_of_sight(watched: Opens,
 
 
 def test_a_list_that_nothing_fits_says_so(watched: Opens, small: Path) -> None:
-    page = listed(watched, small)
+    page = open_games(watched, small)
     page.get_by_role("searchbox").fill("nowhere")
     page.get_by_text("No game matches.").wait_for()
     assert count(page) == "0 of 12 games"
 
 
 def test_nothing_moves_for_whom_motion_disturbs(watched: Opens, small: Path) -> None:
-    page = listed(watched, small, reduced_motion="reduce")
+    page = open_games(watched, small, reduced_motion="reduce")
     moving = page.evaluate(
         "[...document.querySelectorAll('*')].filter((one) => { const style = getComputedStyle(one);"
         " return style.transitionDuration.split(',').some((t) => parseFloat(t) > 0)"

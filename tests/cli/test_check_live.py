@@ -11,9 +11,9 @@ import pytest
 from runner.models.settings import ModelSettings
 from runner.runs.planning.server_features import CONSECUTIVE, FEATURES, LOGPROBS, SCHEMA, SYSTEM, N, make_probe
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.servers.messages_client import serving_messages
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.messages_client import run_messages_server
 from tests.support.specs import spec_file
 
 WORDS = '{"first_word": "Harbor", "second_word": "lantern"}'
@@ -35,12 +35,12 @@ def supported(report: dict[str, Any]) -> dict[str, bool | None]:
     return {name: finding["supported"] for name, finding in report["features"].items()}
 
 
-def bodies(server: Loopback) -> list[dict[str, Any]]:
-    return [json.loads(request["body"]) for request in server.recorded()]
+def bodies(server: LoopbackServer) -> list[dict[str, Any]]:
+    return [json.loads(request["body"]) for request in server.recorded_requests()]
 
 
 def test_the_price_comes_first_and_one_request_shows_what_a_server_supports(tmp_path: Path) -> None:
-    with serving(text=WORDS, logprobs=True, cached_tokens=7, model="tiny-2026", record=9) as server:
+    with run_chat_server(text=WORDS, logprobs=True, cached_tokens=7, model="tiny-2026", record=9) as server:
         spec = spec_file(tmp_path, server.base_url, models={"m": PRICE})
         process = nip_run("check", spec, "--live", cwd=tmp_path)
         (body,) = bodies(server)
@@ -59,7 +59,7 @@ def test_the_price_comes_first_and_one_request_shows_what_a_server_supports(tmp_
 
 
 def test_a_request_for_each_feature_follows_if_the_server_refuses_all_at_once(tmp_path: Path) -> None:
-    with serving(text="harbor", refused=["response_format"], max_n=1, record=9) as server:
+    with run_chat_server(text="harbor", refused=["response_format"], max_n=1, record=9) as server:
         report = live_report(tmp_path, server.base_url)
         sent = bodies(server)
     assert supported(report) == {SYSTEM: True, CONSECUTIVE: None, LOGPROBS: False, N: False, SCHEMA: False}
@@ -76,12 +76,12 @@ def test_the_report_has_the_highest_possible_cost_if_the_price_is_known(tmp_path
 
 
 def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
-    with serving(text=WORDS, alternates=True, takes_system=False) as server:
+    with run_chat_server(text=WORDS, alternates=True, takes_system=False) as server:
         report = live_report(tmp_path, server.base_url)
     assert supported(report)[SYSTEM] is False
     assert supported(report)[CONSECUTIVE] is False
     assert report["error"] is None, "the spec's own chats work"
-    with serving(text=WORDS, alternates=True) as server:
+    with run_chat_server(text=WORDS, alternates=True) as server:
         report = live_report(tmp_path, server.base_url, code=4, chat_format="openai")
     assert "models.m.chat_format to alternating" in report["error"]["next"]
 
@@ -98,7 +98,7 @@ def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_has_a_kind_and_a_next_step(tmp_path: Path, kind: str, code: int, name: str, advice: str) -> None:
-    with serving(kind=kind) as server:
+    with run_chat_server(kind=kind) as server:
         report = live_report(tmp_path, server.base_url, code=code, key="sk-0123456789", api_key_env="MY_KEY")
     assert report["error"]["kind"] == name
     assert advice in report["error"]["next"]
@@ -106,7 +106,7 @@ def test_an_error_has_a_kind_and_a_next_step(tmp_path: Path, kind: str, code: in
 
 
 def test_a_missing_key_and_a_missing_server_are_reported_without_an_answer(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         report = live_report(tmp_path, server.base_url, code=4, api_key_env="MY_KEY")
         assert server.stats()["requests"] == 0
     assert "set MY_KEY to the API key" in report["error"]["next"]
@@ -117,14 +117,14 @@ def test_a_missing_key_and_a_missing_server_are_reported_without_an_answer(tmp_p
 
 
 def test_a_rate_limit_that_passes_is_listed_as_retried(tmp_path: Path) -> None:
-    with serving(text=WORDS, faults={"rate_limit": 1.0}, max_faults=1) as server:
+    with run_chat_server(text=WORDS, faults={"rate_limit": 1.0}, max_faults=1) as server:
         report = live_report(tmp_path, server.base_url)
     assert report["error"] is None
     assert "answered 429" in report["retried"][0]
 
 
 def test_the_budget_limits_the_check_and_includes_what_the_run_has_spent(tmp_path: Path) -> None:
-    with serving(text=WORDS, seed=3) as server:
+    with run_chat_server(text=WORDS, seed=3) as server:
         spec = spec_file(tmp_path, server.base_url, models={"m": PRICE}, budget={"completions": 2})
         process = nip_run_here(spec, "dataset.limit=1", "protocol.max_message_rounds=1", cwd=tmp_path)
         played = server.stats()["requests"]
@@ -138,7 +138,7 @@ def test_the_budget_limits_the_check_and_includes_what_the_run_has_spent(tmp_pat
 
 
 def test_anthropic_is_checked_through_its_own_api(tmp_path: Path) -> None:
-    with serving_messages(text=WORDS, record=9) as server:
+    with run_messages_server(text=WORDS, record=9) as server:
         settings: dict[str, Any] = {"provider": "anthropic", "api_key_env": "MY_KEY", "max_tokens": 50}
         report = live_report(tmp_path, server.base_url, key="sk-0123456789", **settings)
         (body,) = bodies(server)

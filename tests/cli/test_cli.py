@@ -25,8 +25,8 @@ from runner.results.manifest import Status
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run
-from tests.support.runs import only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import dataset_file, spec_file
 
 ESC = "\x1b"
@@ -37,7 +37,7 @@ HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a spec and its finished run, played offline."""
     made = tmp_path_factory.mktemp("cli")
-    played(spec_file(made), made / "results")
+    run_spec(spec_file(made), made / "results")
     return made
 
 
@@ -241,12 +241,12 @@ def test_several_specs_are_played_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_render_shows_exactly_what_goes_on_the_wire(tmp_path: Path) -> None:
-    with serving(record=9) as server:
+    with run_chat_server(record=9) as server:
         spec_file(tmp_path, server.base_url, size=1, models={"m": {"temperature": 0.5, "system_role": "developer"}})
         shown = called("render", "spec.yaml", "verifier", "--json", cwd=tmp_path)
         assert server.requests == 0
         assert called("spec.yaml", cwd=tmp_path).returncode == 0
-        first = server.recorded()[0]
+        first = server.recorded_requests()[0]
     assert json.loads(shown.stdout) == json.loads(first["body"])
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE, NOT_IN_GIT, NOT_PUSHED
+from tests.support.git_repositories import REMOTE_URL, commit_and_push, commit_folder, git
 from tests.support.processes import nip_run_here
-from tests.support.repositories import ADDRESS, committed, git, pushed
 from tests.support.specs import spec_file
 
 
@@ -24,14 +24,14 @@ def spec(tmp_path: Path) -> Path:
 
 
 def test_what_was_pushed_is_pinned_and_the_spec_is_written_again(spec: Path) -> None:
-    commit = pushed(spec.parent)
+    commit = commit_and_push(spec.parent)
     done = nip_run_here("freeze", "spec.yaml", "-o", "frozen.yaml", "--json", cwd=spec.parent)
     said = json.loads(done.stdout)
     assert (done.returncode, said["ok"], said["written"]) == (0, True, "frozen.yaml")
     assert {pin["part"]: (pin["repository"], pin["commit"], pin["path"]) for pin in said["pins"]} == {
-        "spec": (ADDRESS, commit, "spec.yaml"),
-        "dataset": (ADDRESS, commit, "data.jsonl"),
-        "prompts": (ADDRESS, commit, "prompts/mine"),
+        "spec": (REMOTE_URL, commit, "spec.yaml"),
+        "dataset": (REMOTE_URL, commit, "data.jsonl"),
+        "prompts": (REMOTE_URL, commit, "prompts/mine"),
         "protocol": (None, None, "nip-run:protocols/nip.yaml"),
     }
     assert (spec.parent / "frozen.yaml").read_bytes() == spec.read_bytes()  # which names no release
@@ -40,9 +40,9 @@ def test_what_was_pushed_is_pinned_and_the_spec_is_written_again(spec: Path) -> 
 @pytest.mark.parametrize("why", [NOT_IN_GIT, NO_REMOTE, NOT_PUSHED, CHANGED])
 def test_what_cannot_be_pinned_is_told_with_the_reason(spec: Path, why: str) -> None:
     if why == NO_REMOTE:
-        committed(spec.parent)
+        commit_folder(spec.parent)
     if why in (NOT_PUSHED, CHANGED):
-        pushed(spec.parent)
+        commit_and_push(spec.parent)
     if why == NOT_PUSHED:
         git(spec.parent, "commit", "-q", "--allow-empty", "-m", "more")
     if why == CHANGED:
@@ -56,7 +56,7 @@ def test_what_cannot_be_pinned_is_told_with_the_reason(spec: Path, why: str) -> 
 
 
 def test_nothing_is_written_over_or_into_another_folder(spec: Path) -> None:
-    pushed(spec.parent)
+    commit_and_push(spec.parent)
     (spec.parent / "there.yaml").write_text("mine")
     (spec.parent / "other").mkdir()
     for target in ("there.yaml", "spec.yaml", "other/frozen.yaml"):

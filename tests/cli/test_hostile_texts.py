@@ -16,9 +16,9 @@ import pytest
 from runner.documents.yaml_writer import dump
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run, nip_run_here
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.terminal import in_terminal
+from tests.support.terminal import run_in_terminal
 
 BAD = (
     "\x1b[38;5;213mC\x1b[0m \x1b]0;owned\x07 \x1b]52;c;cm0gLXJmIH4=\x1b\\ \x1bP q\x1b\\ \x9b2J \x07 0.10\r0.99 "
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("hostile")
     shutil.copytree(ROOT / "prompts/code_validation/nip", made / NAME)
     text = f"{BAD}\n\nDecision: accept"
-    with serving(text=text, model=BAD) as server:
+    with run_chat_server(text=text, model=BAD) as server:
         path = spec_file(
             made, server.base_url, prompts=NAME, description=BAD, benchmark=BAD, cache=f"{NAME}.sqlite",
             dataset={"path": f"{NAME}.jsonl", "columns": {"id": BAD}, "filter": f"label < 2 /* {BAD} */"},
@@ -107,7 +107,7 @@ def test_no_command_lets_a_hostile_text_through(folder: Path, words: tuple[str, 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [("show", "RUN", f"{BAD}0"), ("spec.yaml", "--again"), ("runs",), ("leaderboard",)])
 def test_on_a_terminal_there_is_nothing_but_colours_of_ours(folder: Path, words: tuple[str, ...]) -> None:
-    code, seen = in_terminal(*(a_run(folder) if word == "RUN" else word for word in words), cwd=folder)
+    code, seen = run_in_terminal(*(a_run(folder) if word == "RUN" else word for word in words), cwd=folder)
     assert code in (0, 1)
     assert "\x1b[38;5;213" not in seen
     assert "evil.example\x1b" not in seen

@@ -18,7 +18,7 @@ from tests.support.processes import nip_run_here
 NAMES = sorted(builtin_names())
 
 
-def told(folder: Path, *words: str) -> str:
+def run_without_warnings(folder: Path, *words: str) -> str:
     done = nip_run_here(*words, cwd=folder)
     assert (done.returncode, "warning" in done.stderr) == (0, False), done.stderr
     return done.stdout
@@ -28,7 +28,7 @@ def told(folder: Path, *words: str) -> str:
     "name", [name if name == "debate" else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 )
 def test_a_copied_protocol_is_the_built_in_one_and_plays_at_once(tmp_path: Path, name: str) -> None:
-    told(tmp_path, "init", "--protocol", name, "mine")
+    run_without_warnings(tmp_path, "init", "--protocol", name, "mine")
     mine = tmp_path / "mine"
     copied = (mine / f"{name}.yaml").read_text()
     first, _, rest = copied.partition("\n")
@@ -36,16 +36,16 @@ def test_a_copied_protocol_is_the_built_in_one_and_plays_at_once(tmp_path: Path,
     assert rest == (PROTOCOLS / f"{name}.yaml").read_text()
     for prompt in (ROOT / "prompts" / "code_validation" / name).iterdir():
         assert (mine / "prompts" / prompt.name).read_bytes() == prompt.read_bytes()
-    assert "no errors" in told(mine, "check", "spec.yaml")
-    told(mine, "spec.yaml", "-q")
+    assert "no errors" in run_without_warnings(mine, "check", "spec.yaml")
+    run_without_warnings(mine, "spec.yaml", "-q")
     manifest = json.loads(next(mine.rglob("manifest.json")).read_text())
     assert (manifest["status"], manifest["protocol"], manifest["rollouts"]) == ("done", name, 20)
 
 
 def test_check_warns_about_no_starter(tmp_path: Path) -> None:
     for folder, words in (("claims", ()), ("own", ("--protocol", "nip"))):
-        told(tmp_path, "init", *words, folder)
-        (checked,) = json.loads(told(tmp_path, "check", f"{folder}/spec.yaml", "--json"))
+        run_without_warnings(tmp_path, "init", *words, folder)
+        (checked,) = json.loads(run_without_warnings(tmp_path, "check", f"{folder}/spec.yaml", "--json"))
         assert checked["warnings"] == []
 
 
@@ -59,7 +59,7 @@ def test_every_built_in_protocol_can_be_copied() -> None:
 
 
 def test_the_schemas_for_editors_stand_beside_the_spec_that_names_them(tmp_path: Path) -> None:
-    told(tmp_path, "init", "--protocol", "nip")
+    run_without_warnings(tmp_path, "init", "--protocol", "nip")
     for name, schema in (("experiment", editor_schema()), ("protocol", protocol_editor_schema())):
         assert json.loads((tmp_path / f"{name}.schema.json").read_text()) == json.loads(json.dumps(schema))
     for spec in ("spec.yaml", "nip.yaml"):
@@ -68,7 +68,7 @@ def test_the_schemas_for_editors_stand_beside_the_spec_that_names_them(tmp_path:
 
 
 def test_the_lines_for_a_real_model_are_ones_that_a_spec_may_have(tmp_path: Path) -> None:
-    told(tmp_path, "init")
+    run_without_warnings(tmp_path, "init")
     spec = tmp_path / "spec.yaml"
     text = spec.read_text()
     real = [line for line in text.splitlines() if line.startswith("  # model: ")]
@@ -82,10 +82,10 @@ def test_the_lines_for_a_real_model_are_ones_that_a_spec_may_have(tmp_path: Path
 
 @pytest.mark.parametrize("folder", ["mine", "a folder with quite a long name, deep/below another", "."])
 def test_comments_stand_below_each_other_and_quiet_says_nothing(tmp_path: Path, folder: str) -> None:
-    steps = told(tmp_path, "init", folder).partition("Next:\n")[2].splitlines()[:3]
+    steps = run_without_warnings(tmp_path, "init", folder).partition("Next:\n")[2].splitlines()[:3]
     assert len({line.index("  # ") for line in steps}) == 1
     other = tmp_path / folder / "other"
-    assert told(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(other)) == ""
+    assert run_without_warnings(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(other)) == ""
     lines = [line for line in (other / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
     assert len(lines) >= 4
     assert {line.index("# CHANGE") for line in lines} == {COMMENT_COLUMN}

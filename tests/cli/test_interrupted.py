@@ -11,9 +11,9 @@ import pytest
 
 from runner.registry.fetched_release import open_fetched
 from runner.registry.transports.locations import connect
-from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here, python
-from tests.support.runs import played
+from tests.support.run_bundles import build_run_bundle, publish_bundles
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 AT = """
@@ -37,7 +37,7 @@ sys.exit(code)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("interrupted")
-    return played(spec_file(folder, size=2, fine_tune=None), folder / "results").path
+    return run_spec(spec_file(folder, size=2, fine_tune=None), folder / "results").path
 
 
 def interrupted(event: str, name: str, words: Sequence[str | Path], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -66,7 +66,7 @@ def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("event", "name"), [("open", "journal.jsonl"), ("os.rename", ".got")])
 def test_an_interrupted_get_leaves_nothing(event: str, name: str, run: Path, tmp_path: Path) -> None:
-    reference = publish(tmp_path / "registry", bundle_of(run))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
     here = tmp_path / "here"
     here.mkdir()
     words = ("get", reference, "got", "--from", tmp_path / "registry")

@@ -15,7 +15,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.loader import load_spec, load_specs
 from runner.spec.origin import MARKER, fetched_folder
 from tests.support.processes import nip_run_here
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 KEY = "sk-0123456789abcdef"
@@ -71,7 +71,7 @@ def test_a_pair_that_is_none_is_a_usage_error(word: str, tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_check_and_run_show_which_variable_goes_where(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_with_key(tmp_path, server.base_url, fetched=False)
         sent = f"sends ROW_VARIABLE -> 127.0.0.1:{server.port}"
         checked = nip_run_here("check", path, cwd=tmp_path)
@@ -85,7 +85,7 @@ def test_check_and_run_show_which_variable_goes_where(tmp_path: Path) -> None:
 
 
 def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path) -> None:
-    with serving(record=1) as server:
+    with run_chat_server(record=1) as server:
         host = f"127.0.0.1:{server.port}"
         path = spec_with_key(tmp_path / "fetched", server.base_url, fetched=True)
         checked = nip_run_here("check", path, cwd=tmp_path).stdout
@@ -105,12 +105,12 @@ def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path)
         assert not (tmp_path / "results").exists()
         done = nip_run_here(path, "--allow-key", f"ROW_VARIABLE={host}", cwd=tmp_path, ROW_VARIABLE=KEY)
         assert done.returncode == 0, done.stderr
-        assert server.recorded()[0]["headers"]["authorization"] == f"Bearer {KEY}"
+        assert server.recorded_requests()[0]["headers"]["authorization"] == f"Bearer {KEY}"
 
 
 def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
-    with serving() as server:
+    with run_chat_server() as server:
         spec = load_spec(spec_with_key(tmp_path / "fetched", server.base_url, fetched=True))
         with pytest.raises(UsageError, match="--allow-key"):
             run(spec, tmp_path / "results")
@@ -121,7 +121,7 @@ def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, mo
 
 @pytest.mark.full
 def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a_key(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         (tmp_path / "fetched").mkdir()
         (tmp_path / "fetched" / MARKER).touch()
         path = spec_file(tmp_path / "fetched", server.base_url, size=2)

@@ -304,13 +304,13 @@ def test_a_misspelt_option_is_named_where_the_spec_is_missing_too(tmp_path: Path
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     code: int
     lines: list[str]
     errors: list[dict[str, Any]]
 
 
-def said_of(folder: Path, mistake: Mistake) -> Said:
+def said_of(folder: Path, mistake: Mistake) -> CommandOutput:
     """What `check --json` says, for people and for programs."""
     text = SPEC
     if isinstance(mistake.change, tuple):
@@ -326,16 +326,16 @@ def said_of(folder: Path, mistake: Mistake) -> Said:
     return checked(folder, mistake.spec, *mistake.words)
 
 
-def checked(folder: Path, *words: str) -> Said:
+def checked(folder: Path, *words: str) -> CommandOutput:
     out, err = io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         code = main(["check", *words, "--json"])
     assert "bug in nip-run" not in err.getvalue()
     said = json.loads(out.getvalue())
     if code == 0:
-        return Said(code, err.getvalue().splitlines(), [])
+        return CommandOutput(code, err.getvalue().splitlines(), [])
     assert (said["ok"], said["exit_code"]) == (False, code), said
-    return Said(code, err.getvalue().splitlines(), said["errors"])
+    return CommandOutput(code, err.getvalue().splitlines(), said["errors"])
 
 
 @pytest.mark.sample(44)

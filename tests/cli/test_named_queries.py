@@ -19,7 +19,7 @@ from runner.api import query, run
 from runner.cli.main import main
 from runner.spec.loader import load_specs
 from tests.support.files import parquet_rows
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
@@ -81,7 +81,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-def asked(results: Path, *words: str) -> list[Row]:
+def run_query(results: Path, *words: str) -> list[Row]:
     out = StringIO()
     with redirect_stdout(out):
         assert main(["sql", "--results", str(results), "--json", *words]) == 0
@@ -126,7 +126,7 @@ def runs_named(results: Path, protocol: str) -> list[str]:
 @pytest.mark.full
 def test_uplift_is_the_mean_difference_of_groups_and_its_error(results: Path) -> None:
     games, alone = games_of(results, "nip"), by(games_of(results, "solo_verifier"), "group")
-    found = {row["run_id"]: row for row in asked(results, "@uplift")}
+    found = {row["run_id"]: row for row in run_query(results, "@uplift")}
     assert sorted(found) == runs_named(results, "nip")
     for (run_id,), rows in by(games, "run_id").items():
         differences = [right(own) - right(alone[group]) for group, own in by(rows, "group").items()]
@@ -139,7 +139,7 @@ def test_uplift_is_the_mean_difference_of_groups_and_its_error(results: Path) ->
 
 @pytest.mark.full
 def test_protocols_pools_the_seeds_and_clusters_by_group(results: Path) -> None:
-    found = {row["protocol"]: row for row in asked(results, "@protocols", "benchmark=tiny/v1") if row["seeds"] == 2}
+    found = {row["protocol"]: row for row in run_query(results, "@protocols", "benchmark=tiny/v1") if row["seeds"] == 2}
     assert list(found) == sorted(found, key=lambda name: -found[name]["accuracy"])
     assert set(found) == {"nip", "solo_verifier"}
     for name, row in found.items():
@@ -163,7 +163,7 @@ def test_flips_are_the_games_with_two_verdicts(results: Path) -> None:
         for (run_id, point, repeat), first in games.items()
         if run_id == a and first["decision"] != games[b, point, repeat]["decision"]
     }
-    found = asked(results, "@flips", f"run_a={a}", f"run_b={b}")
+    found = run_query(results, "@flips", f"run_a={a}", f"run_b={b}")
     assert {(r["datapoint_id"], r["repeat"], r["verdict_a"], r["verdict_b"]) for r in found} == wanted
     assert wanted
     for row in found:
@@ -175,8 +175,8 @@ def test_flips_are_the_games_with_two_verdicts(results: Path) -> None:
 @pytest.mark.full
 def test_learning_curves_and_seeds_have_the_mean_and_the_band_of_the_seeds(trained: Path) -> None:
     tests = by(raw(trained, "FROM leaderboard JOIN runs USING (run_id, name) WHERE parent_run_id <> ''"), "iteration")
-    curve = asked(trained, "@learning_curve", "name=learn")
-    spread = asked(trained, "@seeds", "name=learn")
+    curve = run_query(trained, "@learning_curve", "name=learn")
+    spread = run_query(trained, "@seeds", "name=learn")
     assert [row["iteration"] for row in curve] == [row["iteration"] for row in spread] == [0, 1, 2]
     for row in (*curve, *spread):
         values = [test["accuracy"] for test in tests[row["iteration"],]]
@@ -189,7 +189,7 @@ def test_learning_curves_and_seeds_have_the_mean_and_the_band_of_the_seeds(train
 
 @pytest.mark.full
 def test_always_failed_is_the_share_of_datapoints_without_a_right_verdict(results: Path) -> None:
-    found = {row["run_id"]: row for row in asked(results, "@always_failed", f"repeats={REPEATS}")}
+    found = {row["run_id"]: row for row in run_query(results, "@always_failed", f"repeats={REPEATS}")}
     games = [*games_of(results, "nip"), *games_of(results, "solo_verifier")]
     assert set(found) == {game["run_id"] for game in games}
     for (run_id,), rows in by(games, "run_id").items():
@@ -210,7 +210,7 @@ def test_always_failed_is_the_share_of_datapoints_without_a_right_verdict(result
 
 @pytest.mark.full
 def test_worst_prover_ranks_the_runs_of_a_verifier(results: Path) -> None:
-    found = [row for row in asked(results, "@worst_prover", "benchmark=tiny/v1") if row["provers"] == 2]
+    found = [row for row in run_query(results, "@worst_prover", "benchmark=tiny/v1") if row["provers"] == 2]
     assert sorted(row["run_id"] for row in found) == runs_named(results, "nip")
     assert [row["accuracy"] for row in found] == sorted(row["accuracy"] for row in found)
     games = by(games_of(results, "nip"), "run_id")
@@ -224,7 +224,7 @@ def test_worst_prover_ranks_the_runs_of_a_verifier(results: Path) -> None:
 def test_confusion_counts_the_verdicts_of_each_slice(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     rows = [game for game in games_of(results, "nip") if game["run_id"] == name]
-    found = asked(results, "@confusion", f"run={name}", "by=hard")
+    found = run_query(results, "@confusion", f"run={name}", "by=hard")
     assert [(row["slice"], row["y"]) for row in found] == [("false", 0), ("false", 1), ("true", 0), ("true", 1)]
     for row in found:
         own = [g for g in rows if g["y"] == row["y"] and (int(g["group"]) % 2 == 0) == (row["slice"] == "true")]
@@ -233,14 +233,14 @@ def test_confusion_counts_the_verdicts_of_each_slice(results: Path) -> None:
             sum(g["decision"] == decision for g in own) for decision in (0, 1, 2)
         ]
         assert close(row["accuracy"], right(own))
-    assert [row["slice"] for row in asked(results, "@confusion", f"run={name}")] == ["all", "all"]
+    assert [row["slice"] for row in run_query(results, "@confusion", f"run={name}")] == ["all", "all"]
 
 
 @pytest.mark.full
 def test_stances_and_rounds_have_the_accuracy_of_their_games(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     rows = [game for game in games_of(results, "nip") if game["run_id"] == name]
-    stances = asked(results, "@stances", f"run={name}")
+    stances = run_query(results, "@stances", f"run={name}")
     groups = by(rows, "stance", "y")
     assert [(row["stance"], row["y"]) for row in stances] == sorted(groups)
     assert {row["stance"] for row in stances} == {0, 1}
@@ -249,7 +249,7 @@ def test_stances_and_rounds_have_the_accuracy_of_their_games(results: Path) -> N
         assert close(row["accuracy"], right(own))
         assert close(row["persuaded"], mean(g["decision"] == row["stance"] for g in own))
     rounds = by(rows, "rounds")
-    for row in asked(results, "@accuracy_by_round", f"run={name}"):
+    for row in run_query(results, "@accuracy_by_round", f"run={name}"):
         own = rounds.pop((row["rounds"],))
         assert (row["games"], row["decided"]) == (len(own), sum(g["outcome"] == "decided" for g in own))
         assert close(row["accuracy"], right(own))
@@ -259,7 +259,7 @@ def test_stances_and_rounds_have_the_accuracy_of_their_games(results: Path) -> N
 @pytest.mark.full
 def test_reliability_has_the_bins_of_the_runs_metrics(results: Path) -> None:
     for kind in ("stated", "logprob"):
-        found = by(asked(results, "@reliability", f"kind={kind}"), "run_id")
+        found = by(run_query(results, "@reliability", f"kind={kind}"), "run_id")
         assert found
         for (run_id,), rows in found.items():
             metrics = json.loads((results / "runs" / run_id / "metrics.json").read_text())
@@ -286,7 +286,7 @@ def test_verdicts_move_from_round_to_round_and_with_the_seats(moved: Path) -> No
         for verdicts in [json.loads(row["verdicts"])]
         for before, one in zip([None, *verdicts], verdicts, strict=False)
     ]
-    found = asked(moved, "@verdict_moves")
+    found = run_query(moved, "@verdict_moves")
     assert {row["run_id"] for row in found} == {runs[True]}
     assert [row["round"] for row in found] == sorted({round_ for round_, *_ in given})
     assert sum(row["changed"] for row in found) > sum(row["gained"] for row in found) > 0
@@ -297,7 +297,7 @@ def test_verdicts_move_from_round_to_round_and_with_the_seats(moved: Path) -> No
         changed = [decision == y for _, decision, y, before in said if {decision, before} == {0, 1}]
         assert (row["changed"], row["gained"]) == (len(changed), sum(changed))
     (bias,) = raw(moved, f"FROM metrics WHERE metric = 'position_bias' AND run_id = '{runs[False]}'")
-    cells = asked(moved, "@position_bias", f"run={runs[False]}")
+    cells = run_query(moved, "@position_bias", f"run={runs[False]}")
     by_cell = ("stances_exchanged", "swapped", "y")
     ways = [(turned, swapped, y) for turned in (False, True) for swapped in (False, True) for y in (0, 1)]
     assert [tuple(row[name] for name in by_cell) for row in cells] == ways
@@ -311,7 +311,7 @@ def test_verdicts_move_from_round_to_round_and_with_the_seats(moved: Path) -> No
 @pytest.mark.full
 def test_hardest_begins_with_the_datapoints_that_most_get_wrong(results: Path) -> None:
     games = by([*games_of(results, "nip"), *games_of(results, "solo_verifier")], "datapoint_id")
-    found = asked(results, "@hardest", "benchmark=tiny/v1", "limit=3")
+    found = run_query(results, "@hardest", "benchmark=tiny/v1", "limit=3")
     found = [row for row in found if row["datapoint_id"] in {point for (point,) in games}]
     shares = sorted(right(own) for own in games.values())
     assert [row["accuracy"] for row in found] == pytest.approx(shares[: len(found)])
@@ -322,37 +322,37 @@ def test_hardest_begins_with_the_datapoints_that_most_get_wrong(results: Path) -
 def test_tokens_and_longest_games_add_up_to_the_run(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     (run_,) = raw(results, f"FROM runs WHERE run_id = '{name}'")
-    agents = asked(results, "@tokens_by_agent", f"run={name}")
+    agents = run_query(results, "@tokens_by_agent", f"run={name}")
     assert [row["agent"] for row in agents] == ["prover", "verifier"]
     for key, of_run in (("calls", "completions"), ("prompt_tokens",) * 2, ("completion_tokens",) * 2):
         assert sum(row[key] for row in agents) == run_[of_run]
-    longest = asked(results, "@longest_games", f"run={name}", "limit=1000")
+    longest = run_query(results, "@longest_games", f"run={name}", "limit=1000")
     assert sum(row["tokens"] for row in longest) == run_["prompt_tokens"] + run_["completion_tokens"]
     assert [row["tokens"] for row in longest] == sorted((row["tokens"] for row in longest), reverse=True)
     assert len(longest) == run_["rollouts"]
-    assert len(asked(results, "@longest_games", "limit=2")) == 2
+    assert len(run_query(results, "@longest_games", "limit=2")) == 2
 
 
 @pytest.mark.full
 def test_retry_reasons_and_costs_tell_of_answers_that_could_not_be_used(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         spec = spec_file(
             tmp_path, server.base_url, size=2, models={"m": {"price": {"input": 1.0, "output": 2.0}}},
             protocol={"max_message_rounds": 1}, retry={"invalid_response": {"attempts": 3, "then": "empty_message"}},
         )  # fmt: skip
         odd = run(spec, tmp_path / "results")
-    (reason,) = asked(tmp_path / "results", "@retry_reasons")
+    (reason,) = run_query(tmp_path / "results", "@retry_reasons")
     assert reason["reason"] == "not in the form that was asked for"
     assert (reason["agent"], reason["calls"], reason["games"]) == ("verifier", 4, 2)
     assert close(reason["share"], 4 / 6)
-    (row,) = asked(tmp_path / "results", "@cost_per_right_verdict")
+    (row,) = run_query(tmp_path / "results", "@cost_per_right_verdict")
     assert (row["right"], row["usd_per_right"]) == (0, None)
     assert close(row["cost_usd"], odd.manifest.cost_usd or 0)
 
 
 @pytest.mark.full
 def test_costs_are_those_of_right_verdicts(results: Path) -> None:
-    costs = {row["run_id"]: row for row in asked(results, "@cost_per_right_verdict")}
+    costs = {row["run_id"]: row for row in run_query(results, "@cost_per_right_verdict")}
     for (run_id,), games in by(games_of(results, "nip"), "run_id").items():
         (run_,) = raw(results, f"FROM runs WHERE run_id = '{run_id}'")
         hits = sum(bool(game["correct"]) for game in games)
@@ -365,14 +365,14 @@ def test_only_what_was_played_is_a_baseline_and_each_game_is_one(results: Path, 
     own = tmp_path / "results"
     shutil.copytree(results, own)
     names = ("run_id", "baseline_runs", "datapoints", "groups", "rejudge_of")
-    before = sorted(by(asked(own, "@uplift"), *names))
+    before = sorted(by(run_query(own, "@uplift"), *names))
     assert [baseline for _, baseline, *_ in before] == [", ".join(runs_named(results, "solo_verifier"))] * 2
     alone = runs_named(results, "solo_verifier")[0]
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         assert main(["rejudge", alone, "votes=3", "-q", "--results", str(own)]) == 0
-    assert sorted(by(asked(own, "@uplift"), *names)) == before
-    assert asked(own, "@retry_reasons", "run=last") == []  # votes are no retries
-    assert len(asked(own, "@protocols")) == len(asked(results, "@protocols"))
+    assert sorted(by(run_query(own, "@uplift"), *names)) == before
+    assert run_query(own, "@retry_reasons", "run=last") == []  # votes are no retries
+    assert len(run_query(own, "@protocols")) == len(run_query(results, "@protocols"))
 
 
 @pytest.mark.full
@@ -384,10 +384,10 @@ def test_ones_own_query_is_found_by_name_and_by_path(results: Path, tmp_path: Pa
         "-- Runs of a protocol.\n-- $protocol TEXT = nip: it\nSELECT count(*) AS n FROM runs WHERE protocol = $protocol"
     )
     (own / "queries" / "mine.sql").write_text(text)
-    assert asked(own, "@mine") == asked(own, "SELECT count(*) AS n FROM runs WHERE protocol = 'nip'")
-    assert asked(own, "@mine", "protocol=solo_verifier") == [{"n": 2}]
-    assert asked(results, f"@{own}/queries/mine.sql", "protocol=solo_verifier") == [{"n": 2}]
-    assert asked(results, "SELECT $n::INTEGER + 1 AS m", "n=2") == [{"m": 3}]
+    assert run_query(own, "@mine") == run_query(own, "SELECT count(*) AS n FROM runs WHERE protocol = 'nip'")
+    assert run_query(own, "@mine", "protocol=solo_verifier") == [{"n": 2}]
+    assert run_query(results, f"@{own}/queries/mine.sql", "protocol=solo_verifier") == [{"n": 2}]
+    assert run_query(results, "SELECT $n::INTEGER + 1 AS m", "n=2") == [{"m": 3}]
     target = tmp_path / "answer.parquet"
     assert main(["sql", "@mine", "protocol=solo_verifier", "--results", str(own), "-o", str(target)]) == 0
     assert parquet_rows(target) == [{"n": 2}]

@@ -17,7 +17,7 @@ from runner.base.errors import LeaderboardError, UsageError
 from runner.cli.main import main
 from runner.results.leaderboard.named_queries import named_queries
 from runner.results.leaderboard.results_folder import Results
-from tests.cli.test_named_queries import asked
+from tests.cli.test_named_queries import run_query
 from tests.support.specs import spec_file
 
 TESTED = [
@@ -41,7 +41,7 @@ def test_all_that_are_shipped_are_listed_documented_and_tested(tmp_path: Path) -
         assert "-- Columns: " in one.sql
         if all(parameter.default is not None for parameter in one.parameters):
             assert query(f"@{one.name}", tmp_path).fetchall() == []  # of an empty folder, too
-    listed: object = asked(tmp_path, "--list")
+    listed: object = run_query(tmp_path, "--list")
     assert isinstance(listed, dict)
     assert list(listed) == TESTED
 

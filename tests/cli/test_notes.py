@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "  =1", "=cmd|' /C calc'!A0")
@@ -17,7 +17,7 @@ FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "  =1", "=cmd|' /C calc'!A0"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("noted")
-    played(spec_file(made, size=2), made / "results")
+    run_spec(spec_file(made, size=2), made / "results")
     return made
 
 

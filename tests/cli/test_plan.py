@@ -16,7 +16,7 @@ from runner.statistics.sign_flip import FEWEST_GROUPS
 from runner.statistics.variance_components import UNKNOWN, groups_needed, smallest_difference
 from tests.results.comparison.planted import other_system, planted, solo_spec
 from tests.support.processes import nip_run_here
-from tests.support.runs import played, table
+from tests.support.runs import run_spec, table
 from tests.support.specs import dataset_file, spec_file
 
 PRICED: dict[str, Any] = {"models": {"m": {"price": {"input": 1.0, "output": 2.0}}}, "fine_tune": None}
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("plan")
     path = spec_file(here, **PRICED)
     for seed in (1, 2):
-        played(path, here / "results", f"seed={seed}", "rollouts.per_datapoint=2", run_id=f"s{seed}")
+        run_spec(path, here / "results", f"seed={seed}", "rollouts.per_datapoint=2", run_id=f"s{seed}")
     return here
 
 
@@ -53,7 +53,7 @@ def test_without_a_run_the_variance_is_the_most_there_may_be(folder: Path) -> No
 
 
 def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> None:
-    run = played(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
+    run = run_spec(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
     split = run.metrics["variance"]
     found = planned(folder, "--detect", "0.3", "--from", "s1")
     needed = {row["repeats"]: row["groups"] for row in found["rows"]}
@@ -107,7 +107,7 @@ def test_two_runs_are_planned_from_the_datapoints_that_both_verifiers_saw(tmp_pa
         for row in changed:
             row["solution"] = f"another for {row['id']}"
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        played(
+        run_spec(
             folder / "spec.yaml",
             folder / "results",
             f"dataset.path={folder}/{name}.jsonl",
@@ -136,7 +136,7 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
         prompts="prompts/code_validation/debate", models={"other": {"provider": "dummy"}},
         agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "other"}},
     )  # fmt: skip
-    run = played(path, tmp_path / "results", run_id="blocks")
+    run = run_spec(path, tmp_path / "results", run_id="blocks")
     assert run.metrics["variance"] is None
     scores: dict[str, list[float]] = {}
     for row in table(run.path, "rollouts"):
@@ -153,13 +153,13 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
 def test_a_run_that_is_right_everywhere_has_some_variance(folder: Path, tmp_path: Path) -> None:
     """One datapoint in so many may be wrong all the same, and no plan is for fewer groups than the test needs."""
     data = dataset_file(tmp_path, 12)
-    run = played(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
+    run = run_spec(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
     right = {row["datapoint_id"] for row in table(run.path, "rollouts") if row["correct"]}
     right -= {row["datapoint_id"] for row in table(run.path, "rollouts") if not row["correct"]}
     assert len(right) > 1
     data.write_text("".join(line + "\n" for line in data.read_text().splitlines() if json.loads(line)["id"] in right))
     spec = folder / "spec.yaml"
-    same = played(
+    same = run_spec(
         spec, tmp_path / "results", "seed=1", f"dataset.path={data}", "rollouts.per_datapoint=2", run_id="one"
     )
     assert (same.metrics["variance"]["between"], same.metrics["variance"]["within"]) == (0, 0)

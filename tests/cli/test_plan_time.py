@@ -10,8 +10,8 @@ import pytest
 
 from runner.models.layers.limits import GroupLimit
 from tests.support.processes import nip_run_here
-from tests.support.runs import played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 QUICK = ("--measure", "0.02")
@@ -46,9 +46,9 @@ def test_a_run_without_servers_is_bound_by_the_core_and_nothing_of_what_was_play
 def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(latency=0.2, decide=0.0) as server:  # longer than a busy machine needs to start and end
+    with run_chat_server(latency=0.2, decide=0.0) as server:  # longer than a busy machine needs to start and end
         path = spec_file(tmp_path, server.base_url, size=2000, protocol=FIXED, fine_tune=None)
-        pilot = played(path, tmp_path / "results", "dataset.limit=16", run_id="pilot")
+        pilot = run_spec(path, tmp_path / "results", "dataset.limit=16", run_id="pilot")
     with caplog.at_level("INFO"):
         GroupLimit("m", 8).learn_rates({"x-ratelimit-limit-requests": "60000"})
     with (pilot.path / "run.log").open("a") as log:

@@ -16,8 +16,8 @@ from runner.cli.main import main
 from runner.cli.results.plot import FIGURES as NAMED
 from runner.pages.figures.catalog import FIGURES
 from tests.support.paths import ROOT
-from tests.support.runs import played
-from tests.support.training import trained, training_spec
+from tests.support.runs import run_spec
+from tests.support.training import run_training, training_spec
 
 SPECS = ROOT / "specs"
 OLD = ROOT / "tests" / "fixtures" / "v0_1_0" / "results" / "runs"
@@ -30,8 +30,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plotted")
     for seed in (0, 1):
         stated = ("name=sure", f"seed={seed}", "verdict.confidence=stated")
-        played(SPECS / "quickstart.yaml", folder / "results", *SIZE, *stated)
-    played(SPECS / "solo_verifier.yaml", folder / "results", *SIZE)
+        run_spec(SPECS / "quickstart.yaml", folder / "results", *SIZE, *stated)
+    run_spec(SPECS / "solo_verifier.yaml", folder / "results", *SIZE)
     for path in OLD.glob("learning-*"):
         shutil.copytree(path, folder / "results" / "runs" / path.name)
     return folder / "results"
@@ -45,7 +45,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec = training_spec(
             folder / f"training{seed}", seed=seed, training={"test": {"scheme": "all", "split": "test"}}
         )
-        trained(spec, folder / "results")
+        run_training(spec, folder / "results")
     return folder / "results"
 
 
@@ -91,9 +91,9 @@ def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp
 
 
 def test_runs_about_other_datapoints_are_not_pooled_as_seeds(tmp_path: Path) -> None:
-    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=0")
-    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=1")
-    played(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=6", "seed=2")
+    run_spec(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=0")
+    run_spec(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=1")
+    run_spec(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=6", "seed=2")
     assert plot(tmp_path, "forest", ids(tmp_path, "quickstart"), tmp_path / "f.csv") == 0
     assert sorted(row["n"] for row in rows(tmp_path / "f.csv")) == ["4", "6"]
 
@@ -113,7 +113,7 @@ def test_a_learning_curve_pools_the_tests_of_its_seeds(seeds: Path, tmp_path: Pa
     assert [(row["iteration"], row["seeds"], row["n"]) for row in found] == [(str(i), "3", "18") for i in range(3)]
     assert {row["runs"] for row in found} == {" ".join(names)}
     assert all(float(row["ci_low"]) <= float(row["value"]) <= float(row["ci_high"]) for row in found)
-    other = trained(
+    other = run_training(
         training_spec(
             tmp_path / "other",
             seed=3,

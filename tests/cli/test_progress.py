@@ -10,9 +10,9 @@ import pytest
 from runner.cli.terminal.progress import Display, ProgressLine, WatchedRun, show_progress
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.accounting import Progress
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.terminal import in_terminal
+from tests.support.terminal import run_in_terminal
 
 
 def progress(**more: object) -> Progress:
@@ -23,7 +23,7 @@ def progress(**more: object) -> Progress:
     return Progress(**{**facts, **more})  # type: ignore[arg-type]
 
 
-def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: str = "", **more: object) -> str:
+def render_line(width: int, seconds: float = 30.0, name: str = "quickstart", point: str = "", **more: object) -> str:
     now = 100.0
     view = ProgressLine(name, point, clock=lambda: now)
     moving = progress(**more)
@@ -35,7 +35,7 @@ def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: st
 
 
 def test_a_wide_terminal_has_all_of_it() -> None:
-    assert shown(240, point="point 2 of 6", stage="iteration 1 of 3: games") == (
+    assert render_line(240, point="point 2 of 6", stage="iteration 1 of 3: games") == (
         "quickstart 45/96 rollouts, point 2 of 6, iteration 1 of 3: games, 0:30, $0.25, 12 in flight, 10 retries, "
         "0:34 left, accuracy 0.47 (n=45), 3 failed calls, 7 repeats, 1.5/s, 338 calls, 100.0k tokens; "
         "error: 429 Rate\\nlimit"
@@ -43,18 +43,20 @@ def test_a_wide_terminal_has_all_of_it() -> None:
 
 
 def test_the_count_is_never_cut_and_the_least_important_go_first() -> None:
-    assert shown(79, last_error="") == ("quickstart 45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 0:34 left")
-    assert shown(60, last_error="") == "45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 1.5/s"
+    assert render_line(79, last_error="") == (
+        "quickstart 45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 0:34 left"
+    )
+    assert render_line(60, last_error="") == "45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 1.5/s"
     for width in range(14, 240):
         for error in ("", "429 Rate limit reached; try again in 20 s"):
-            line = shown(width, last_error=error)
+            line = render_line(width, last_error=error)
             assert "45/96 rollouts" in line
             assert len(line) <= width
-    assert shown(5) == "45/96 rollouts"
+    assert render_line(5) == "45/96 rollouts"
 
 
 def test_the_last_error_has_room_at_80_columns() -> None:
-    line = shown(79, last_error="429 Rate limit reached for tiny; try again in 20 s")
+    line = render_line(79, last_error="429 Rate limit reached for tiny; try again in 20 s")
     assert line == "45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries; error: 429 Rate limit..."
 
 
@@ -64,7 +66,7 @@ def test_the_last_error_has_room_at_80_columns() -> None:
 def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
     error: str, usd: float | None, jobs: int
 ) -> None:
-    line = shown(
+    line = render_line(
         79, jobs=jobs, total=jobs, failures=70_000, repeats=4_321, last_error=error, in_flight=lambda: 12_345,
         answers=UsageTotals(usd or 0.0, 0, 338), priced=usd is not None,
     )  # fmt: skip
@@ -76,12 +78,12 @@ def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
 
 
 def test_before_the_first_call_the_line_has_them_too() -> None:
-    line = shown(79, jobs=0, judged=0, failures=0, repeats=0, answers=UsageTotals(), in_flight=lambda: 0)
+    line = render_line(79, jobs=0, judged=0, failures=0, repeats=0, answers=UsageTotals(), in_flight=lambda: 0)
     assert line.startswith("quickstart 0/96 rollouts, 0:30, $0.00, 0 in flight, 0 retries")
 
 
 def test_narrow_terminals_keep_the_count_then_the_cost_then_calls_in_flight_then_retries() -> None:
-    kept = [[part in shown(width) for part in ("$0.25", "12 in flight", "10 retries")] for width in range(14, 60)]
+    kept = [[part in render_line(width) for part in ("$0.25", "12 in flight", "10 retries")] for width in range(14, 60)]
     assert sorted(kept) == kept
     assert [True, False, False] in kept
     assert [True, True, False] in kept
@@ -100,7 +102,7 @@ def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
 
 
 def test_without_games_the_stage_is_shown() -> None:
-    assert shown(79, jobs=0, total=0, stage="iteration 1 of 3: fine-tuning m") == (
+    assert render_line(79, jobs=0, total=0, stage="iteration 1 of 3: fine-tuning m") == (
         "iteration 1 of 3: fine-tuning m, 0:30, $0.25, 12 in flight, 10 retries"
     )
 
@@ -117,9 +119,9 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
 
 @pytest.mark.full
 def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for(tmp_path: Path) -> None:
-    with serving(latency=0.2, faults={"rate_limit": 0.2}, max_faults=1000) as server:
+    with run_chat_server(latency=0.2, faults={"rate_limit": 0.2}, max_faults=1000) as server:
         spec_file(tmp_path, server.base_url, size=40)
-        code, seen = in_terminal(
+        code, seen = run_in_terminal(
             "spec.yaml", cwd=tmp_path, columns=80, interrupted_when=lambda: server.stats()["requests"] >= 20
         )
     assert code == 130
@@ -131,7 +133,7 @@ def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for
     assert re.search(r"waiting for \d calls? in flight, at most 30 s; press Ctrl-C again to stop immediately", seen)
 
 
-class Seen(Display):
+class RecordingDisplay(Display):
     """What would be shown, for a look at it."""
 
     def after(self, place: int, moved: Progress) -> str:
@@ -141,7 +143,9 @@ class Seen(Display):
 
 
 def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> None:
-    seen = Seen([WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("train", None)], set())
+    seen = RecordingDisplay(
+        [WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("train", None)], set()
+    )
     assert seen.after(0, progress(jobs=90, failures=0)).startswith("90/288 rollouts, point 1 of 4")
     line = seen.after(1, progress(jobs=6, failures=0))
     assert line.startswith("96/288 rollouts, points 1 to 2 of 4")
@@ -170,9 +174,9 @@ def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.C
 
 
 def test_a_cost_below_a_cent_is_not_shown_as_nothing() -> None:
-    assert "$0.0012, " in shown(79, answers=UsageTotals(0.0012, 0, 2, 90, 10), last_error="")
-    assert "<$0.0001, " in shown(79, answers=UsageTotals(0.00002, 0, 2, 90, 10), last_error="")
+    assert "$0.0012, " in render_line(79, answers=UsageTotals(0.0012, 0, 2, 90, 10), last_error="")
+    assert "<$0.0001, " in render_line(79, answers=UsageTotals(0.00002, 0, 2, 90, 10), last_error="")
 
 
 def test_a_failure_that_ended_its_game_is_no_retry() -> None:
-    assert "8 retries" in shown(79, failures=3, repeats=7, outcomes={"transport_failed": 2}, last_error="")
+    assert "8 retries" in render_line(79, failures=3, repeats=7, outcomes={"transport_failed": 2}, last_error="")

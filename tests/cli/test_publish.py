@@ -17,11 +17,11 @@ from runner.base.storage.locks import locked
 from runner.registry.licenses import canonical_license
 from runner.registry.transports.locations import connect
 from runner.registry.verification.verify import find_release_problems
+from tests.support.git_repositories import commit_and_push, commit_folder, git
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.repositories import committed, git, pushed
-from tests.support.runs import only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 KEY = "abcd-efgh-ijkl-mnop/42"
@@ -57,7 +57,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
     home = folder / "home" / "zaphod"
     home.mkdir(parents=True)
     faults = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
-    with serving(faults=faults) as server:
+    with run_chat_server(faults=faults) as server:
         models = {"m": {"model": f"{home}/models/tiny-8b", "api_key_env": "MY_SERVER_KEY"}}
         spec_file(home, server.base_url, size=4, models=models)
         (home / "spec.yaml").write_text(f"# by zaphod@{socket.gethostname()}\n{(home / 'spec.yaml').read_text()}")
@@ -191,7 +191,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = spec_file(folder, size=3)
     rows = (folder / "data.jsonl").read_text().replace("Write f(x)", f"Use hf_{'aB3' * 12} and {FORD}/x; write f")
     (folder / "data.jsonl").write_text(rows)
-    played(path, folder / "results")
+    run_spec(path, folder / "results")
     return folder
 
 
@@ -337,7 +337,7 @@ def release_json(folder: Path, version: str) -> dict[str, Any]:
 @pytest.mark.gate
 def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the_same_bytes(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=3)
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     name = only_run(tmp_path / "results").name.lower()
     words = ("publish", "last", "--to", "registry", "--licence", "MIT", "--as")
     done = nip_run_here(*words, "acme", cwd=tmp_path)
@@ -352,11 +352,11 @@ def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the
     assert (done.returncode, "cannot be pinned" in done.stderr, "in a git repository" in done.stderr) == (1, True, True)
     rows = (tmp_path / "data.jsonl").read_text()
     (tmp_path / "data.jsonl").write_text(rows + "\n")
-    pushed(tmp_path, "spec.yaml", "data.jsonl")
+    commit_and_push(tmp_path, "spec.yaml", "data.jsonl")
     done = nip_run_here(*again, cwd=tmp_path)
     assert (done.returncode, "dataset: the file is not the one that was played" in done.stderr) == (1, True)
     (tmp_path / "data.jsonl").write_text(rows)
-    commit = committed(tmp_path, "data.jsonl")
+    commit = commit_folder(tmp_path, "data.jsonl")
     git(tmp_path, "update-ref", "refs/remotes/origin/main", commit)
     done = nip_run_here(*again, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -372,9 +372,9 @@ def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the
 @pytest.mark.gate
 def test_files_of_a_public_repository_that_are_not_pushed_stop_a_publish_without_force(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=3)
-    pushed(tmp_path)
+    commit_and_push(tmp_path)
     path.write_text(path.read_text() + "\n# changed\n")
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     words = ("publish", "last", "--to", "registry", "--licence", "MIT", "--as", "acme")
     done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 1

@@ -15,32 +15,32 @@ import pytest
 
 from runner.cli.main import main
 from tests.compatibility.old import RUNS, opened
-from tests.support.processes import ended, nip_run_here, started, until
-from tests.support.runs import journal_records, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import nip_run_here, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import journal_records, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 SIZE = 6
 JUDGE = "+models.judge={provider: openai, model: wise, base_url: %s, timeout: 600.0}"
 
 
-def served(folder: Path, server: Loopback, **changes: Any) -> Path:
+def served(folder: Path, server: LoopbackServer, **changes: Any) -> Path:
     """A played run whose prover and verifier are `tiny`, on the server."""
     spec_file(folder, server.base_url, size=SIZE, **changes)
-    (result,) = shown(folder, "spec.yaml")
+    (result,) = run_json(folder, "spec.yaml")
     return folder / str(result["folder"])
 
 
-def shown(folder: Path, *words: str | Path) -> Any:
+def run_json(folder: Path, *words: str | Path) -> Any:
     done = nip_run_here(*words, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def rejudged(folder: Path, server: Loopback, *words: str) -> list[Path]:
+def rejudged(folder: Path, server: LoopbackServer, *words: str) -> list[Path]:
     """The runs that come of judging the newest one by `wise`."""
-    done = shown(folder, "rejudge", *words, JUDGE % server.base_url, "agents.verifier.model=judge")
+    done = run_json(folder, "rejudge", *words, JUDGE % server.base_url, "agents.verifier.model=judge")
     return [folder / one["folder"] for one in done]
 
 
@@ -48,28 +48,28 @@ def decisions(run: Path) -> dict[tuple[str, int], int]:
     return {(row["datapoint_id"], row["repeat"]): row["decision"] for row in table(run, "rollouts")}
 
 
-def said(run: Path) -> list[tuple[str, int, str, str, str]]:
+def read_messages(run: Path) -> list[tuple[str, int, str, str, str]]:
     """Every message, without who judged it."""
     games = {row["rollout_id"]: row["datapoint_id"] for row in table(run, "rollouts")}
     rows = [{**row, "datapoint": games[row["rollout_id"]]} for row in table(run, "messages")]
     return [(r["datapoint"], r["round"], r["channel"], r["agent"], r["content"]) for r in rows]
 
 
-First = tuple[Path, Loopback, Path]
+First = tuple[Path, LoopbackServer, Path]
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     """A folder with a played run, and its server; no test changes that run."""
     folder = tmp_path_factory.mktemp("first")
-    with serving(record=1000) as server:
+    with run_chat_server(record=1000) as server:
         yield folder, server, served(folder, server)
 
 
 def test_two_judges_of_the_same_debates_are_compared_with_their_agreement(first: First) -> None:
     folder, server, run = first
     (judged,) = rejudged(folder, server, run.name)
-    (pair,) = shown(folder, "compare", run.name, judged.name)["pairs"]
+    (pair,) = run_json(folder, "compare", run.name, judged.name)["pairs"]
     verdicts = decisions(run), decisions(judged)
     equal = sum(verdicts[0][debate] == verdicts[1][debate] for debate in verdicts[0])
     assert (pair["agreement"]["debates"], pair["agreement"]["agreement"]) == (SIZE, equal / SIZE)
@@ -83,9 +83,9 @@ def test_only_the_judge_is_asked_and_the_debates_stand(first: First) -> None:
     folder, server, run = first
     before = server.requests
     (judged,) = rejudged(folder, server, run.name)
-    asked = [request["body"] for request in server.recorded()[before:]]
+    asked = [request["body"] for request in server.recorded_requests()[before:]]
     assert [(body if isinstance(body, dict) else json.loads(body))["model"] for body in asked] == ["wise"] * SIZE
-    assert said(judged) == said(run)
+    assert read_messages(judged) == read_messages(run)
     assert decisions(judged).keys() == decisions(run).keys()
     manifest = json.loads((judged / "manifest.json").read_text())
     assert manifest["rejudge_of"][0] == run.name
@@ -120,7 +120,7 @@ def test_the_judges_own_template_alone_may_be_another(first: First) -> None:
     (prompts / "verifier.jinja").write_text("Terse. you must decide in this answer: {{ accept }} / {{ reject }}")
     before = server.requests
     rejudged(folder, server, run.name, "prompts=terse")
-    for request in server.recorded()[before:]:
+    for request in server.recorded_requests()[before:]:
         assert "Terse." in json.dumps(request["body"])
 
 
@@ -145,9 +145,9 @@ def test_a_rejudged_run_is_replayed_and_shown_from_its_folder(first: First) -> N
     (judged,) = rejudged(folder, server, run.name, "votes=3")
     moved = shutil.copytree(judged, folder / "alone" / "results" / "runs" / judged.name)
     before = server.requests
-    (again,) = shown(folder / "alone", moved)
+    (again,) = run_json(folder / "alone", moved)
     assert (again["run_id"], again["was_finished"]) == (judged.name, True)
-    (replay,) = shown(folder / "alone", moved, "--replay", judged.name)
+    (replay,) = run_json(folder / "alone", moved, "--replay", judged.name)
     assert server.requests == before
     for name in ("rollouts", "messages"):
         ours, theirs = (
@@ -159,17 +159,17 @@ def test_a_rejudged_run_is_replayed_and_shown_from_its_folder(first: First) -> N
 
 @pytest.mark.full
 def test_a_killed_rejudging_goes_on_and_pays_nothing_twice(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         run = served(tmp_path, server, rollouts={"concurrency": 1})
         before = server.requests
         server.change(latency=0.15)
         words = ("rejudge", run.name, JUDGE % server.base_url, "agents.verifier.model=judge")
-        process = started(*words, cwd=tmp_path)
-        until(lambda: server.requests >= before + 3)
+        process = start_nip_run(*words, cwd=tmp_path)
+        wait_until(lambda: server.requests >= before + 3)
         process.send_signal(signal.SIGKILL)
-        ended(process)
+        wait_for_exit(process)
         server.change(latency=0.0)
-        (result,) = shown(tmp_path, *words)
+        (result,) = run_json(tmp_path, *words)
         # What was in flight when it was killed may be asked again.
         assert server.requests - before in (SIZE, SIZE + 1)
         assert result["rollouts"] == SIZE
@@ -216,7 +216,7 @@ def test_each_debate_of_a_block_is_judged_once_as_it_was_played(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # what is wrong in files elsewhere is not shown
     path, results = spec_file(tmp_path, size=2, fine_tune=None, **PAIRED[design]), tmp_path / "results"
-    played(path, results, "rollouts.per_datapoint=2", run_id="first")
+    run_spec(path, results, "rollouts.per_datapoint=2", run_id="first")
     own = ["+models.judge={provider: dummy, model: wise}", "agents.verifier.model=judge"]
     with redirect_stdout(StringIO()):
         assert main(["rejudge", "first", *own, "-q", "--run-id", "second", "--results", str(results)]) == 0
@@ -255,7 +255,7 @@ def debates_of(run: Path, plays: dict[tuple[Any, ...], str]) -> dict[tuple[Any, 
 
 @pytest.mark.full
 def test_an_answer_without_a_verdict_is_asked_for_again(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         run = served(tmp_path, server)
         server.change(text="What about the empty input?")
         before = server.requests
@@ -272,7 +272,7 @@ def test_the_debates_of_a_0_1_0_run_are_judged_again(tmp_path: Path, name: str) 
     folder = opened(tmp_path)
     run = f"{RUNS[name]}-i0" if name == "learning" else RUNS[name]
     own = ("+models.judge={provider: dummy}", "agents.verifier.model=judge")
-    (result,) = shown(folder, "rejudge", run, *own)
+    (result,) = run_json(folder, "rejudge", run, *own)
     judged = folder / result["folder"]
     assert result["rollouts"] > 0
     assert {row["agent"] for row in table(judged, "completions")} == {"verifier"}
@@ -297,6 +297,6 @@ def test_a_budget_stops_the_judge_and_a_larger_one_goes_on(first: First) -> None
     assert stopped.returncode == 3
     assert f"nip-run rejudge {run.name}" in stopped.stderr
     before = server.requests
-    (result,) = shown(folder, *words, limit, "budget.completions=50")
+    (result,) = run_json(folder, *words, limit, "budget.completions=50")
     assert server.requests - before == 2 * SIZE - 5
     assert result["status"] == "done"

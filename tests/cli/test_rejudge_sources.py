@@ -13,8 +13,8 @@ import pytest
 from runner import SpecError, load_spec
 from runner.cli.main import main
 from runner.spec.warnings.catalog import warnings_of
-from tests.support.runs import journal_records, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import journal_records, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -22,7 +22,7 @@ from tests.support.specs import spec_file
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the finished run `first` of a dummy, to be copied."""
     folder = tmp_path_factory.mktemp("source")
-    played(spec_file(folder, size=4, fine_tune=None), folder / "results", run_id="first")
+    run_spec(spec_file(folder, size=4, fine_tune=None), folder / "results", run_id="first")
     return folder
 
 
@@ -68,7 +68,7 @@ def test_edited_inputs_of_the_source_are_refused(
 @pytest.mark.full
 def test_what_was_never_asked_has_no_rates(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied(source, tmp_path, monkeypatch)
-    with serving(text="What about the empty input?") as server:
+    with run_chat_server(text="What about the empty input?") as server:
         served_by = (
             f"models.judge.{key}={value}" for key, value in (("provider", "openai"), ("base_url", server.base_url))
         )
@@ -152,7 +152,7 @@ def test_a_source_that_has_grown_makes_the_judged_run_longer(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     path, results = spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results"
     for grown in (["dataset.limit=2"], ["dataset.limit=4", "rollouts.per_datapoint=2"]):
-        played(path, results, *grown, run_id="first")
+        run_spec(path, results, *grown, run_id="first")
         code, out, _ = judged_by_dummy("--json")
         assert code == 0
         (told,) = json.loads(out)

@@ -20,19 +20,19 @@ from runner.cli.main import main
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.compatibility.old import opened
-from tests.support.files import bytes_of
+from tests.support.files import read_folder
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
-from tests.support.reports import read
-from tests.support.runs import only_run, played
+from tests.support.report_pages import parse_page
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of one run, and a registry that has it."""
     folder = tmp_path_factory.mktemp("made")
-    played(spec_file(folder, size=4), folder / "results")
+    run_spec(spec_file(folder, size=4), folder / "results")
     words = ("--to", "registry", "--as", "acme/tiny@1", "--licence", "MIT", "--force")
     published = nip_run_here("publish", "last", *words, cwd=folder)
     assert published.returncode == 0, published.stderr
@@ -40,9 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def folder(published_run: Path, tmp_path: Path) -> Path:
     """A copy of it."""
-    shutil.copytree(made, tmp_path / "made")
+    shutil.copytree(published_run, tmp_path / "made")
     return tmp_path / "made"
 
 
@@ -51,7 +51,9 @@ def run_id(folder: Path) -> str:
 
 
 def routes(page: Path) -> list[str | None]:
-    return [one.attributes["data-route"] for one in read(page.read_bytes()).elements if "data-route" in one.attributes]
+    return [
+        one.attributes["data-route"] for one in parse_page(page.read_bytes()).elements if "data-route" in one.attributes
+    ]
 
 
 def pieces(directory: Path) -> list[str]:
@@ -75,7 +77,9 @@ def test_a_board_is_a_page_and_runs_beside_it_are_linked(folder: Path) -> None:
     assert nip_run_here("report", "last", "--board", "-o", "both.html", "-q", cwd=folder).stdout == ""
     overview, task = routes(folder / "alone.html")
     assert (overview, routes(folder / "both.html")) == ("board", ["board", task, f"run/{run_id(folder)}"])
-    links = [one.attributes.get("href") for one in read((folder / "both.html").read_bytes()).elements if one.tag == "a"]
+    links = [
+        one.attributes.get("href") for one in parse_page((folder / "both.html").read_bytes()).elements if one.tag == "a"
+    ]
     assert links.count(f"#/run/{run_id(folder)}") == 2  # the navigation's, and the row's
 
 
@@ -84,13 +88,13 @@ def test_a_published_board_is_a_page_and_a_release_that_was_changed_is_refused_t
     words = ("report", "--board", "--from", "registry", "-o", "x.html")
     cache = {"XDG_CACHE_HOME": str(folder / "cache")}
     assert nip_run_here(*words, cwd=folder, **cache).returncode == 0
-    assert "acme/tiny@1" in read((folder / "x.html").read_bytes()).text
+    assert "acme/tiny@1" in parse_page((folder / "x.html").read_bytes()).text
     for path in (folder / "registry").rglob("rollouts.jsonl*"):
         path.write_bytes(b"<script>")
     done = nip_run_here(*words, "--json", cwd=folder, XDG_CACHE_HOME=str(folder / "new cache"))
     assert done.returncode == 0
     (refused,) = json.loads(done.stdout)["board"]["left_out"]
-    page = read((folder / "x.html").read_bytes()).text
+    page = parse_page((folder / "x.html").read_bytes()).text
     assert refused["release"] in page
     assert refused["why"] in page
 
@@ -129,7 +133,7 @@ def test_a_board_that_is_not_there_is_a_page_that_says_how_to_make_one(folder: P
     assert done.returncode == 0
     command = "nip-run leaderboard --rebuild --results results"
     assert command in done.stderr
-    assert command in read((folder / "x.html").read_bytes()).text
+    assert command in parse_page((folder / "x.html").read_bytes()).text
 
 
 def test_a_board_that_is_damaged_is_an_error_as_for_leaderboard(folder: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_board_that_is_damaged_is_an_error_as_for_leaderboard(folder: Path) ->
 def test_a_board_that_another_process_is_adding_to_is_read_as_it_was(folder: Path) -> None:
     with locked(folder / "results" / ".leaderboard.lock", "the board", 1.0):
         assert nip_run_here("report", "--board", "-o", "x.html", cwd=folder).returncode == 0
-    assert run_id(folder) in read((folder / "x.html").read_bytes()).text
+    assert run_id(folder) in parse_page((folder / "x.html").read_bytes()).text
 
 
 @pytest.mark.full
@@ -152,7 +156,7 @@ def test_a_board_of_0_1_0_is_a_page(tmp_path: Path) -> None:
     listed = json.loads(nip_run_here("leaderboard", "--json", cwd=tmp_path).stdout)
     done = nip_run_here("report", "--board", "-o", "x.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    page = read((tmp_path / "x.html").read_bytes())
+    page = parse_page((tmp_path / "x.html").read_bytes())
     assert page.unclosed == []
     assert all(row["run_id"] in page.text for row in listed)
     assert len(listed) > 4
@@ -231,12 +235,12 @@ def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str)
         Results(results).board.append(RunFolder(results / "runs" / name))
     page = tmp_path / "x.html"
     with locked(results / ".leaderboard.lock", "the board", 1.0) if board == "locked" else nullcontext():
-        before = bytes_of(results)
+        before = read_folder(results)
         assert main(["report", *seeds, "-o", str(page), "--results", str(results), "-q"]) == 0
         plotted = ["plot", "forest", *seeds, "-o", str(tmp_path / "f.csv"), "--results", str(results)]
         assert main([*plotted, "-q"]) == (2 if board == "gone" else 0)
-        assert bytes_of(results) == before
-    shown = read(page.read_bytes()).text
+        assert read_folder(results) == before
+    shown = parse_page(page.read_bytes()).text
     assert ("not on the board, so their seeds cannot be pooled" in shown) == (board == "gone")
 
 
@@ -250,7 +254,7 @@ def test_a_key_that_stands_in_the_texts_of_a_run_is_not_reported(words: tuple[st
     spec = spec_file(tmp_path, size=2, benchmark=f"tiny {KEY}")
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "hint": f"use {KEY}"}) + "\n" for row in rows))
-    played(spec, tmp_path / "results")
+    run_spec(spec, tmp_path / "results")
 
     def told(**variables: str) -> tuple[str, str]:
         done = nip_run_here("report", "last", *words, cwd=tmp_path, **variables)

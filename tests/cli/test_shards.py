@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -70,7 +70,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
 
 @pytest.mark.full
 def test_a_part_is_resumed_by_its_folder_and_by_no_other_number(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=12, budget={"completions": 8})
         stopped = run(tmp_path, "spec.yaml", "--shard", "1/2")
         assert stopped.returncode == 3, stopped.stderr

@@ -18,10 +18,10 @@ from runner.cli.terminal.output import MIN_WRAP_WIDTH
 from runner.cli.terminal.wrapping import display_width, wrap_lines
 from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_cli import Called, called
-from tests.support.runs import only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.terminal import in_terminal
+from tests.support.terminal import run_in_terminal
 
 SIZE, REPEATS = 8, 3
 FAULTS = {"bad_decision": 0.35, "server_error": 0.1}
@@ -50,10 +50,10 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     made = tmp_path_factory.mktemp("served")
-    with serving(faults=FAULTS, max_faults=9, record=5000, seed=3) as server:
+    with run_chat_server(faults=FAULTS, max_faults=9, record=5000, seed=3) as server:
         path = spec_file(made, server.base_url, size=SIZE, rollouts={"per_datapoint": REPEATS})
-        played(path, made / "results")
-        bodies = [one["body"].encode() for one in server.recorded()]
+        run_spec(path, made / "results")
+        bodies = [one["body"].encode() for one in server.recorded_requests()]
     return Shown(made, only_run(made / "results"), bodies)
 
 
@@ -152,12 +152,12 @@ def test_every_answer_is_shown_with_why_it_could_not_be_used(served: Shown) -> N
 
 @pytest.mark.full
 def test_what_stands_under_a_channel_is_what_was_delivered_there(tmp_path: Path) -> None:
-    with serving(text="Decision: maybe") as server:
+    with run_chat_server(text="Decision: maybe") as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "mnip"}, prompts="prompts/code_validation/mnip",
             agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
         )  # fmt: skip
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
     said = called("show", "last", "p0", "--round", "0", cwd=tmp_path).stdout
     for answer in (1, 2, 3):
         assert f"[round 0] verifier (answer {answer} of 3 could not be used)\n  why: the answer holds" in said
@@ -265,13 +265,13 @@ def test_letters_of_two_columns_are_counted_as_two() -> None:
 @pytest.mark.full
 def test_no_line_is_wider_than_the_terminal_and_each_agent_has_its_colour(served: Shown) -> None:
     row = max(served.rows("rollouts"), key=lambda one: one["rounds"])
-    code, seen = in_terminal("show", "last", row["rollout_id"], cwd=served.folder, COLUMNS="50")
+    code, seen = run_in_terminal("show", "last", row["rollout_id"], cwd=served.folder, COLUMNS="50")
     assert code == 0
     assert all(len(line) <= 50 for line in re.sub(r"\x1b\[[0-9;]*m|\r", "", seen).split("\n"))
     styles = dict(re.findall(r"\x1b\[1;(3\d)m\[round \d+\] (\w+)", seen))
     assert {"prover", "verifier"} == set(styles.values())
     assert len(styles) == 2
-    _, plain = in_terminal("show", "last", row["rollout_id"], cwd=served.folder, COLUMNS="50", NO_COLOR="1")
+    _, plain = run_in_terminal("show", "last", row["rollout_id"], cwd=served.folder, COLUMNS="50", NO_COLOR="1")
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", seen) == plain
 

@@ -21,28 +21,28 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMMENTS
 from runner.results.notes import Notes
 from runner.results.table_columns import COLUMNS
-from tests.support.asking import asked, told
-from tests.support.runs import only_run, played
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
+from tests.support.sql_command import read_sql_output, run_sql
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results folder of one run of four datapoints."""
     folder = tmp_path_factory.mktemp("sql")
-    played(spec_file(folder, size=4), folder / "results")
+    run_spec(spec_file(folder, size=4), folder / "results")
     return folder / "results"
 
 
 @pytest.mark.full
 def test_alone_it_lists_the_tables_with_their_columns_comments_and_examples(results: Path) -> None:
-    said = told(results)
+    said = read_sql_output(results)
     for table in ("leaderboard", "runs", "agents", "metrics", "rollouts", "datapoints", "messages", "completions"):
         assert f"\n{table}\n" in "\n" + said
     for text in COMMENTS["rollouts"].values():
         assert text in said
     assert all(example in said for example in EXAMPLES)
-    listed = {table["name"]: table["columns"] for table in json.loads(told(results, "--json"))["tables"]}
+    listed = {table["name"]: table["columns"] for table in json.loads(read_sql_output(results, "--json"))["tables"]}
     assert [column["name"] for column in listed["messages"]] == list(COLUMNS["messages"])
 
 
@@ -53,7 +53,7 @@ def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path
         Notes(run),
         "SELECT run_id, rollout_id, tags, text, writer FROM notes ORDER BY rollout_id NULLS LAST",
     )
-    assert json.loads(told(results, asking, "--json")) == []
+    assert json.loads(read_sql_output(results, asking, "--json")) == []
     ((rollout,),) = Results(results).board.query("SELECT min(rollout_id) FROM rollouts")[1]
     notes.write("a 'quoted' line\nand another", ["bug", "hint"], rollout_id=rollout, by="Ada")
     gone = notes.write("second thoughts")
@@ -61,20 +61,22 @@ def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path
     notes.write("of the run")
     of_game = {"rollout_id": rollout, "tags": ["bug", "hint"], "text": "a 'quoted' line\nand another", "writer": "Ada"}
     of_run: dict[str, Any] = {"rollout_id": None, "tags": [], "text": "of the run", "writer": None}
-    assert json.loads(told(results, asking, "--json")) == [{"run_id": run.run_id, **one} for one in (of_game, of_run)]
+    assert json.loads(read_sql_output(results, asking, "--json")) == [
+        {"run_id": run.run_id, **one} for one in (of_game, of_run)
+    ]
     joined = "SELECT count(*) AS n FROM notes JOIN rollouts USING (run_id, rollout_id)"
-    assert json.loads(told(results, joined, "--json")) == [{"n": 1}]
+    assert json.loads(read_sql_output(results, joined, "--json")) == [{"n": 1}]
     notes.path.write_text("no note\n")
-    assert "notes.jsonl:1" in asked(results, "FROM notes").stderr
-    told(results, "FROM runs")  # what asks for none reads none
+    assert "notes.jsonl:1" in run_sql(results, "FROM notes").stderr
+    read_sql_output(results, "FROM runs")  # what asks for none reads none
     notes.path.unlink()
 
 
 @pytest.mark.full
 def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Path, tmp_path: Path) -> None:
     for example in EXAMPLES:
-        told(results, example)
-        told(tmp_path, example)
+        read_sql_output(results, example)
+        read_sql_output(tmp_path, example)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +99,7 @@ def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Pat
     ],
 )
 def test_every_kind_of_question_is_answered(results: Path, question: str, first: str) -> None:
-    rows = list(csv.reader(io.StringIO(told(results, question, "--format", "csv"))))
+    rows = list(csv.reader(io.StringIO(read_sql_output(results, question, "--format", "csv"))))
     assert first in rows[1]
 
 
@@ -106,10 +108,10 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     question = "-- how many\nSELECT count(*) AS n FROM rollouts"
     (tmp_path / "q.sql").write_text(question)
     for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
-        assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
-    done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
+        assert json.loads(read_sql_output(results, *words, "--json", stdin=question)) == [{"n": 4}]
+    done = run_sql(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
     assert (done.returncode, done.stderr) == (2, "the query is given twice; give an argument or --file, not both\n")
-    assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
+    assert run_sql(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
         (("-",), b"SELECT '\xff'", "standard input is not UTF-8 at byte 8: invalid start byte; save it as UTF-8"),
@@ -121,7 +123,7 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
         (("-",), None, "standard input is closed; give the query as an argument or with --file"),
     )
     for how, data, said in cases:
-        done = asked(results, *how, stdin=data)
+        done = run_sql(results, *how, stdin=data)
         assert (done.returncode, done.stderr) == (2, said + "\n")
 
 
@@ -130,23 +132,24 @@ VALUES = "SELECT 1 AS a, 'x,\"|\n' AS a, NULL AS n, [1, 2] AS l, 0.5::DECIMAL(3,
 
 @pytest.mark.full
 def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path) -> None:
-    assert told(results, VALUES, "--format", "csv") == 'a,a,n,l,d,t\n1,"x,""|\n",,"[1, 2]",0.5,true\n'
+    assert read_sql_output(results, VALUES, "--format", "csv") == 'a,a,n,l,d,t\n1,"x,""|\n",,"[1, 2]",0.5,true\n'
     expected = [{"a": 1, "a_1": 'x,"|\n', "n": None, "l": [1, 2], "d": 0.5, "t": True}]
-    assert json.loads(told(results, VALUES, "--format", "json")) == expected
+    assert json.loads(read_sql_output(results, VALUES, "--format", "json")) == expected
     assert (
-        told(results, VALUES, "--format", "markdown").splitlines()[2] == '| 1 | x,"\\|<br> |  | [1, 2] | 0.5 | true |'
+        read_sql_output(results, VALUES, "--format", "markdown").splitlines()[2]
+        == '| 1 | x,"\\|<br> |  | [1, 2] | 0.5 | true |'
     )
-    assert json.loads(told(results, "SELECT 1 WHERE false", "--json")) == []
+    assert json.loads(read_sql_output(results, "SELECT 1 WHERE false", "--json")) == []
     for name in ("a.csv", "a.json", "a.md"):
-        assert told(results, VALUES, "-o", tmp_path / name) == ""
-        assert (tmp_path / name).read_text() == told(
+        assert read_sql_output(results, VALUES, "-o", tmp_path / name) == ""
+        assert (tmp_path / name).read_text() == read_sql_output(
             results, VALUES, "--format", {"md": "markdown"}.get(name[2:], name[2:])
         )
-    told(results, VALUES, "-o", tmp_path / "b.CSV")
+    read_sql_output(results, VALUES, "-o", tmp_path / "b.CSV")
     assert (tmp_path / "b.CSV").read_text() == (tmp_path / "a.csv").read_text()
     (tmp_path / "b.CSV").unlink()
-    told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
-    told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
+    read_sql_output(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
+    read_sql_output(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
     kinds = duckdb.execute(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
     portable = {name: "VARCHAR" if kind == "JSON" else kind for name, kind in COLUMNS["rollouts"].items()}
     assert {name: kind for name, kind, *_ in kinds} == portable
@@ -184,13 +187,13 @@ def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path,
     (tmp_path / f"to_fifo.{ending}").symlink_to(f"fifo.{ending}")
     for name, what in (("folder", "a folder"), ("fifo", "a FIFO"), ("to_fifo", "a FIFO")):
         path = tmp_path / f"{name}.{ending}"
-        done = asked(results, "SELECT 1 AS x", "-o", path)
+        done = run_sql(results, "SELECT 1 AS x", "-o", path)
         said = f"{path} is {what}; give a file, or omit --out to print the result\n"
         assert (done.returncode, done.stderr) == (2, said)
     assert (tmp_path / f"fifo.{ending}").is_fifo()
     (tmp_path / f"link.{ending}").symlink_to(f"real.{ending}")
     for _ in range(2):  # one that leads nowhere, then one to a file
-        told(results, "SELECT 1 AS x", "-o", tmp_path / f"link.{ending}")
+        read_sql_output(results, "SELECT 1 AS x", "-o", tmp_path / f"link.{ending}")
         assert (tmp_path / f"link.{ending}").is_symlink()
         assert duckdb.execute(f"FROM '{tmp_path / f'real.{ending}'}'").fetchall() == [(1,)]
 
@@ -205,7 +208,7 @@ UNLIKE_PYTHON = """SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ = x.t AS same, x
 @pytest.mark.full
 @pytest.mark.parametrize("form", ["table", "csv", "json", "markdown"])
 def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: Path, form: str) -> None:
-    said = told(results, UNLIKE_PYTHON, "--format", form)
+    said = read_sql_output(results, UNLIKE_PYTHON, "--format", form)
     assert all(text in said for text in ("1 month 2 days", "05.123456789", "xC3", "infinity"))
     if form != "json":
         return
@@ -218,7 +221,7 @@ def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: 
     at = row["t"]
     assert (row["l"], row["s"], row["m"]) == ([at], {"a b": at, "n": 1}, {"k": at})
     assert at in row["u"]
-    told(results, UNLIKE_PYTHON, "-o", tmp_path / "x.parquet")
+    read_sql_output(results, UNLIKE_PYTHON, "-o", tmp_path / "x.parquet")
     assert duckdb.execute(f"SELECT typeof(t), b FROM '{tmp_path}/x.parquet'").fetchall() == [
         ("TIMESTAMP WITH TIME ZONE", b"\\\xc3\xa4")
     ]
@@ -227,8 +230,8 @@ def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: 
 @pytest.mark.full
 def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
     question = "SELECT chr(27) || '[2J' AS x"
-    assert "\\x1b[2J" in told(results, question, "--format", "csv")
-    told(results, question, "-o", tmp_path / "x.csv")
+    assert "\\x1b[2J" in read_sql_output(results, question, "--format", "csv")
+    read_sql_output(results, question, "-o", tmp_path / "x.csv")
     assert (tmp_path / "x.csv").read_text() == "x\n\x1b[2J\n"
 
 
@@ -247,7 +250,7 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
 def test_an_answer_that_can_go_nowhere_is_refused(
     results: Path, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = asked(results, *(word.format(tmp_path) for word in words))
+    done = run_sql(results, *(word.format(tmp_path) for word in words))
     assert done.returncode != 0
     assert said.format(tmp_path) in done.stderr
 
@@ -267,7 +270,7 @@ def test_an_answer_that_can_go_nowhere_is_refused(
 def test_a_mistake_is_shown_in_the_users_own_lines(
     results: Path, question: str, quoted: str, place: tuple[int, int]
 ) -> None:
-    done = asked(results, question, "--json")
+    done = run_sql(results, question, "--json")
     assert quoted in done.stderr
     assert "FORMAT json" not in done.stderr
     ((error,), code) = json.loads(done.stdout)["errors"], done.returncode
@@ -288,7 +291,7 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
             code = main(["leaderboard", "--results", str(folder), *words])
         return code, out.getvalue() + err.getvalue()
 
-    (name,) = json.loads(told(results, "SELECT DISTINCT benchmark AS b FROM runs", "--json"))
+    (name,) = json.loads(read_sql_output(results, "SELECT DISTINCT benchmark AS b FROM runs", "--json"))
     assert board(results, name["b"])[0] == 0
     assert board(results, name["b"][:-1]) == (
         2, f"no benchmark {name['b'][:-1]!r} in {results}; did you mean {name['b']!r}?\n"
@@ -302,16 +305,16 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
 
 @pytest.mark.full
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
-    lines = told(results, f"FROM range({MAX_TABLE_ROWS + 1})").splitlines()
+    lines = read_sql_output(results, f"FROM range({MAX_TABLE_ROWS + 1})").splitlines()
     assert len(lines) == MAX_TABLE_ROWS + 2
     assert lines[-1].startswith("Only the first 1,000 rows are shown.")
-    assert len(told(results, f"FROM range({MAX_TABLE_ROWS})").splitlines()) == MAX_TABLE_ROWS + 1
+    assert len(read_sql_output(results, f"FROM range({MAX_TABLE_ROWS})").splitlines()) == MAX_TABLE_ROWS + 1
 
 
 @pytest.mark.full
 def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
     question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
-    said = told(results, question)
+    said = read_sql_output(results, question)
     assert f"... ({2_000_000 - MAX_CELL:,} more characters)" in " ".join(said.split())
     assert said.splitlines()[-1] == f"1 cell cut to {MAX_CELL:,} characters. Full cells: --format csv, json or markdown"
-    assert len(told(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")
+    assert len(read_sql_output(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")

@@ -11,17 +11,17 @@ import duckdb
 import pytest
 
 from runner.results.leaderboard.database import FILE
-from tests.support.asking import asked
-from tests.support.processes import ended, started, until
-from tests.support.runs import played
+from tests.support.processes import start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
+from tests.support.sql_command import run_sql
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results folder of one run of four datapoints."""
     folder = tmp_path_factory.mktemp("sql")
-    played(spec_file(folder, size=4), folder / "results")
+    run_spec(spec_file(folder, size=4), folder / "results")
     return folder / "results"
 
 
@@ -82,7 +82,7 @@ def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_
             file.write_text(question)
         before = everything()
         words = {"argument": (question,), "file": ("--file", file), "standard input": ("-",)}[way]
-        done = asked(results, *words, stdin=question)
+        done = run_sql(results, *words, stdin=question)
         assert (done.returncode, done.stdout) == (2, ""), hostile
         assert "TOPSECRET" not in done.stderr
         assert everything() == before, hostile
@@ -90,7 +90,7 @@ def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_
 
 def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: Path) -> None:
     for question in ("FROM read_text('/etc/hostname')", f"FROM glob('{tmp_path}/.nip-run-*')", "SELEC"):
-        assert asked(results, question, "-o", tmp_path / "x.parquet").returncode == 2
+        assert run_sql(results, question, "-o", tmp_path / "x.parquet").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,8 +107,8 @@ def _cpu_of_threads(pid: int) -> float:
 @pytest.mark.gate
 def test_ctrl_c_ends_a_question_at_once(results: Path, tmp_path: Path) -> None:
     question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
-    process = started("sql", question, "--results", results, cwd=tmp_path, TMPDIR=str(tmp_path))
-    until(lambda: _cpu_of_threads(process.pid) > 0.5 or process.poll() is not None)
+    process = start_nip_run("sql", question, "--results", results, cwd=tmp_path, TMPDIR=str(tmp_path))
+    wait_until(lambda: _cpu_of_threads(process.pid) > 0.5 or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    assert ended(process) == (130, "", "interrupted\n")  # the answer takes hours
+    assert wait_for_exit(process) == (130, "", "interrupted\n")  # the answer takes hours
     assert list(tmp_path.iterdir()) == []

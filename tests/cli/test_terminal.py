@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import nip_run_here
-from tests.support.runs import only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.terminal import in_terminal
+from tests.support.terminal import run_in_terminal
 
 ESC = "\x1b"
 HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u202c\u200b"
@@ -21,14 +21,14 @@ HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which datapoints and models speak in escape sequences."""
     made = tmp_path_factory.mktemp("hostile")
-    with serving(text=f"{HOSTILE} I am sure. Decision: accept", model=f"evil{ESC}[2J") as server:
+    with run_chat_server(text=f"{HOSTILE} I am sure. Decision: accept", model=f"evil{ESC}[2J") as server:
         path = spec_file(made, server.base_url)
         rows = [
             {"id": name, "label": i % 2, "question": f"Q {HOSTILE}", "solution": f"S {HOSTILE}"}
             for i, name in enumerate(("p0", f"p1{ESC}[2J", f"p2{HOSTILE}"))
         ]
         (made / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        played(path, made / "results")
+        run_spec(path, made / "results")
     return made
 
 
@@ -72,9 +72,9 @@ def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
 
 @pytest.mark.full
 def test_on_a_terminal_there_is_colour_and_with_no_color_there_is_none(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         spec_file(tmp_path, server.base_url)
-        code, seen = in_terminal("spec.yaml", cwd=tmp_path)
+        code, seen = run_in_terminal("spec.yaml", cwd=tmp_path)
         assert (code, ESC in seen) == (0, True)
-        code, seen = in_terminal("spec.yaml", "--again", cwd=tmp_path, NO_COLOR="1")
+        code, seen = run_in_terminal("spec.yaml", "--again", cwd=tmp_path, NO_COLOR="1")
         assert (code, ESC in seen) == (0, False)

@@ -198,11 +198,11 @@ def teaches_the_same(old: Path, new: Path) -> bool:
         return facts(old)[form] <= facts(new)[form]
     if data.endswith((".dpo.trl.jsonl", ".rl.parquet")):
         pairs = zip(chats(old), chats(new), strict=True)
-        return all(rest == now and told(chat, then) for (then, rest), (chat, now) in pairs)
+        return all(rest == now and has_same_texts(chat, then) for (then, rest), (chat, now) in pairs)
     return False
 
 
-def told(chat: list[dict[str, Any]], then: list[dict[str, Any]]) -> bool:
+def has_same_texts(chat: list[dict[str, Any]], then: list[dict[str, Any]]) -> bool:
     """Whether a chat as it was played says what one with senders in the text said, in that order."""
     said = [f"{message.get('name')}: " * bool(message.get("name")) + message["content"] for message in chat]
     return "\n\n".join(said) == "\n\n".join(message["content"] for message in then)

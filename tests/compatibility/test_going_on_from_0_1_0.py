@@ -29,7 +29,7 @@ from tests.compatibility.old import (
     without_new_keys,
 )
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS, PORT
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 
 CLOCK = {"started_at", "finished_at"}
 
@@ -71,7 +71,7 @@ def test_a_finished_run_is_derived_again_from_its_journal(folder: Path, name: st
     """Another concurrency makes no other run, but has every file made again: nobody is asked, and nothing differs."""
     run = run_folder(folder, name)
     old = shutil.copytree(run, folder / "old")
-    with serving() as server:
+    with run_chat_server() as server:
         where = [f"models.m.base_url={server.base_url}"] if name == "served" else []
         done = called("run", f"specs/{name}.yaml", "--json", "rollouts.concurrency=3", *where, cwd=folder)
         assert server.requests == 0
@@ -90,7 +90,7 @@ def without(mapping: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 def test_a_replay_gives_the_same_bytes_and_asks_nobody(folder: Path) -> None:
     source = f"results/runs/{RUNS['served']}"
-    with serving() as server:
+    with run_chat_server() as server:
         where = f"models.m.base_url={server.base_url}"
         words = ("--replay", source, "--results", "again", where)
         (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
@@ -101,7 +101,7 @@ def test_a_replay_gives_the_same_bytes_and_asks_nobody(folder: Path) -> None:
 @pytest.mark.full
 def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
     source = RUNS["served"] + "-replay"
-    with serving() as server:
+    with run_chat_server() as server:
         where = f"models.m.base_url={server.base_url}"
         (result,) = called("run", "specs/served.yaml", "--json", "--replay", source, where, cwd=folder).json
         assert server.requests == 0
@@ -136,7 +136,7 @@ def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
 
 @pytest.mark.full
 def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         where = f"models.m.base_url={server.base_url}"
         words = ("models.m.temperature=0.5", "models.m.chat_format=openai", "models.m.share_prompts=false", where)
         (result,) = called("run", "specs/served.yaml", "--json", *words, cwd=folder).json
@@ -149,7 +149,7 @@ def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> N
 @pytest.mark.full
 def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_run(folder: Path) -> None:
     replay, part = (f"results/runs/{name}" for name in (RUNS["served"] + "-replay", RUNS["learning"] + "-i0"))
-    with serving() as server:
+    with run_chat_server() as server:
         words = ("rollouts.concurrency=3", f"models.m.base_url={server.base_url}", "--json")
         (result,) = called("run", replay, *words, cwd=folder).json
         assert (result["run_id"], result["was_finished"]) == (Path(replay).name, False)
@@ -183,7 +183,7 @@ def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int, by: 
         (run / "journal.jsonl").write_bytes(kept + journal_line_after(there, kept)[:torn])
     assert (run / ".in_flight").is_file()
     assert (run / ".parts").is_dir()
-    with serving(faults=KILLED_FAULTS) as server:
+    with run_chat_server(faults=KILLED_FAULTS) as server:
         words = ["rollouts.concurrency=1", f"models.m.base_url={server.base_url}"]
         spec = "specs/killed.yaml" if by == "spec" else str(run.relative_to(folder))
         done = called("run", spec, "--json", *words, cwd=folder)

@@ -17,8 +17,8 @@ from runner.results.folder import RunFolder
 from runner.results.metric_definitions import compared_metric
 from runner.runs.finished.reconstruction import played_plan
 from tests.models.test_bills import SOLO, reply, usage
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 AS_BILLED_THEN = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
@@ -29,10 +29,10 @@ AS_BILLED_THEN = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
 def old_run(tmp_path: Path) -> Path:
     """The spec of a finished run, with a manifest as version 0.2.0.dev wrote it."""
     model = {"price": {"input": 5.0, "output": 25.0}, "max_completion_tokens": 1_000}
-    with serving(reply=reply(usage(100_000, 1_000, written=100_000))) as server:
+    with run_chat_server(reply=reply(usage(100_000, 1_000, written=100_000))) as server:
         options = {**SOLO, "dataset": {"limit": 4}}
         spec = spec_file(tmp_path, server.base_url, size=4, models={"m": model}, **options)
-        folder = played(spec, tmp_path / "results").folder
+        folder = run_spec(spec, tmp_path / "results").folder
     manifest = json.loads(folder.manifest_path.read_bytes())
     assert manifest["cost_usd"] == pytest.approx(2.6)
     for name in ("prices", "cache_write_tokens"):
@@ -49,7 +49,7 @@ def folder_of(spec: Path) -> RunFolder:
 
 def test_sealing_an_old_run_again_keeps_its_recorded_cost(old_run: Path) -> None:
     folder_of(old_run).metrics.unlink()
-    result = played(old_run, old_run.parent / "results")
+    result = run_spec(old_run, old_run.parent / "results")
     assert result.folder.metrics.is_file()
     assert result.manifest.cost_usd == AS_BILLED_THEN
     assert "prices" not in json.loads(result.folder.manifest_path.read_bytes())

@@ -14,8 +14,8 @@ import pytest
 
 from tests.compatibility.old import called, contents, holds, journal, read_json
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS
-from tests.support.servers.chat_client import serving
-from tests.support.serving import serving as serving_registry
+from tests.support.server_process import run_server as serving_registry
+from tests.support.servers.chat_client import run_chat_server
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_2_0_dev"
 MADE = read_json(FIXTURES / "made.json")
@@ -238,7 +238,7 @@ def test_the_cache_answers_every_request_again(folder: Path) -> None:
 @pytest.mark.gate
 def resumed(folder: Path, name: str, *words: str, **options: Any) -> dict[str, Any]:
     """Resume a run at a loopback server and return its row, with the number of requests."""
-    with serving(**options) as server:
+    with run_chat_server(**options) as server:
         group = f"models.m.base_url={server.base_url}"
         found = called("run", f"specs/{name}.yaml", "--json", group, *words, cwd=folder).json
         row: dict[str, Any] = found[0]

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.document_layers import layers, loaded_within, refused, write
+from tests.support.document_layers import list_problems, load_in_process, load_text, write_document
 
 
 def test_interpolation_resolves_keys_text_lists_and_mappings(tmp_path: Path) -> None:
     text = "n: 3\nt: x${n}y\nl: ['${n}', '${m.k}']\nm: {k: '${..n}', own: '${.k}'}\ncopy: ${m}\nitem: ${l[0]}\n"
-    assert layers(tmp_path, text).data == {
+    assert load_text(tmp_path, text).data == {
         "n": 3, "t": "x3y", "l": [3, 3], "m": {"k": 3, "own": 3}, "copy": {"k": 3, "own": 3}, "item": 3,
     }  # fmt: skip
 
 
 def test_interpolation_sees_the_override(tmp_path: Path) -> None:
-    assert layers(tmp_path, "n: 3\nt: ${n}\n", "n=4").data["t"] == 4
+    assert load_text(tmp_path, "n: 3\nt: ${n}\n", "n=4").data["t"] == 4
 
 
 def test_every_broken_interpolation_is_reported_at_its_place(tmp_path: Path) -> None:
-    messages = refused(tmp_path, "a: ${nope}\nm:\n  b: ${a.c.d}\n  c: ${.c}\n")
+    messages = list_problems(tmp_path, "a: ${nope}\nm:\n  b: ${a.c.d}\n  c: ${.c}\n")
     assert [m.split(": ")[:2] for m in messages] == [
         ["a.yaml:1:1", "a"], ["a.yaml:3:3", "m.b"], ["a.yaml:4:3", "m.c"],
     ]  # fmt: skip
@@ -30,7 +30,7 @@ def test_every_broken_interpolation_is_reported_at_its_place(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: {b: '${a}'}\n"])
 def test_interpolation_in_a_circle_is_refused(tmp_path: Path, text: str) -> None:
-    assert refused(tmp_path, text)
+    assert list_problems(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_interpolation_in_a_circle_is_refused(tmp_path: Path, text: str) -> None
 )
 def test_no_interpolation_calls_a_function(tmp_path: Path, value: str) -> None:
     quoted = "'" + value.replace("'", "''") + "'"
-    (message,) = refused(tmp_path, f"n: env\nm: {{x: 1}}\nl: [0, {quoted}]\n")
+    (message,) = list_problems(tmp_path, f"n: env\nm: {{x: 1}}\nl: [0, {quoted}]\n")
     assert message.startswith("a.yaml:3:8: l.1: ")
     assert "only ${key} is allowed" in message
     assert os.environ.get("HOME", "/root") not in message
@@ -67,12 +67,12 @@ def test_no_interpolation_calls_a_function(tmp_path: Path, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["${${n}}", "${m.${n}}", "${m[${n}]}", "${.${n}}", "text ${m.${n}} text"])
 def test_the_key_of_an_interpolation_must_be_written_out(tmp_path: Path, value: str) -> None:
-    (message,) = refused(tmp_path, f"n: x\nx: 1\nm: {{x: 1, t: '{value}'}}\n")
+    (message,) = list_problems(tmp_path, f"n: x\nx: 1\nm: {{x: 1, t: '{value}'}}\n")
     assert message == f"a.yaml:3:11: m.t: {value!r}: the key of an interpolation must be written out"
 
 
 def test_an_escaped_interpolation_stays_text(tmp_path: Path) -> None:
-    assert layers(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
+    assert load_text(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
 
 
 def _bomb(first: str, one: str, opening: str = "", closing: str = "", last: int = 9) -> str:
@@ -99,11 +99,11 @@ BOMBS = {
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", BOMBS)
 def test_an_interpolation_bomb_is_refused(tmp_path: Path, name: str) -> None:
-    assert "a.yaml:" in loaded_within(5, write(tmp_path, "a.yaml", BOMBS[name]))
+    assert "a.yaml:" in load_in_process(5, write_document(tmp_path, "a.yaml", BOMBS[name]))
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_the_same_in_small_is_no_bomb(tmp_path: Path, name: str) -> None:
     small = BOMBS[name].split("a3:")[0]
-    layered = layers(tmp_path, small)
+    layered = load_text(tmp_path, small)
     assert name == "computed names" or not layered.problems

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.base.problems import Place
-from tests.support.document_layers import layers, refused
+from tests.support.document_layers import list_problems, load_text
 
 BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
 
@@ -41,17 +41,17 @@ BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
     ],
 )
 def test_an_override_sets_adds_or_deletes(tmp_path: Path, override: str, at: str, value: Any) -> None:
-    layered = layers(tmp_path, BASE, override)
+    layered = load_text(tmp_path, BASE, override)
     assert not layered.problems
     assert layered.data[at] == value
 
 
 def test_a_deleted_key_is_gone(tmp_path: Path) -> None:
-    assert layers(tmp_path, BASE, "~b").data == {"a": 1}
+    assert load_text(tmp_path, BASE, "~b").data == {"a": 1}
 
 
 def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
-    assert layers(tmp_path, BASE, "a=2", "a=3", "~b.c", "+b.c=4").data == {"a": 3, "b": {"c": 4, "d": [1, 2]}}
+    assert load_text(tmp_path, BASE, "a=2", "a=3", "~b.c", "+b.c=4").data == {"a": 3, "b": {"c": 4, "d": [1, 2]}}
 
 
 @pytest.mark.parametrize(
@@ -76,26 +76,26 @@ def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_override_is_refused_by_its_own_text(tmp_path: Path, override: str, message: str) -> None:
-    (found,) = refused(tmp_path, BASE, override)
+    (found,) = list_problems(tmp_path, BASE, override)
     assert found == f"override {override!r}:1:1: {message}"
 
 
 def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path: Path) -> None:
-    layered = layers(tmp_path, BASE, "a=1\nz: 2")
+    layered = load_text(tmp_path, BASE, "a=1\nz: 2")
     assert layered.problems or "z" in str(layered.data["a"])
 
 
 def test_all_bad_overrides_are_reported_at_once(tmp_path: Path) -> None:
-    assert len(refused(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
+    assert len(list_problems(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
 
 
 def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path: Path) -> None:
-    layered = layers(tmp_path, BASE, "b.c=3", "b.d=[7]")
+    layered = load_text(tmp_path, BASE, "b.c=3", "b.d=[7]")
     assert layered.place(("b", "c")).file == "override 'b.c=3'"
     assert layered.place(("b", "d", 0)).file == "override 'b.d=[7]'"
     assert layered.place(("b",)) == Place("a.yaml", 2, 1)
 
 
 def test_an_override_calls_no_function_either(tmp_path: Path) -> None:
-    (message,) = refused(tmp_path, BASE, "a=${oc.env:HOME}")
+    (message,) = list_problems(tmp_path, BASE, "a=${oc.env:HOME}")
     assert "only ${key} is allowed" in message

@@ -16,7 +16,7 @@ from runner.base.problems import Place
 from runner.documents.fetched_files import MARKER, describe_origin, marker_bytes
 from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
-from tests.support.document_layers import layers, loaded_within, refused, write
+from tests.support.document_layers import list_problems, load_in_process, load_text, write_document
 
 # What the reader refuses, and where
 
@@ -113,11 +113,11 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ids=lambda value: str(value)[:40],
 )
 def test_what_a_document_must_not_hold_is_refused_at_its_place(tmp_path: Path, text: str, first: str) -> None:
-    assert refused(tmp_path, text)[0] == first
+    assert list_problems(tmp_path, text)[0] == first
 
 
 def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path: Path) -> None:
-    (message,) = refused(tmp_path, "? [a, b]\n: 1\n")
+    (message,) = list_problems(tmp_path, "? [a, b]\n: 1\n")
     assert message.startswith("a.yaml:1:3: ")
     assert "a key must be text" in message
     assert "Node(" not in message
@@ -125,18 +125,18 @@ def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path: P
 
 @pytest.mark.parametrize("value", ["${", "${x", "a ${} b", "${:x}"])
 def test_a_malformed_interpolation_is_refused_at_the_key_that_holds_it(tmp_path: Path, value: str) -> None:
-    (message,) = refused(tmp_path, f"n: 1\nz:\n  k: '{value}'\n")
+    (message,) = list_problems(tmp_path, f"n: 1\nz:\n  k: '{value}'\n")
     assert message.startswith("a.yaml:3:3: z.k: ")
 
 
 @pytest.mark.parametrize("value", ["<<", "="])
 def test_yamls_own_odd_scalars_are_text_or_refused_at_their_place(tmp_path: Path, value: str) -> None:
-    layered = layers(tmp_path, f"n: 1\nk: {value}\n")
+    layered = load_text(tmp_path, f"n: 1\nk: {value}\n")
     assert layered.data.get("k") == value or layered.problems[0].place == Place("a.yaml", 2, 1)
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
-    assert layers(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
+    assert load_text(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 
 
 def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def not_as_root() -> Iterator[None]:
 def test_a_file_without_permission_cannot_be_read() -> None:
     with TemporaryDirectory() as folder:  # pytest's own folders are its user's alone
         Path(folder).chmod(0o755)
-        path = write(Path(folder), "a.yaml", "a: 1\n")
+        path = write_document(Path(folder), "a.yaml", "a: 1\n")
         with not_as_root():
             assert read_yaml(path).problems == []
         path.chmod(0)
@@ -171,7 +171,7 @@ def test_a_file_without_permission_cannot_be_read() -> None:
 
 
 def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
-    assert [m.split(" ")[0] for m in refused(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n1: x\n")] == [
+    assert [m.split(" ")[0] for m in list_problems(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n1: x\n")] == [
         "a.yaml:2:1:", "a.yaml:3:11:", "a.yaml:4:1:",
     ]  # fmt: skip
 
@@ -180,70 +180,70 @@ def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_extends_one_other_and_wins(tmp_path: Path) -> None:
-    write(tmp_path, "base.yaml", "a: 1\nm: {x: 1, y: 2}\nl: [1, 2, 3]\n")
-    layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3, z: 4}\nl: [9]\n")
+    write_document(tmp_path, "base.yaml", "a: 1\nm: {x: 1, y: 2}\nl: [1, 2, 3]\n")
+    layered = load_text(tmp_path, "extends: base.yaml\nm: {y: 3, z: 4}\nl: [9]\n")
     assert layered.data == {"a": 1, "m": {"x": 1, "y": 3, "z": 4}, "l": [9]}
 
 
 def test_of_several_bases_the_later_wins(tmp_path: Path) -> None:
-    write(tmp_path, "one.yaml", "a: 1\nb: 1\nc: 1\n")
-    write(tmp_path, "two.yaml", "b: 2\nc: 2\n")
-    assert layers(tmp_path, "extends: [one.yaml, two.yaml]\nc: 3\n").data == {"a": 1, "b": 2, "c": 3}
-    assert layers(tmp_path, "extends: [two.yaml, one.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
+    write_document(tmp_path, "one.yaml", "a: 1\nb: 1\nc: 1\n")
+    write_document(tmp_path, "two.yaml", "b: 2\nc: 2\n")
+    assert load_text(tmp_path, "extends: [one.yaml, two.yaml]\nc: 3\n").data == {"a": 1, "b": 2, "c": 3}
+    assert load_text(tmp_path, "extends: [two.yaml, one.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
 
 
 def test_two_files_may_extend_the_same_base(tmp_path: Path) -> None:
-    write(tmp_path, "base.yaml", "a: 1\n")
-    write(tmp_path, "one.yaml", "extends: base.yaml\nb: 1\n")
-    write(tmp_path, "two.yaml", "extends: base.yaml\nc: 1\n")
-    assert layers(tmp_path, "extends: [one.yaml, two.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
+    write_document(tmp_path, "base.yaml", "a: 1\n")
+    write_document(tmp_path, "one.yaml", "extends: base.yaml\nb: 1\n")
+    write_document(tmp_path, "two.yaml", "extends: base.yaml\nc: 1\n")
+    assert load_text(tmp_path, "extends: [one.yaml, two.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path: Path) -> None:
-    write(tmp_path, "sub/one.yaml", "extends: two.yaml\n")
-    write(tmp_path, "sub/two.yaml", "a: 2\n")
-    assert layers(tmp_path, "extends: sub/one.yaml\n").data == {"a": 2}
+    write_document(tmp_path, "sub/one.yaml", "extends: two.yaml\n")
+    write_document(tmp_path, "sub/two.yaml", "a: 2\n")
+    assert load_text(tmp_path, "extends: sub/one.yaml\n").data == {"a": 2}
 
 
 def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "b.yaml", "extends: a.yaml\n")
-    (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
+    write_document(tmp_path, "b.yaml", "extends: a.yaml\n")
+    (message,) = list_problems(tmp_path, "n: 1\nextends: b.yaml\n")
     assert message.endswith(
         "b.yaml:1:1: extends: 'a.yaml' extends itself through this file; remove one of the `extends`"
     )
-    assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
+    assert "extends itself" in list_problems(tmp_path, "extends: a.yaml\n")[0]
 
 
 def test_a_missing_base_is_reported_where_it_is_named(tmp_path: Path) -> None:
-    write(tmp_path, "one.yaml", "a: 1\n")
-    (message,) = refused(tmp_path, "extends:\n- one.yaml\n- nope.yaml\n")
+    write_document(tmp_path, "one.yaml", "a: 1\n")
+    (message,) = list_problems(tmp_path, "extends:\n- one.yaml\n- nope.yaml\n")
     assert message.startswith("a.yaml:3:3: extends: no file 'nope.yaml' in ")
 
 
 @pytest.mark.parametrize("value", ["3", "{a: b}", "[1]"])
 def test_extends_takes_file_names_only(tmp_path: Path, value: str) -> None:
-    (message,) = refused(tmp_path, f"n: 1\nextends: {value}\n")
+    (message,) = list_problems(tmp_path, f"n: 1\nextends: {value}\n")
     assert message == "a.yaml:2:1: extends: a file name or a list of file names belongs here"
 
 
 def test_a_chain_of_files_without_end_is_refused(tmp_path: Path) -> None:
     for i in range(30):
-        write(tmp_path, f"f{i}.yaml", f"extends: f{i + 1}.yaml\n")
-    write(tmp_path, "f30.yaml", "a: 1\n")
-    assert "a chain of more than 16 files" in refused(tmp_path, "extends: f0.yaml\n")[0]
+        write_document(tmp_path, f"f{i}.yaml", f"extends: f{i + 1}.yaml\n")
+    write_document(tmp_path, "f30.yaml", "a: 1\n")
+    assert "a chain of more than 16 files" in list_problems(tmp_path, "extends: f0.yaml\n")[0]
 
 
 def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path: Path) -> None:
     for i in range(15):
-        write(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
-    write(tmp_path, "f15.yaml", "a: 1\n")
-    path = write(tmp_path, "a.yaml", "extends: f0.yaml\n")
-    loaded_within(5, path)
+        write_document(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
+    write_document(tmp_path, "f15.yaml", "a: 1\n")
+    path = write_document(tmp_path, "a.yaml", "extends: f0.yaml\n")
+    load_in_process(5, path)
 
 
 def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path: Path) -> None:
-    write(tmp_path, "base.yaml", "# a base\nm:\n  x: 1\n  y: 2\nl: [1, 2]\n")
-    layered = layers(tmp_path, "extends: base.yaml\nm: {y: 3}\n")
+    write_document(tmp_path, "base.yaml", "# a base\nm:\n  x: 1\n  y: 2\nl: [1, 2]\n")
+    layered = load_text(tmp_path, "extends: base.yaml\nm: {y: 3}\n")
     assert layered.place(("m", "y")) == Place("a.yaml", 2, 5)
     assert layered.place(("m", "x")).line == 3
     assert layered.place(("m", "x")).file.endswith("base.yaml")
@@ -252,16 +252,16 @@ def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path: Path) -> Non
 
 
 def test_a_replaced_mapping_leaves_no_places_behind(tmp_path: Path) -> None:
-    write(tmp_path, "base.yaml", "# one\n# two\nm: {x: {deep: 1}}\n")
-    layered = layers(tmp_path, "extends: base.yaml\nm: {x: 5}\n")
+    write_document(tmp_path, "base.yaml", "# one\n# two\nm: {x: {deep: 1}}\n")
+    layered = load_text(tmp_path, "extends: base.yaml\nm: {x: 5}\n")
     assert layered.data == {"m": {"x": 5}}
     assert layered.place(("m", "x", "deep")).file == "a.yaml"
 
 
 def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
-    write(tmp_path, "one.yaml", "a: 1\na: 2\n")
-    write(tmp_path, "two.yaml", "x: !t 1\n")
-    messages = refused(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
+    write_document(tmp_path, "one.yaml", "a: 1\na: 2\n")
+    write_document(tmp_path, "two.yaml", "x: !t 1\n")
+    messages = list_problems(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
     assert len(messages) == 3
     assert "one.yaml:2:1: a: a duplicate key" in messages[0]
     assert "two.yaml:1:4: explicit YAML tags" in messages[1]
@@ -272,7 +272,7 @@ def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
 
 
 def _read_again(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    layered = layers(folder, dump(data))
+    layered = load_text(folder, dump(data))
     assert not layered.problems
     return layered.data
 

@@ -15,16 +15,18 @@ from runner.spec.datasets.settings import DatasetLimits
 from runner.spec.experiment import AgentSettings, Rollouts
 from runner.spec.loader import load_spec, load_specs
 from runner.spec.schemas import removable_spec_keys
-from tests.support.document_layers import beside, write
+from tests.support.document_layers import find_in_folder, write_document
 from tests.support.specs import spec_file
 
 REMOVABLE = frozenset({("m", "*"), ("m", "*", "deep", "*"), ("sweep",)})
 
 
 def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
-    write(folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n")
-    path = write(folder, "a.yaml", "extends: base.yaml\n" + text)
-    return load_layers(path, "a.yaml", [Override(o) for o in overrides], beside, removable=REMOVABLE)
+    write_document(
+        folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n"
+    )
+    path = write_document(folder, "a.yaml", "extends: base.yaml\n" + text)
+    return load_layers(path, "a.yaml", [Override(o) for o in overrides], find_in_folder, removable=REMOVABLE)
 
 
 def test_null_takes_an_inherited_entry_away_and_stays_a_value_elsewhere(tmp_path: Path) -> None:
@@ -35,9 +37,12 @@ def test_null_takes_an_inherited_entry_away_and_stays_a_value_elsewhere(tmp_path
 
 def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: Path) -> None:
     layers(tmp_path, "")
-    write(tmp_path, "middle.yaml", "extends: base.yaml\nm: {x: null}\n")
-    path = write(tmp_path, "last.yaml", "extends: middle.yaml\nm: {x: {b: 3}}\n")
-    assert load_layers(path, "last.yaml", [], beside, removable=REMOVABLE).data["m"] == {"x": {"b": 3}, "y": {"a": 2}}
+    write_document(tmp_path, "middle.yaml", "extends: base.yaml\nm: {x: null}\n")
+    path = write_document(tmp_path, "last.yaml", "extends: middle.yaml\nm: {x: {b: 3}}\n")
+    assert load_layers(path, "last.yaml", [], find_in_folder, removable=REMOVABLE).data["m"] == {
+        "x": {"b": 3},
+        "y": {"a": 2},
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ import pytest
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
-from tests.support.document_layers import beside, write
+from tests.support.document_layers import find_in_folder, write_document
 
 NAMES = {"rollouts.most": "rollouts.max"}
 
 
 def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
-    return load_layers(write(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], beside, NAMES)
+    return load_layers(
+        write_document(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], find_in_folder, NAMES
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,8 @@ def test_an_old_name_can_be_deleted(tmp_path: Path) -> None:
 
 
 def test_a_file_above_wins_whichever_name_each_uses(tmp_path: Path) -> None:
-    write(tmp_path, "old.yaml", "rollouts: {most: 1}\n")
-    write(tmp_path, "new.yaml", "rollouts: {max: 1}\n")
+    write_document(tmp_path, "old.yaml", "rollouts: {most: 1}\n")
+    write_document(tmp_path, "new.yaml", "rollouts: {max: 1}\n")
     assert layers(tmp_path, "extends: old.yaml\nrollouts: {max: 2}\n").data == {"rollouts": {"max": 2}}
     assert layers(tmp_path, "extends: new.yaml\nrollouts: {most: 2}\n").data == {"rollouts": {"max": 2}}
 

@@ -21,7 +21,7 @@ from runner.results.table_columns import COLUMNS
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
-from tests.support.runs import metric, played
+from tests.support.runs import metric, run_spec
 
 SCHEMAS = ROOT / "tests" / "fixtures" / "every_eval_ever"
 SPEC = ROOT / "specs" / "quickstart.yaml"
@@ -30,7 +30,7 @@ WHO = ("--organization", "Acme Evals", "--relationship", "third_party")
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    return played(SPEC, tmp_path_factory.mktemp("results"), "dataset.limit=6", "rollouts.per_datapoint=2")
+    return run_spec(SPEC, tmp_path_factory.mktemp("results"), "dataset.limit=6", "rollouts.per_datapoint=2")
 
 
 def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
@@ -173,7 +173,7 @@ def test_scout_gets_each_agents_chat_and_the_whole_game(result: FinishedRun, tmp
 
 @pytest.mark.full
 def test_runs_without_games_of_their_own_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trees = played(SPEC, tmp_path / "results", "dataset.limit=1", "rollouts.num_responses_per_timestep=2")
+    trees = run_spec(SPEC, tmp_path / "results", "dataset.limit=1", "rollouts.num_responses_per_timestep=2")
     assert export(trees, tmp_path / "out", "inspect") == 2
     assert "trees of responses" in capsys.readouterr().err
 
@@ -199,7 +199,7 @@ def test_each_text_in_a_parquet_file_is_a_string_to_every_reader(tmp_path: Path)
     """polars reads Parquet's JSON type as bytes, and fails on others: `parquet_schema` says what a reader is told."""
     results = tmp_path / "results"
     words = ("fine_tune.formats=[verl]", "dataset.limit=4", "votes=3")
-    played_run = played(SPEC, results, *words)
+    played_run = run_spec(SPEC, results, *words)
     assert export(played_run, tmp_path, "scout") == 0
     for name, sql in (
         ("rows", "FROM rollouts"),
@@ -218,7 +218,7 @@ def test_each_text_in_a_parquet_file_is_a_string_to_every_reader(tmp_path: Path)
 def test_tables_of_earlier_versions_and_of_this_one_are_read_together(tmp_path: Path) -> None:
     """Earlier versions wrote columns of JSON with Parquet's JSON type."""
     results = tmp_path / "results"
-    first, second = (played(SPEC, results, "dataset.limit=2", f"seed={seed}") for seed in (1, 2))
+    first, second = (run_spec(SPEC, results, "dataset.limit=2", f"seed={seed}") for seed in (1, 2))
     (first.path / "SHA256SUMS").unlink()  # earlier versions wrote none
     for name, columns in COLUMNS.items():
         path, old = first.path / f"{name}.parquet", tmp_path / "old.parquet"

@@ -29,8 +29,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
-from tests.support.runs import metric, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import metric, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
@@ -40,14 +40,14 @@ SECRET = "correct-horse-battery-staple"
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     results = tmp_path_factory.mktemp("results")
-    return played(ROOT / "specs" / "quickstart.yaml", results, "dataset.limit=6", "rollouts.per_datapoint=2")
+    return run_spec(ROOT / "specs" / "quickstart.yaml", results, "dataset.limit=6", "rollouts.per_datapoint=2")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("trained")
     spec = training_spec(folder, training={"test": {"scheme": "first_and_last"}})
-    return Results(folder / "results").find(played(spec, folder / "results").run_id)
+    return Results(folder / "results").find(run_spec(spec, folder / "results").run_id)
 
 
 def record_of(path: Path) -> MlflowRun:
@@ -75,7 +75,7 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
 
 @pytest.mark.full
 def test_a_run_with_fixed_verdicts_has_a_tag_with_the_reason(tmp_path: Path) -> None:
-    forced = played(spec_file(tmp_path), tmp_path / "results", "protocol.force_guess=y")
+    forced = run_spec(spec_file(tmp_path), tmp_path / "results", "protocol.force_guess=y")
     assert record_of(forced.path).tags["nip_run.fixed_verdicts"].startswith("its verdicts are the labels, not answers")
 
 
@@ -252,9 +252,9 @@ def test_what_is_for_a_server_is_for_no_file(
 
 def live_run(folder: Path) -> RunFolder:
     """A run that began in the hour in which its server says that it created all answers."""
-    with serving() as server:
+    with run_chat_server() as server:
         spec = spec_file(folder, server.base_url, size=2)
-        path = played(spec, folder / "results").path
+        path = run_spec(spec, folder / "results").path
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "started_at": "2026-09-21T13:00:00Z"}))
     return RunFolder(path)

@@ -13,8 +13,8 @@ from runner.cli.main import main
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.runs import played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 WHO = ("--organization", "Acme Evals", "--relationship", "third_party")
@@ -43,7 +43,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Two datapoints, each played with both stances and with the provers' models both ways."""
     folder = tmp_path_factory.mktemp("blocks")
     seated = {"prover0": "dear", "prover1": "cheap", "verifier": "cheap"}
-    with serving() as server:
+    with run_chat_server() as server:
         at = {"provider": "openai", "base_url": server.base_url, "timeout": HANG_SECONDS}
         spec = spec_file(
             folder, size=2, prompts="prompts/code_validation/mnip",
@@ -51,7 +51,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
             agents={"prover": None, **{name: {"model": model} for name, model in seated.items()}},
             protocol={"use": "mnip", "max_message_rounds": 5}, stances="both", seats="swap",
         )  # fmt: skip
-        return played(spec, folder / "results")
+        return run_spec(spec, folder / "results")
 
 
 @pytest.mark.full
@@ -120,7 +120,7 @@ def test_plays_of_a_block_can_be_told_apart_in_each_format(blocks: FinishedRun, 
 
 @pytest.mark.full
 def test_a_chat_ends_with_the_vote_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = played(spec_file(tmp_path, size=8), tmp_path / "results", "votes=3", "seed=1")
+    result = run_spec(spec_file(tmp_path, size=8), tmp_path / "results", "votes=3", "seed=1")
     decided = {r["rollout_id"]: (json.loads(r["votes"]), r["decision"]) for r in table(result.path, "rollouts")}
     assert any(votes[0] != decision for votes, decision in decided.values())
     export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO)
@@ -136,7 +136,7 @@ def test_a_chat_ends_with_the_vote_that_was_taken(tmp_path: Path, capsys: pytest
 
 @pytest.mark.full
 def test_debates_judged_again_are_said_to_be_anothers(tmp_path: Path) -> None:
-    first = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    first = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     judge = ("+models.judge={provider: dummy, model: wise}", "agents.verifier.model=judge")
     results = ("--results", str(tmp_path / "results"))
     assert main(["rejudge", first.run_id, "--verdict", "each", *judge, *results, "-q"]) == 0
@@ -162,7 +162,7 @@ def test_debates_judged_again_are_said_to_be_anothers(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_that_stopped_when_decided_says_its_interval(tmp_path: Path) -> None:
-    result = played(spec_file(tmp_path, size=12), tmp_path / "results", "+until={width: 0.95}")
+    result = run_spec(spec_file(tmp_path, size=12), tmp_path / "results", "+until={width: 0.95}")
     assert result.metrics["until"]["games"] < 12
     export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO)
     whole, _ = record(tmp_path)

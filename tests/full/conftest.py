@@ -1,4 +1,4 @@
-"""Every test in this folder takes minutes, or needs what only `.ci/full` installs."""
+"""Mark every test in this folder as `full`: it takes minutes, or needs software that only `.ci/full` installs."""
 
 from __future__ import annotations
 

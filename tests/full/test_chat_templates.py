@@ -1,8 +1,8 @@
-"""Every chat template that TRL ships, on every protocol, agent and round.
+"""Every chat template that TRL ships, with the chats of every protocol, agent and round.
 
-A template takes a chat where it refuses nothing, and every text and every sender is in what it makes of it. Each has to
-take those of a spec that says nothing but a `base_url`; which take them with `system_role: system`, too, is printed. A
-template for images gets each content as a list of parts, as servers give it to those.
+A template accepts a chat if it raises no error, and if its result has every text and every sender. It must accept the
+chats of a spec without `system_role`. The test prints which templates also accept `system_role: system`. A template for
+images gets each content as a list of parts, as servers pass it to such templates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.game.prompts.chat_format import INSTRUCTIONS
 from runner.rollouts.plan import Plan
 from runner.rollouts.round_prompts import undecided_rounds
 from runner.spec.loader import load_spec
-from tests.support.claims import Claims
+from tests.support.soft_assertions import SoftAssertions
 
 PROTOCOLS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "nip": ({}, {"verifier_first": False}),
@@ -31,67 +31,79 @@ PROTOCOLS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "mnip": ({}, {"sequential": True, "prover0_first": False}),
     "solo_verifier": ({},),
 }
-"""Each protocol with the parameters that change who speaks when."""
+"""Sets of parameters of each protocol that change the order of speakers."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What an agent's model gets in one round, and what it was made of."""
+    """The chat that an agent's model gets in one round."""
 
-    where: str
+    description: str
     chat: Sequence[ChatMessage]
-    named: Sequence[ChatMessage]
-    """The same in OpenAI's format."""
+    openai_chat: Sequence[ChatMessage]
+    """The same chat in OpenAI's format."""
 
     @property
-    def pieces(self) -> list[str]:
-        """Each text of the game, with its sender where it has one and does not name it, or as instructions."""
-        return [piece_of(message, is_first=index == 0) for index, message in enumerate(self.named)]
+    def texts(self) -> list[str]:
+        """The texts that the result of a template must contain (see `expected_text`)."""
+        return [expected_text(message, is_first=index == 0) for index, message in enumerate(self.openai_chat)]
 
 
-def piece_of(message: ChatMessage, *, is_first: bool) -> str:
+def expected_text(message: ChatMessage, *, is_first: bool) -> str:
+    """Return a message with its sender, unless the text starts with it, or marked as instructions."""
     name, text = message.get("name"), message["content"].strip()
     if message["role"] == "system" and not is_first:
         return INSTRUCTIONS + text
     return f"{name}: {text}" if name and not text.startswith(f"{name}:") else text
 
 
-def test_every_chat_template_of_trl_takes_every_chat(tmp_path: Path, claims: Claims) -> None:
-    templates = {path.stem: path.read_text("utf-8") for path in sorted(shipped().glob("*.jinja"))}
-    unsaid, said = (list(all_cases(tmp_path, more)) for more in ({}, {"system_role": "system"}))
-    alternate = [not_alternating(case.chat) for case in (*unsaid, *said)]
-    claims(not any(alternate), f"{len(alternate)} chats, of every protocol, agent and round: roles alternate in each")
-    claims(len(templates) >= 30, f"TRL ships {len(templates)} templates")
-    kept: dict[str, list[str]] = {}
+def test_every_chat_template_of_trl_accepts_every_chat(tmp_path: Path, check: SoftAssertions) -> None:
+    templates = {path.stem: path.read_text("utf-8") for path in sorted(find_templates_of_trl().glob("*.jinja"))}
+    default_cases, system_cases = (
+        list(build_all_cases(tmp_path, settings)) for settings in ({}, {"system_role": "system"})
+    )
+    role_problems = [find_role_problem(case.chat) for case in (*default_cases, *system_cases)]
+    check(not any(role_problems), f"the roles alternate in each of {len(role_problems)} chats")
+    check(len(templates) >= 30, f"TRL ships at least 30 templates: {len(templates)}")
+    templates_by_result: dict[str, list[str]] = {}
     for name, template in templates.items():
-        how = taken(template, unsaid) or taken(template, unsaid, parts=True)
-        claims(how is not None, f"{name}: takes {len(unsaid)} chats")
-        also = "" if taken(template, said) or taken(template, said, parts=True) else ", and no system message"
-        kept.setdefault(f"{how}{also}", []).append(name)
-    sample = [replace(case, chat=case.named) for case in said[::9]]
-    wrong = [name for name, text in templates.items() if any(problem_of(text, case, parts=False) for case in sample)]
-    claims(len(wrong) > len(templates) / 2, f"of chats in OpenAI's format {len(wrong)} templates refuse or lose some")
-    for how, names in kept.items():
-        print(f"      {len(names)} {how}: {', '.join(names)}")
+        result = describe_acceptance(template, default_cases) or describe_acceptance(
+            template, default_cases, parts=True
+        )
+        check(result is not None, f"{name} accepts {len(default_cases)} chats")
+        accepts_system = describe_acceptance(template, system_cases) or describe_acceptance(
+            template, system_cases, parts=True
+        )
+        suffix = "" if accepts_system else ", without system messages"
+        templates_by_result.setdefault(f"{result}{suffix}", []).append(name)
+    sample = [replace(case, chat=case.openai_chat) for case in system_cases[::9]]
+    failing = [
+        name for name, text in templates.items() if any(find_problem(text, case, parts=False) for case in sample)
+    ]
+    check(
+        len(failing) > len(templates) / 2, f"most templates do not accept some chats in OpenAI's format: {len(failing)}"
+    )
+    for result, names in templates_by_result.items():
+        print(f"      {len(names)} {result}: {', '.join(names)}")
 
 
-def shipped() -> Path:
+def find_templates_of_trl() -> Path:
     trl = importlib.util.find_spec("trl")
     assert trl is not None
     assert trl.submodule_search_locations
     return Path(trl.submodule_search_locations[0]) / "chat_templates"
 
 
-def all_cases(here: Path, more: Mapping[str, str]) -> Iterator[Case]:
+def build_all_cases(folder: Path, settings: Mapping[str, str]) -> Iterator[Case]:
     for protocol, variants in PROTOCOLS.items():
         for parameters in variants:
-            formats = (more, {"chat_format": "openai"})
-            ours, plain = (plan_of(here, protocol, parameters, chosen) for chosen in formats)
-            yield from cases_of(ours, plain, f"{protocol} {json.dumps(parameters)}")
+            formats = (settings, {"chat_format": "openai"})
+            plan, openai_plan = (build_plan(folder, protocol, parameters, chosen) for chosen in formats)
+            yield from build_cases(plan, openai_plan, f"{protocol} {json.dumps(parameters)}")
 
 
-def plan_of(here: Path, protocol: str, parameters: Mapping[str, Any], more: Mapping[str, str]) -> Plan:
-    model = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", **more}
+def build_plan(folder: Path, protocol: str, parameters: Mapping[str, Any], settings: Mapping[str, str]) -> Plan:
+    model = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", **settings}
     agents = load_spec(f"specs/{protocol}.yaml").experiment.agents
     spec = {
         "extends": f"specs/{protocol}.yaml",
@@ -100,48 +112,48 @@ def plan_of(here: Path, protocol: str, parameters: Mapping[str, Any], more: Mapp
         "models": {"m": {"provider": "openai", **model}},
         "agents": {name: {"model": "m"} for name in agents},
     }
-    path = here / "spec.yaml"
+    path = folder / "spec.yaml"
     path.write_text(json.dumps(spec), "utf-8")
     return Plan(load_spec(path, ["~models.offline"]))
 
 
-def cases_of(ours: Plan, plain: Plan, where: str) -> Iterator[Case]:
-    protocol, agents, named = ours.spec.protocol, ours.agents(), plain.agents()
-    for job in ours.jobs():
+def build_cases(plan: Plan, openai_plan: Plan, description: str) -> Iterator[Case]:
+    protocol, agents, openai_chat = plan.spec.protocol, plan.agents(), openai_plan.agents()
+    for job in plan.jobs():
         spoken = [i for i in range(protocol.max_message_rounds) if protocol.speakers(i, job.seed)]
         rounds = asyncio.run(undecided_rounds(protocol, agents, job, spoken[-1]))
         for round_ in spoken:
             observation = job.observation(round_, rounds[:round_])
             for name in protocol.speakers(round_, job.seed):
-                chats = (each[name].prompt(observation) for each in (agents, named))
-                yield Case(f"{where}, {name} in round {round_}", *chats)
+                chats = (each[name].prompt(observation) for each in (agents, openai_chat))
+                yield Case(f"{description}, {name} in round {round_}", *chats)
 
 
-def not_alternating(chat: Sequence[ChatMessage]) -> str | None:
+def find_role_problem(chat: Sequence[ChatMessage]) -> str | None:
     roles = [message["role"] for message in chat]
     turns = roles[1:] if roles[0] == "system" else roles
-    wanted = ["user", "assistant"] * len(turns)
-    return None if turns and turns == wanted[: len(turns)] and turns[-1] == "user" else f"roles are {roles}"
+    expected = ["user", "assistant"] * len(turns)
+    return None if turns and turns == expected[: len(turns)] and turns[-1] == "user" else f"roles are {roles}"
 
 
-def taken(template: str, cases: Sequence[Case], *, parts: bool = False) -> str | None:
-    """How a template takes every chat; None, with the first that it does not on stderr, where it refuses some."""
+def describe_acceptance(template: str, cases: Sequence[Case], *, parts: bool = False) -> str | None:
+    """Return how a template accepts every chat; if it does not, print the first problem and return None."""
     for case in cases:
-        problem = problem_of(template, case, parts=parts)
+        problem = find_problem(template, case, parts=parts)
         if problem:
-            print(f"      {case.where}: {problem}"[:200], file=sys.stderr)
+            print(f"      {case.description}: {problem}"[:200], file=sys.stderr)
             return None
-    return "in parts" if parts else "as they are"
+    return "as lists of parts" if parts else "as texts"
 
 
-def problem_of(template: str, case: Case, *, parts: bool) -> str | None:
+def find_problem(template: str, case: Case, *, parts: bool) -> str | None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     chat: list[dict[str, Any]] = [dict(message) for message in case.chat]
     if parts:
         chat = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
     try:
-        texts, _ = render_jinja_template(
+        rendered, _ = render_jinja_template(
             [chat],
             chat_template=template,
             add_generation_prompt=True,
@@ -149,7 +161,7 @@ def problem_of(template: str, case: Case, *, parts: bool) -> str | None:
             eos_token="</s>",
             pad_token="<p>",
         )
-    except Exception as error:  # noqa: BLE001 - whatever a template raises, it has not taken the chat
+    except Exception as error:  # noqa: BLE001 - a template that raises any error does not accept the chat
         return f"{type(error).__name__}: {error}"
-    lost = [piece for piece in case.pieces if piece not in texts[0]]
-    return f"lost {lost[0][:80]!r}" if lost else None
+    lost = [text for text in case.texts if text not in rendered[0]]
+    return f"the result lacks {lost[0][:80]!r}" if lost else None

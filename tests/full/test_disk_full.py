@@ -1,8 +1,8 @@
-"""A disk that fills up under a run: a clear error, exit 1, and a clean resume once there is room.
+"""A disk that fills up during a run: a clear error, exit code 1, and a run that resumes once there is space.
 
-Needs the right to mount a tmpfs. First the disk is filled at N random sizes before a run, so that the journal
-runs out of room; then a finished run's tables and leaderboard are made again with every amount of room from none to
-enough.
+First, the disk is filled at random sizes before a run, so that the journal runs out of space. Then the tables and the
+leaderboard of a finished run are built again with every amount of free space from none to enough. The test mounts a
+tmpfs, so it must run as root.
 """
 
 from __future__ import annotations
@@ -12,179 +12,202 @@ import random
 import re
 import shutil
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from runner.results.leaderboard.results_folder import Results
-from tests.support.claims import Claims
 from tests.support.processes import nip_run
-from tests.support.runs import calls_of, derived_files, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.small_disks import mounted, only_left
+from tests.support.runs import derived_files, only_run, read_calls, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.small_disks import fill_disk, mount_small_disk
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
-TIMES, SEED = 12, 1
-SHORT = {"max_response_words": 1}
+RUNS, SEED = 12, 1
+SHORT_ANSWERS = {"max_response_words": 1}
 
 
-def test_a_run_on_a_full_disk_fails_clearly_and_resumes_once_there_is_room(tmp_path: Path, claims: Claims) -> None:
-    with mounted(tmp_path / "disk"), serving() as server:
-        # A whole run first, on the real disk, to know what must come out.
-        # With short answers there is room by any estimate, so that it is the disk itself that refuses.
-        path = spec_file(tmp_path, server.base_url, size=40, agents=dict.fromkeys(("prover", "verifier"), SHORT))
-        whole = played(path, tmp_path / "whole").folder.path
-        journal_full(claims, tmp_path, server, whole)
-        derived_full(claims, tmp_path, server, whole)
-        board_full(claims, tmp_path)
+def test_a_run_on_a_full_disk_fails_clearly_and_resumes_once_there_is_room(
+    tmp_path: Path, check: SoftAssertions
+) -> None:
+    with mount_small_disk(tmp_path / "disk"), run_chat_server() as server:
+        # The limit on answers makes the estimated size of the run small, so that the run starts and fails later.
+        path = spec_file(
+            tmp_path, server.base_url, size=40, agents=dict.fromkeys(("prover", "verifier"), SHORT_ANSWERS)
+        )
+        undisturbed = run_spec(path, tmp_path / "whole").folder.path
+        check_full_journal(check, tmp_path, server, undisturbed)
+        check_full_tables(check, tmp_path, server, undisturbed)
+        check_full_board(check, tmp_path)
 
 
-def journal_full(claims: Claims, here: Path, server: Loopback, whole: Path) -> None:
+def check_full_journal(check: SoftAssertions, folder: Path, server: LoopbackServer, undisturbed: Path) -> None:
     rng = random.Random(SEED)
-    disk, wanted = here / "disk", derived_files(whole)
-    needed = len(calls_of(whole))
-    size = (whole / "journal.jsonl").stat().st_size
+    disk, expected = folder / "disk", derived_files(undisturbed)
+    needed = len(read_calls(undisturbed))
+    size = (undisturbed / "journal.jsonl").stat().st_size
     codes: Counter[int] = Counter()
-    unclear = lost = differing = paid = 0
-    for index in range(TIMES):
-        results = disk / f"results-{index}"
+    unclear = lost = differing = repaid = 0
+    for number in range(RUNS):
+        results = disk / f"results-{number}"
         before = server.requests
-        with only_left(disk, rng.randrange(30_000, 30_000 + size + 60_000)):
-            done = nip_run("spec.yaml", "-q", "--results", results, cwd=here)
+        with fill_disk(disk, rng.randrange(30_000, 30_000 + size + 60_000)):
+            done = nip_run("spec.yaml", "-q", "--results", results, cwd=folder)
             codes[done.returncode] += 1
             if done.returncode:
-                unclear += not clear(done.stderr, here)
-        again = nip_run("spec.yaml", "-q", "--results", results, cwd=here)
+                unclear += not is_clear_error(done.stderr, folder)
+        resumed = nip_run("spec.yaml", "-q", "--results", results, cwd=folder)
         run = only_run(results)
-        differing += again.returncode != 0 or derived_files(run) != wanted
-        samples = calls_of(run)
+        differing += resumed.returncode != 0 or derived_files(run) != expected
+        samples = read_calls(run)
         lost += len(set(samples)) != needed or len(samples) != needed
-        # What was in the journal is not asked again; at most what was in flight is.
-        paid += server.requests - before > needed + 8
+        # The resumed run repeats at most the calls that were in flight.
+        repaid += server.requests - before > needed + 8
         shutil.rmtree(results)
-    claims(set(codes) <= {0, 1} and codes[1] > 0, f"{TIMES} runs on a disk that fills up; exit codes {dict(codes)}")
-    claims(unclear == 0, f"messages that do not say what is wrong: {unclear}")
-    claims(lost == 0, f"journals with a record lost or doubled after the resume: {lost}")
-    claims(paid == 0, f"runs that paid for more than what was in flight twice: {paid}")
-    claims(differing == 0, f"runs that differ from the undisturbed one after the resume: {differing}")
+    check(
+        set(codes) <= {0, 1} and codes[1] > 0,
+        f"some of {RUNS} runs on a disk that fills up fail with exit code 1: {dict(codes)}",
+    )
+    check(unclear == 0, f"every error is clear (except {unclear})")
+    check(lost == 0, f"no resumed journal lost or repeated a record (except {lost})")
+    check(repaid == 0, f"no resumed run repeated more calls than those in flight (except {repaid})")
+    check(differing == 0, f"every resumed run equals the undisturbed one (except {differing})")
 
 
-def derived_full(claims: Claims, here: Path, server: Loopback, whole: Path) -> None:
-    """Everything is paid for; tables, metrics, fine-tune files, manifest and board are made with too little room."""
-    disk, wanted = here / "disk", derived_files(whole)
+def check_full_tables(check: SoftAssertions, folder: Path, server: LoopbackServer, undisturbed: Path) -> None:
+    """Build the tables, metrics, fine-tuning files, manifest and board of a finished run with too little space."""
+    disk, expected = folder / "disk", derived_files(undisturbed)
     results = disk / "results"
-    assert nip_run("spec.yaml", "-q", "--results", results, cwd=here).returncode == 0
+    assert nip_run("spec.yaml", "-q", "--results", results, cwd=folder).returncode == 0
     run = only_run(results)
-    asked = server.requests
+    requests_before = server.requests
     codes: Counter[int] = Counter()
-    where: Counter[str] = Counter()
+    failures_by_file: Counter[str] = Counter()
     unclear = differing = unlisted = unreadable = 0
-    enough = False
-    room = 0
-    while not enough and room < 12 << 20:
-        for name in ("rollouts", "messages", "completions"):
-            (run / f"{name}.parquet").unlink(missing_ok=True)
-        for name in ("metrics.json", "fine_tune"):
-            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
-        (results / "leaderboard.duckdb").unlink(missing_ok=True)
-        manifest = json.loads((run / "manifest.json").read_text())
-        (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-        with only_left(disk, room):
-            done = nip_run("spec.yaml", "-q", "--results", results, cwd=here)
+    is_enough = False
+    free_bytes = 0
+    while not is_enough and free_bytes < 12 << 20:
+        remove_derived_files(results, run)
+        with fill_disk(disk, free_bytes):
+            done = nip_run("spec.yaml", "-q", "--results", results, cwd=folder)
             codes[done.returncode] += 1
             if done.returncode:
-                unclear += not clear(done.stderr, here)
-                where[told(done.stderr)] += 1
-            with suppress(Exception):
-                unreadable += (
-                    bool((results / "leaderboard.duckdb").exists()) and not Results(results).board.query("SELECT 1")[1]
-                )
-        again = nip_run("spec.yaml", "-q", "--results", results, cwd=here)
-        same = again.returncode == 0 and derived_files(run) == wanted
-        if not same:
-            found = derived_files(run)
-            names = [name for name in wanted | found if wanted.get(name) != found.get(name)]
-            print(f"      after {room >> 10} KiB: exit {again.returncode}, {names} {again.stderr.strip()[:300]}")
-        differing += not same
-        rows = (
-            Results(results).board.query("SELECT run_id, status FROM runs")[1]
-            if (results / "leaderboard.duckdb").exists()
-            else []
-        )
-        if rows != [(run.name, "done")]:
-            unlisted += 1
-        enough = done.returncode == 0
-        room += 8 << 10 if room < 64 << 10 else 32 << 10
-    claims(set(codes) <= {0, 1} and enough, f"made again with no room to {room >> 10} KiB: exit codes {dict(codes)}")
-    print("      " + ", ".join(f"{count} x {name}" for name, count in where.most_common()))
-    claims(unclear == 0, f"messages that do not say what is wrong: {unclear}")
-    claims(differing == 0, f"files that differ once there is room: {differing}")
-    claims(unlisted == 0, f"runs that the same command does not put on the board once there is room: {unlisted}")
-    claims(unreadable == 0, f"boards that cannot be read: {unreadable}")
-    claims(server.requests == asked, "and nothing was asked again")
+                unclear += not is_clear_error(done.stderr, folder)
+                failures_by_file[failed_file(done.stderr)] += 1
+            unreadable += not is_readable(results)
+        resumed = nip_run("spec.yaml", "-q", "--results", results, cwd=folder)
+        files = derived_files(run)
+        if resumed.returncode != 0 or files != expected:
+            differing += 1
+            names = [name for name in expected | files if expected.get(name) != files.get(name)]
+            print(f"      {free_bytes >> 10} KiB: exit {resumed.returncode}, {names} {resumed.stderr.strip()[:300]}")
+        unlisted += read_board(results) != [(run.name, "done")]
+        is_enough = done.returncode == 0
+        free_bytes += 8 << 10 if free_bytes < 64 << 10 else 32 << 10
+    check(
+        set(codes) <= {0, 1} and is_enough,
+        f"builds with 0 to {free_bytes >> 10} KiB fail with exit code 1 until there is enough space: {dict(codes)}",
+    )
+    print("      " + ", ".join(f"{count} x {name}" for name, count in failures_by_file.most_common()))
+    check(unclear == 0, f"every error is clear (except {unclear})")
+    check(differing == 0, f"all files are correct once there is space (except {differing})")
+    check(unlisted == 0, f"the same command adds the run to the board once there is space (except {unlisted})")
+    check(unreadable == 0, f"every board is readable (except {unreadable})")
+    check(server.requests == requests_before, "no call was repeated")
 
 
-def board_full(claims: Claims, here: Path) -> None:
-    """The run is whole; the board has an older run, and no room for this one."""
-    disk = here / "disk"
+def remove_derived_files(results: Path, run: Path) -> None:
+    """Delete the leaderboard and all files of a run that follow from its journal, and mark the run as running."""
+    for name in ("rollouts", "messages", "completions"):
+        (run / f"{name}.parquet").unlink(missing_ok=True)
+    (run / "metrics.json").unlink(missing_ok=True)
+    if (run / "fine_tune").is_dir():
+        shutil.rmtree(run / "fine_tune")
+    (results / "leaderboard.duckdb").unlink(missing_ok=True)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+
+
+def is_readable(results: Path) -> bool:
+    """Return whether the leaderboard can be read, or does not exist."""
+    try:
+        read_board(results)
+    except Exception as error:  # noqa: BLE001 - no error at all is expected
+        print(f"      cannot read the board: {error}")
+        return False
+    return True
+
+
+def read_board(results: Path) -> list[tuple[Any, ...]]:
+    """Return the ids and states of the runs on the leaderboard, sorted; nothing if there is no leaderboard."""
+    if not (results / "leaderboard.duckdb").exists():
+        return []
+    return sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1])
+
+
+def check_full_board(check: SoftAssertions, folder: Path) -> None:
+    """Add a finished run to a board that has an older run, with too little space."""
+    disk = folder / "disk"
     results = disk / "results"
-    board, kept = results / "leaderboard.duckdb", here / "kept.duckdb"
-    assert nip_run("spec.yaml", "-q", "--results", results, "seed=8", cwd=here).returncode == 0
-    assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=here).returncode == 0
-    both = sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1])
-    new = next(run_id for run_id, _ in both if run_id != only_first(results))
-    aside = here / "aside"
-    shutil.move(results / "runs" / new, aside)
-    assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=here).returncode == 0
-    shutil.move(aside, results / "runs" / new)
-    shutil.copyfile(board, kept)
-    old = Results(results).board.query("SELECT run_id, status FROM runs")[1]
+    board, old_copy = results / "leaderboard.duckdb", folder / "kept.duckdb"
+    assert nip_run("spec.yaml", "-q", "--results", results, "seed=8", cwd=folder).returncode == 0
+    assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=folder).returncode == 0
+    both_rows = read_board(results)
+    new_run = next(run_id for run_id, _ in both_rows if run_id != find_first_run(results))
+    aside = folder / "aside"
+    shutil.move(results / "runs" / new_run, aside)
+    assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=folder).returncode == 0
+    shutil.move(aside, results / "runs" / new_run)
+    shutil.copyfile(board, old_copy)
+    old_rows = read_board(results)
     codes: Counter[int] = Counter()
-    wrong = unclear = unlisted = 0
-    words = ("spec.yaml", "-q", "--results", results, "seed=8")
-    for room in range(0, 8 << 20, 256 << 10):
-        shutil.copyfile(kept, board)
-        with only_left(disk, room):
-            done = nip_run(*words, cwd=here)
+    partial = unclear = unlisted = 0
+    arguments = ("spec.yaml", "-q", "--results", results, "seed=8")
+    for free_bytes in range(0, 8 << 20, 256 << 10):
+        shutil.copyfile(old_copy, board)
+        with fill_disk(disk, free_bytes):
+            done = nip_run(*arguments, cwd=folder)
             codes[done.returncode] += 1
-            unclear += done.returncode != 0 and not clear(done.stderr, here)
-            rows = sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1])
-            whole = rows == (old if done.returncode else both) and not (results / "leaderboard.duckdb.new").exists()
-            if not whole:
-                there = sorted(path.name for path in results.iterdir())
-                print(f"      at {room >> 10} KiB: exit {done.returncode}, {rows}, {there}")
-            wrong += not whole
-        again = nip_run(*words, cwd=here)
-        unlisted += (
-            again.returncode != 0 or sorted(Results(results).board.query("SELECT run_id, status FROM runs")[1]) != both
-        )
+            unclear += done.returncode != 0 and not is_clear_error(done.stderr, folder)
+            rows = read_board(results)
+            is_intact = (
+                rows == (old_rows if done.returncode else both_rows)
+                and not (results / "leaderboard.duckdb.new").exists()
+            )
+            if not is_intact:
+                names = sorted(path.name for path in results.iterdir())
+                print(f"      at {free_bytes >> 10} KiB: exit {done.returncode}, {rows}, {names}")
+            partial += not is_intact
+        resumed = nip_run(*arguments, cwd=folder)
+        unlisted += resumed.returncode != 0 or read_board(results) != both_rows
         if done.returncode == 0:
             break
-    claims(set(codes) == {0, 1}, f"a board with too little room for another run: exit codes {dict(codes)}")
-    claims(unclear == 0, f"messages that do not say what is wrong: {unclear}")
-    claims(wrong == 0, f"boards that are neither the old one nor the new, or left a copy: {wrong}")
-    claims(unlisted == 0, f"runs that the same command does not put on the board once there is room: {unlisted}")
+    check(set(codes) == {0, 1}, f"some appends to the board fail with exit code 1, then one succeeds: {dict(codes)}")
+    check(unclear == 0, f"every error is clear (except {unclear})")
+    check(partial == 0, f"every board has the old run or both, and no copy is left (except {partial})")
+    check(unlisted == 0, f"the same command adds the run to the board once there is space (except {unlisted})")
 
 
-def only_first(results: Path) -> str:
-    """The run that the first part left."""
+def find_first_run(results: Path) -> str:
+    """Return the run that `check_full_tables` left."""
     return min((path for path in (results / "runs").iterdir()), key=lambda path: path.stat().st_ctime).name
 
 
-def clear(text: str, here: Path) -> bool:
-    """The error names a file or folder and what is wrong with it, and is no traceback."""
-    known = ("No space left", "not enough space", "disk is full", "database or disk is full")
-    found = re.search("Resume with|Append its rows later with", text)
-    good = (
-        found is not None and any(words in text for words in known) and str(here) in text[: found.start()]
+def is_clear_error(text: str, folder: Path) -> bool:
+    """Return whether an error names a file or folder and says that the disk is full; print other errors."""
+    disk_errors = ("No space left", "not enough space", "disk is full", "database or disk is full")
+    match = re.search("Resume with|Append its rows later with", text)
+    is_clear = (
+        match is not None and any(message in text for message in disk_errors) and str(folder) in text[: match.start()]
         and "Traceback" not in text and "bug in nip-run" not in text
     )  # fmt: skip
-    if not good:
+    if not is_clear:
         print("      " + text.strip().replace("\n", "\n      ")[:600])
-    return good
+    return is_clear
 
 
-def told(text: str) -> str:
-    """What could not be written."""
-    found = re.search(r"cannot (?:write|create|open) (?:the tables in )?(\S+?):? ", text)
-    return Path(found[1]).name if found else text[:60]
+def failed_file(text: str) -> str:
+    """Return the name of the file that could not be written, from an error message."""
+    match = re.search(r"cannot (?:write|create|open) (?:the tables in )?(\S+?):? ", text)
+    return Path(match[1]).name if match else text[:60]

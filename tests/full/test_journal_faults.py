@@ -1,25 +1,28 @@
-"""A journal cut at every byte, and one whose disk fails at the N-th call of each kind, for every N.
+"""A journal that is cut at every byte, and a journal on a disk that fails.
 
-Random schedules of several faults follow.
+The disk fails at the N-th call of each kind for every N, and in random combinations. No acknowledged record may be
+lost, and no record may be repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.base.errors import JournalError
 from runner.base.storage.journal import Journal, RealDisk
 from runner.base.storage.log_lines import read_journal
 from runner.models.journal_records import log_header
-from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.runs import derived_files, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 RECORDS = 24
@@ -28,23 +31,26 @@ KINDS = ("write", "fsync", "truncate")
 FAULTS = ("ENOSPC", "EIO", "short", "nothing")
 
 
-class Failing(RealDisk):
-    """Fails at the given calls: `(kind, number) -> fault`; with `for_good`, at all that follow too."""
+class FaultyDisk(RealDisk):
+    """A disk that fails at the calls in `faults`, a mapping from `(kind, number)` to the fault.
 
-    def __init__(self, at: dict[tuple[str, int], str], *, for_good: bool) -> None:
-        self.at, self.for_good = at, for_good
+    If `for_good` is true, all later calls fail as well.
+    """
+
+    def __init__(self, faults: dict[tuple[str, int], str], *, for_good: bool) -> None:
+        self.faults, self.for_good = faults, for_good
         self.calls = dict.fromkeys(KINDS, 0)
-        self.broken: str | None = None
-        self.failed = 0
+        self.lasting_fault: str | None = None
+        self.fault_count = 0
 
     def _fault(self, kind: str) -> str | None:
         number = self.calls[kind]
         self.calls[kind] += 1
-        fault = self.broken or self.at.get((kind, number))
+        fault = self.lasting_fault or self.faults.get((kind, number))
         if fault is not None:
-            self.failed += 1
+            self.fault_count += 1
             if self.for_good:
-                self.broken = fault
+                self.lasting_fault = fault
         return fault
 
     def write(self, fd: int, data: bytes) -> int:
@@ -52,10 +58,10 @@ class Failing(RealDisk):
         if fault == "nothing":
             return 0
         if fault is not None:
-            # What a full disk took of a write stays on it.
-            taken = os.write(fd, data[: len(data) // 2]) if len(data) > 1 else 0
-            if fault == "short" and taken:
-                return taken
+            # A full disk keeps the part that it could write.
+            written = os.write(fd, data[: len(data) // 2]) if len(data) > 1 else 0
+            if fault == "short" and written:
+                return written
             raise OSError(getattr(errno, fault, errno.EIO), "a fault of the disk")
         return super().write(fd, data)
 
@@ -72,118 +78,144 @@ class Failing(RealDisk):
         super().truncate(fd, length)
 
 
-async def write(path: Path, disk: Failing, bunch: int) -> tuple[list[int], list[int]]:
-    """Append until it fails: the numbers of the records that were acknowledged, and of those that were tried."""
+async def write(path: Path, disk: FaultyDisk, batch: int) -> tuple[list[int], list[int]]:
+    """Append records until the disk fails; return the numbers of the acknowledged and of the attempted records."""
     acknowledged: list[int] = []
-    tried: list[int] = []
+    attempted: list[int] = []
     journal = Journal(path, first=log_header("a run", "its-id"), run="a run", disk=disk)
 
-    async def one(index: int) -> None:
-        tried.append(index)
+    async def append(index: int) -> None:
+        attempted.append(index)
         await journal.append({"kind": "call", "n": index, "text": "x" * (index * 37 % 300)})
         acknowledged.append(index)
 
     try:
-        start = max(journal.opened.records - 1, 0)  # the first record is of no call
-        for first in range(start, start + RECORDS, bunch):
-            found = await asyncio.gather(*(one(index) for index in range(first, first + bunch)), return_exceptions=True)
-            for error in found:
+        start = max(journal.opened.records - 1, 0)  # the first record is the header
+        for first in range(start, start + RECORDS, batch):
+            appends = (append(index) for index in range(first, first + batch))
+            for error in await asyncio.gather(*appends, return_exceptions=True):
                 if error is not None and not isinstance(error, JournalError):
                     raise error
     finally:
         await asyncio.wait_for(journal.close(), HANG_SECONDS)
-    return acknowledged, tried
+    return acknowledged, attempted
 
 
-def judged(path: Path, at: dict[tuple[str, int], str], *, for_good: bool, bunch: int) -> tuple[int, int, int, bool]:
-    """Acknowledged records lost, records doubled or misplaced, unacknowledged ones kept, and whether a fault struck."""
+class Outcome(NamedTuple):
+    """The contents of a journal after faults: numbers of records, and whether a fault occurred."""
+
+    lost: int
+    """Acknowledged records that are missing."""
+    is_disordered: bool
+    """Whether records are repeated or out of order."""
+    unacknowledged: int
+    """Stored records that were not acknowledged, which is allowed."""
+    has_failed: bool
+
+
+def write_with_faults(path: Path, faults: dict[tuple[str, int], str], *, for_good: bool, batch: int) -> Outcome:
+    """Write a journal on a faulty disk, continue it on a good disk, and read it."""
     path.unlink(missing_ok=True)
-    disk = Failing(at, for_good=for_good)
-    acknowledged, _ = asyncio.run(write(path, disk, bunch))
-    opened = asyncio.run(write(path, Failing({}, for_good=False), bunch))[1][0]
+    disk = FaultyDisk(faults, for_good=for_good)
+    acknowledged, _ = asyncio.run(write(path, disk, batch))
+    first_new_record = asyncio.run(write(path, FaultyDisk({}, for_good=False), batch))[1][0]
     numbers = [record["n"] for _, record in read_journal(path) if record["kind"] == "call"]
-    lost = len(set(acknowledged) - set(numbers))
-    doubled = numbers != list(range(len(numbers)))
-    return lost, int(doubled), opened - len(acknowledged), disk.failed > 0
-
-
-def every_fault(claims: Claims, here: Path) -> None:
-    path = here / "journal.jsonl"
-    tried = lost = doubled = kept = 0
-    for bunch in (1, 4):
-        for kind in KINDS:
-            for fault in FAULTS:
-                for for_good in (False, True):
-                    number = 0
-                    while True:
-                        at = {(kind, number): fault}
-                        if kind == "truncate":
-                            at[("fsync", number)] = "EIO"  # a journal truncates only after another fault
-                        gone, twice, more, struck = judged(path, at, for_good=for_good, bunch=bunch)
-                        if not struck or number > 2 * RECORDS:
-                            break
-                        tried, lost, doubled, kept = tried + 1, lost + gone, doubled + twice, kept + more
-                        number += 1
-    claims(
-        lost == 0,
-        f"{tried} faults (each call; ENOSPC, EIO, short, nothing; once, for good): acknowledged lost {lost}",
+    return Outcome(
+        lost=len(set(acknowledged) - set(numbers)),
+        is_disordered=numbers != list(range(len(numbers))),
+        unacknowledged=first_new_record - len(acknowledged),
+        has_failed=disk.fault_count > 0,
     )
-    claims(doubled == 0, f"doubled or out of order: {doubled}; unacknowledged that survived, which is allowed: {kept}")
 
 
-def random_faults(claims: Claims, here: Path, count: int, seed: int) -> None:
-    rng, path = random.Random(seed), here / "random.jsonl"
-    lost = doubled = 0
+def check_single_faults(check: SoftAssertions, folder: Path) -> None:
+    """Let each call of each kind fail in each way."""
+    outcomes = [
+        outcome
+        for batch, kind, fault, for_good in itertools.product((1, 4), KINDS, FAULTS, (False, True))
+        for outcome in fail_at_each_call(folder / "journal.jsonl", kind, fault, for_good=for_good, batch=batch)
+    ]
+    lost = sum(outcome.lost for outcome in outcomes)
+    disordered = sum(outcome.is_disordered for outcome in outcomes)
+    unacknowledged = sum(outcome.unacknowledged for outcome in outcomes)
+    check(
+        lost == 0, f"{len(outcomes)} faults ({', '.join(FAULTS)}; once, for good) lose no acknowledged record: {lost}"
+    )
+    check(
+        disordered == 0,
+        f"no record is repeated or out of order: {disordered} (stored without acknowledgement: {unacknowledged})",
+    )
+
+
+def fail_at_each_call(path: Path, kind: str, fault: str, *, for_good: bool, batch: int) -> Iterator[Outcome]:
+    """Let the first call of a kind fail, then the second call, and so on, until the journal makes no such call."""
+    for number in range(2 * RECORDS + 1):
+        faults = {(kind, number): fault}
+        if kind == "truncate":
+            faults[("fsync", number)] = "EIO"  # a journal truncates only after another fault
+        outcome = write_with_faults(path, faults, for_good=for_good, batch=batch)
+        if not outcome.has_failed:
+            return
+        yield outcome
+
+
+def check_random_faults(check: SoftAssertions, folder: Path, count: int, seed: int) -> None:
+    rng, path = random.Random(seed), folder / "random.jsonl"
+    lost = disordered = 0
     for _ in range(count):
-        at = {(rng.choice(KINDS), rng.randrange(RECORDS)): rng.choice(FAULTS) for _ in range(rng.randrange(1, 6))}
-        gone, twice, _, _ = judged(path, at, for_good=rng.random() < 0.3, bunch=rng.choice((1, 3, 8)))
-        lost, doubled = lost + gone, doubled + twice
-    claims(lost == doubled == 0, f"{count} random schedules of faults: acknowledged lost {lost}, doubled {doubled}")
+        faults = {(rng.choice(KINDS), rng.randrange(RECORDS)): rng.choice(FAULTS) for _ in range(rng.randrange(1, 6))}
+        outcome = write_with_faults(path, faults, for_good=rng.random() < 0.3, batch=rng.choice((1, 3, 8)))
+        lost, disordered = lost + outcome.lost, disordered + outcome.is_disordered
+    check(
+        lost == disordered == 0,
+        f"{count} random combinations of faults lose no record ({lost}) and repeat none ({disordered})",
+    )
 
 
-def cut_everywhere(claims: Claims, here: Path) -> None:
-    """A small run's own journal."""
-    with serving() as server:
-        path = spec_file(here, server.base_url, size=4)
-        run = played(path, here / "results").folder.path
+def check_cuts(check: SoftAssertions, folder: Path) -> None:
+    """Cut the journal of a small run at every byte, and resume the run from some of the cuts."""
+    with run_chat_server() as server:
+        path = spec_file(folder, server.base_url, size=4)
+        run = run_spec(path, folder / "results").folder.path
         journal, files = run / "journal.jsonl", derived_files(run)
         data = journal.read_bytes()
-        wanted = [record for _, record in read_journal(journal)]
+        expected = [record for _, record in read_journal(journal)]
         ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
-        wrong = 0
-        cut_file = here / "cut.jsonl"
+        errors = 0
+        cut_file = folder / "cut.jsonl"
         for cut in range(len(data) + 1):
             cut_file.write_bytes(data[:cut])
-            whole = sum(end <= cut for end in ends)
-            opened = asyncio.run(_opened(cut_file))
-            wrong += opened.records != whole
-            wrong += [record for _, record in read_journal(cut_file)] != wanted[:whole]
-            wrong += cut_file.stat().st_size != (ends[whole - 1] if whole else 0)
-        claims(wrong == 0, f"cut at {len(data) + 1} bytes: wrong {wrong}")
-        differing = paid = 0
+            complete = sum(end <= cut for end in ends)
+            opened = asyncio.run(open_and_close(cut_file))
+            errors += opened.records != complete
+            errors += [record for _, record in read_journal(cut_file)] != expected[:complete]
+            errors += cut_file.stat().st_size != (ends[complete - 1] if complete else 0)
+        check(
+            errors == 0, f"after a cut at each of {len(data) + 1} bytes, all complete records are read: {errors} errors"
+        )
+        different = extra_calls = 0
         for cut in random.Random(1).sample(range(len(data)), 12):
             journal.write_bytes(data[:cut])
             manifest = (run / "manifest.json").read_text().replace('"done"', '"running"')
             (run / "manifest.json").write_text(manifest)
             before = server.requests
-            played(path, here / "results")
-            kept = max(sum(end <= cut for end in ends), 1)  # the first record is of no call
-            paid += server.requests - before - (len(wanted) - kept)
-            differing += derived_files(only_run(here / "results")) != files
-        claims(
-            differing == paid == 0, f"resumed from 12 of the cuts: files that differ {differing}, calls too many {paid}"
-        )
+            run_spec(path, folder / "results")
+            complete = max(sum(end <= cut for end in ends), 1)  # the first record is the header
+            extra_calls += server.requests - before - (len(expected) - complete)
+            different += derived_files(only_run(folder / "results")) != files
+        check(different == 0, f"runs resumed from 12 of the cuts have the same files ({different} differ)")
+        check(extra_calls == 0, f"runs resumed from 12 of the cuts repeat no recorded call ({extra_calls} repeated)")
 
 
-async def _opened(path: Path) -> Any:
+async def open_and_close(path: Path) -> Any:
     journal = Journal(path)
     await journal.close()
     return journal.opened
 
 
-def test_no_acknowledged_record_is_lost_or_doubled_wherever_the_journal_or_its_disk_fails(
-    tmp_path: Path, claims: Claims
+def test_no_acknowledged_record_is_lost_or_repeated_wherever_the_journal_or_its_disk_fails(
+    tmp_path: Path, check: SoftAssertions
 ) -> None:
-    cut_everywhere(claims, tmp_path)
-    every_fault(claims, tmp_path)
-    random_faults(claims, tmp_path, SCHEDULES, SEED)
+    check_cuts(check, tmp_path)
+    check_single_faults(check, tmp_path)
+    check_random_faults(check, tmp_path, SCHEDULES, SEED)

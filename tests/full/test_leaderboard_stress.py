@@ -1,7 +1,4 @@
-"""The leaderboard under four writers, kills, foreign readers and writers, and leftovers of torn appends.
-
-Four processes append N runs each; then N // 2 appends are killed at random moments.
-"""
+"""The leaderboard with concurrent writers, killed writers, foreign programs and leftover files of torn appends."""
 
 from __future__ import annotations
 
@@ -21,12 +18,13 @@ from runner.base.storage.locks import locked
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import FILE, LOCK
 from runner.results.leaderboard.results_folder import Results
-from tests.support.claims import Claims
 from tests.support.paths import ROOT
 from tests.support.processes import environment
-from tests.support.runs import played
+from tests.support.runs import run_spec
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
+APPENDS = 100
 APPEND = """
 import sys, time
 from pathlib import Path
@@ -63,28 +61,26 @@ connection.close()
 """
 
 
-def child(code: str, *arguments: object) -> subprocess.Popen[str]:
+def start_python(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, env=environment(), stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def say(process: subprocess.Popen[str]) -> None:
+def send_line(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def copies(results: Path, original: Path, count: int, start: int = 0) -> list[str]:
-    """Copies of a run under new ids."""
-    import duckdb
-
+def copy_run(results: Path, original: Path, count: int, start: int = 0) -> list[str]:
+    """Copy a run under new ids; return the ids."""
     names = []
     for index in range(start, start + count):
         name = f"copy-{index:04d}"
@@ -101,13 +97,13 @@ def copies(results: Path, original: Path, count: int, start: int = 0) -> list[st
             )
             connection.close()
             Path(f"{path}.new").replace(path)
-        (target / "SHA256SUMS").unlink(missing_ok=True)  # the tables are not those that the run wrote
+        (target / "SHA256SUMS").unlink(missing_ok=True)  # the tables have changed
         names.append(name)
     return names
 
 
-def counts(results: Path) -> dict[str, int]:
-    """How many rows each run has, over all tables; read as a reader does."""
+def count_rollouts(results: Path) -> dict[str, int]:
+    """Return the number of rollouts of each run on the board, read through a read-only connection."""
     connection = duckdb.connect(str(results / FILE), read_only=True)
     try:
         rows = connection.execute(
@@ -122,7 +118,7 @@ def append(results: Path, name: str) -> None:
     Results(results).board.append(Results(results).run(name))
 
 
-def everything(results: Path) -> list[list[str]]:
+def read_all_rows(results: Path) -> list[list[str]]:
     connection = duckdb.connect(str(results / FILE), read_only=True)
     try:
         return [
@@ -133,159 +129,170 @@ def everything(results: Path) -> list[list[str]]:
         connection.close()
 
 
-TIMES = 100
-
-
-def test_a_leaderboard_survives_writers_kills_and_foreign_programs(tmp_path: Path, claims: Claims) -> None:
+def test_a_leaderboard_survives_writers_kills_and_foreign_programs(tmp_path: Path, check: SoftAssertions) -> None:
     results = tmp_path / "results"
-    original = played(spec_file(tmp_path, size=4), results).folder.path
-    many_writers(claims, results, original, TIMES)
-    killed(claims, results, TIMES // 2, random.Random(1))
-    foreign(claims, results, "reader")
-    foreign(claims, results, "writer")
-    killed_foreign_writer(claims, results)
-    leftovers(claims, results)
-    gives_up(claims, results)
-    before = everything(results)
+    original = run_spec(spec_file(tmp_path, size=4), results).folder.path
+    check_concurrent_appends(check, results, original, APPENDS)
+    check_killed_appends(check, results, APPENDS // 2, random.Random(1))
+    check_foreign_process(check, results, "reader")
+    check_foreign_process(check, results, "writer")
+    check_killed_foreign_writer(check, results)
+    check_leftover_files(check, results)
+    check_lock_timeout(check, results)
+    before = read_all_rows(results)
     Results(results).board.rebuild()
-    claims(everything(results) == before, f"rebuilt from the run folders: the same {len(before[0])} runs' rows")
+    check(
+        read_all_rows(results) == before,
+        f"a rebuild from the run folders yields the same rows of {len(before[0])} runs",
+    )
 
 
-def many_writers(claims: Claims, results: Path, original: Path, each: int) -> None:
-    names = copies(results, original, 4 * each)
-    processes = [child(APPEND, results, ",".join(names[index::4])) for index in range(4)]
+def check_concurrent_appends(check: SoftAssertions, results: Path, original: Path, per_process: int) -> None:
+    names = copy_run(results, original, 4 * per_process)
+    processes = [start_python(APPEND, results, ",".join(names[index::4])) for index in range(4)]
     for process in processes:
-        heard(process)
-    begun = time.monotonic()
+        read_line(process)
+    started = time.monotonic()
     for process in processes:
-        say(process)
-    ends = [heard(process).split("|") for process in processes]
-    seconds = time.monotonic() - begun
+        send_line(process)
+    reports = [read_line(process).split("|") for process in processes]
+    seconds = time.monotonic() - started
     for process in processes:
         process.communicate()
-    errors = [error for end in ends for error in end[2:]]
+    errors = [error for report in reports for error in report[2:]]
     for error in errors[:3]:
         print("      " + error)
-    found = counts(results)
-    lost = [name for name in names if name not in found]
-    claims(
-        not errors, f"4 processes appended {each} runs each in {seconds:.0f} s; failed: {sum(int(e[1]) for e in ends)}"
+    rows_by_run = count_rollouts(results)
+    lost = [name for name in names if name not in rows_by_run]
+    failures = sum(int(report[1]) for report in reports)
+    check(not errors, f"4 processes append {per_process} runs each in {seconds:.0f} s ({failures} failures)")
+    check(not lost, f"no run is lost ({len(lost)} of {4 * per_process})")
+    check(
+        set(rows_by_run.values()) == {4}, f"every run has all rows (except {sum(c != 4 for c in rows_by_run.values())})"
     )
-    claims(not lost, f"runs lost: {len(lost)} of {4 * each}")
-    claims(set(found.values()) == {4}, f"runs with rows too few or too many: {sum(c != 4 for c in found.values())}")
-    claims(max(float(end[0]) for end in ends) <= 10, f"worst wait: {max(float(end[0]) for end in ends):.2f} s")
+    check(
+        max(float(report[0]) for report in reports) <= 10,
+        f"no append waits longer than 10 s: {max(float(report[0]) for report in reports):.2f} s",
+    )
     for name in lost:
         append(results, name)
 
 
-def killed(claims: Claims, results: Path, count: int, rng: random.Random) -> None:
-    """Appends killed, or stopped and then killed, at random moments: old rows or new ones, always whole."""
+def check_killed_appends(check: SoftAssertions, results: Path, count: int, rng: random.Random) -> None:
+    """Kill appends at random moments, some after a stop. The board must have the old rows or all new ones."""
     unreadable = changed = kills = 0
-    original = only_original(results)
+    original = find_original(results)
     for index in range(count):
-        (name,) = copies(results, original, 1, start=5000 + index)
-        before = counts(results)
-        process = child(APPEND, results, name)
-        heard(process)
-        say(process)
+        (name,) = copy_run(results, original, 1, start=5000 + index)
+        before = count_rollouts(results)
+        process = start_python(APPEND, results, name)
+        read_line(process)
+        send_line(process)
         time.sleep(rng.uniform(0.0, 0.12))
         if rng.random() < 0.3:
             process.send_signal(signal.SIGSTOP)
-            unreadable += not readable(results)
+            unreadable += not is_readable(results)
         process.kill()
         kills += process.wait() == -signal.SIGKILL
         process.communicate()
         try:
-            after = counts(results)
+            after = count_rollouts(results)
             changed += after not in (before, {**before, name: 4})
         except duckdb.Error as error:
             print(f"      {error}")
             unreadable += 1
         append(results, name)
-        changed += counts(results) != {**before, name: 4}
-    claims(unreadable == 0, f"{kills} of {count} appends killed in the middle: unreadable {unreadable}")
-    claims(changed == 0, f"neither the old rows nor the new: {changed}")
+        changed += count_rollouts(results) != {**before, name: 4}
+    check(
+        unreadable == 0, f"the board is readable after {kills} of {count} appends were killed ({unreadable} times not)"
+    )
+    check(changed == 0, f"the board has the old rows or all new rows ({changed} times not)")
 
 
-def readable(results: Path) -> bool:
+def is_readable(results: Path) -> bool:
     try:
-        return bool(counts(results))
+        return bool(count_rollouts(results))
     except duckdb.Error:
         return False
 
 
-def only_original(results: Path) -> Path:
+def find_original(results: Path) -> Path:
     return next(path for path in (results / "runs").iterdir() if not path.name.startswith("copy-"))
 
 
-def foreign(claims: Claims, results: Path, kind: str) -> None:
-    """Somebody's own DuckDB process keeps the file open for five seconds."""
-    process = child(FOREIGN, results / FILE, kind)
-    assert heard(process) == "open", process.communicate()[1]
-    (name,) = copies(results, only_original(results), 1, start=7000 + (kind == "writer"))
-    begun = time.monotonic()
+def check_foreign_process(check: SoftAssertions, results: Path, kind: str) -> None:
+    """Let another DuckDB process keep the file open for five seconds during an append."""
+    process = start_python(FOREIGN, results / FILE, kind)
+    assert read_line(process) == "open", process.communicate()[1]
+    (name,) = copy_run(results, find_original(results), 1, start=7000 + (kind == "writer"))
+    started = time.monotonic()
     append(results, name)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     time.sleep(max(5 - seconds, 0))
-    say(process)
-    read = heard(process)
-    say(process)
+    send_line(process)
+    read = read_line(process)
+    send_line(process)
     process.communicate()
-    claims(read == "read" and process.returncode == 0, f"a foreign {kind} of 5 s was not disturbed")
-    claims(readable(results) and name in counts(results), f"and an append beside it was kept, after {seconds:.2f} s")
+    check(read == "read" and process.returncode == 0, f"a foreign {kind} is not disturbed")
+    check(
+        is_readable(results) and name in count_rollouts(results),
+        f"an append during a foreign {kind} is stored, after {seconds:.2f} s",
+    )
 
 
-def killed_foreign_writer(claims: Claims, results: Path) -> None:
-    """A foreign writer that dies leaves its log beside the file, and beside the one that takes its place."""
-    process = child(FOREIGN, results / FILE, "writer")
-    assert heard(process) == "open", process.communicate()[1]
-    say(process)
-    heard(process)
+def check_killed_foreign_writer(check: SoftAssertions, results: Path) -> None:
+    """Kill a foreign writer, which leaves its write-ahead log next to the board, then append a run."""
+    process = start_python(FOREIGN, results / FILE, "writer")
+    assert read_line(process) == "open", process.communicate()[1]
+    send_line(process)
+    read_line(process)
     process.kill()
     process.communicate()
-    (name,) = copies(results, only_original(results), 1, start=7100)
+    (name,) = copy_run(results, find_original(results), 1, start=7100)
     error = ""
     try:
         append(results, name)
-        found = name in counts(results) and name in dict(Results(results).board.query("SELECT run_id, 1 FROM runs")[1])
-    except Exception as raised:  # noqa: BLE001 - whatever it is, the claim fails
-        found, error = False, f" ({type(raised).__name__}: {raised})"
-    claims(found, f"a foreign writer was killed with its log left behind: the next append is kept and read{error}")
-    if not found:
+        is_stored = name in count_rollouts(results) and name in dict(
+            Results(results).board.query("SELECT run_id, 1 FROM runs")[1]
+        )
+    except Exception as raised:  # noqa: BLE001 - any error fails the check
+        is_stored, error = False, f" ({type(raised).__name__}: {raised})"
+    check(is_stored, f"an append after a foreign writer was killed is stored and can be read{error}")
+    if not is_stored:
         (results / (FILE + ".wal")).unlink(missing_ok=True)
         Results(results).board.rebuild()
 
 
-def leftovers(claims: Claims, results: Path) -> None:
-    """What a torn append left beside the board is never taken for it."""
+def check_leftover_files(check: SoftAssertions, results: Path) -> None:
+    """Leave parts of a board's copy, as torn appends do. They must never be used as the board."""
     data = (results / FILE).read_bytes()
-    before = counts(results)
-    wrong = 0
-    original = only_original(results)
+    before = count_rollouts(results)
+    errors = 0
+    original = find_original(results)
     cuts = [0, 1, 4096, 8192, 12288, len(data) // 2, len(data) - 1, len(data)]
     for index, cut in enumerate(cuts):
         (results / (FILE + ".new")).write_bytes(data[:cut])
         (results / (FILE + ".new.wal")).write_bytes(data[: cut // 2])
-        wrong += counts(results) != before
-        (name,) = copies(results, original, 1, start=8000 + index)
+        errors += count_rollouts(results) != before
+        (name,) = copy_run(results, original, 1, start=8000 + index)
         append(results, name)
         before[name] = 4
-        wrong += counts(results) != before
-        wrong += (results / (FILE + ".new")).exists() or (results / (FILE + ".new.wal")).exists()
-    claims(wrong == 0, f"{len(cuts)} torn copies left beside the board: taken for it {wrong}")
+        errors += count_rollouts(results) != before
+        errors += (results / (FILE + ".new")).exists() or (results / (FILE + ".new.wal")).exists()
+    check(errors == 0, f"none of {len(cuts)} leftover copies is used as the board ({errors} errors)")
 
 
-def gives_up(claims: Claims, results: Path) -> None:
-    """Who waits in vain for the lock leaves alone what its holder is writing."""
-    original, beside = only_original(results), results / (FILE + ".new")
+def check_lock_timeout(check: SoftAssertions, results: Path) -> None:
+    """Append while another process has the lock: the append must fail and keep that process's files."""
+    original, new_file = find_original(results), results / (FILE + ".new")
     with locked(results / LOCK, "the board"):
-        beside.write_bytes(b"the holder's copy")
+        new_file.write_bytes(b"a copy that the holder of the lock writes")
         try:
             Results(results).board.append(RunFolder(original), wait_seconds=0.05)
-            error = "it was let in"
+            error = "no error"
         except LeaderboardError as raised:
             error = str(raised)
-        untouched = beside.is_file()
-        beside.unlink(missing_ok=True)
-    claims("in use by process" in error, "an append that waits in vain says by whom the board is held")
-    claims(untouched, "and does not take away the copy that the holder is writing")
+        untouched = new_file.is_file()
+        new_file.unlink(missing_ok=True)
+    check("in use by process" in error, f"an append that cannot get the lock names the process that has it: {error}")
+    check(untouched, "an append that cannot get the lock keeps the copy that the holder writes")

@@ -1,10 +1,7 @@
-"""A publish into a folder that is killed, or fails, at each write, flush and rename: nothing half visible, ever.
+"""`nip-run publish` into a folder, when a system call fails or the process is killed.
 
-A played run whose journal has several times 64 KiB is published by the command line into a folder registry. Some of its
-calls on files there, among them one after every file and one for every 64 KiB of a larger one, each
-go wrong once: the process is killed, or the disk is full. A reader looks all the time. After each, nothing or all of
-the release is there, the same command finishes, and the manifest is the same. Then a registry folder that may not be
-written to, a disk that is full, and a run that goes on while it is published. Needs gcc; and root for the last disk.
+Another reader must never see a part of the release, and the same command must then finish the publication. The tests
+need gcc, and root to mount a small disk.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Self
 
@@ -23,134 +21,135 @@ import pytest
 
 from runner.base.storage.locks import locked
 from runner.registry.transports.locations import connect
-from tests.support.claims import Claims
 from tests.support.processes import nip_run
-from tests.support.runs import only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.small_disks import mounted
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.small_disks import mount_small_disk
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 from tests.support.syscall_faults import fault_library
 
-AS = ("--as", "acme", "--licence", "MIT", "--force", "-q")
-TIMES = 12
+OPTIONS = ("--as", "acme", "--licence", "MIT", "--force", "-q")
+FAULTS = 12
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a run whose journal is several times 64 KiB long."""
+    with run_chat_server(length=6_000) as server:
+        run_spec(spec_file(tmp_path, server.base_url, size=8, benchmark="kills/v1"), tmp_path / "results")
+    return tmp_path
+
+
+def test_a_publish_by_command_is_all_or_nothing_wherever_it_is_killed(work: Path, check: SoftAssertions) -> None:
+    library, rng = fault_library(work), random.Random(1)
+    calls, expected = record_calls(check, work, library)
+    results: Counter[str] = Counter()
+    problems: list[str] = []
+    for number in sorted(rng.sample(range(len(calls)), FAULTS)):
+        fault = ("kill", str(errno.ENOSPC))[number % 2]
+        registry = work / f"registry-{number}-{fault}"
+        variables = {"NIP_FAULT_FOLDER": str(registry), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": fault}
+        with Reader(registry) as reader:
+            code, output = publish(work, registry, LD_PRELOAD=str(library), **variables)
+            hashes = list_hashes(registry)
+            second_code, second_output = publish(work, registry)
+        results["all" if hashes else "nothing"] += 1
+        if code not in (0, 1, -9) or (fault != "kill" and code == 0 and not hashes):
+            problems.append(f"{calls[number]}, {fault}: exit {code}: {output[-200:]}")
+        if hashes not in ([], [expected]) or reader.problems:
+            problems.append(f"{calls[number]}, {fault}: a reader saw {hashes} {reader.problems}")
+        if second_code != 0 or list_hashes(registry) != [expected]:
+            problems.append(f"{calls[number]}, {fault}: second publish: exit {second_code}: {second_output[-200:]}")
+        shutil.rmtree(registry)
+    check(
+        not problems,
+        f"{FAULTS} faults leave nothing ({results['nothing']}) or everything ({results['all']}), and the same command "
+        f"then publishes the same manifest {problems[:3]}",
+    )
+
+
+def record_calls(check: SoftAssertions, work: Path, library: Path) -> tuple[list[str], str]:
+    """Publish without a fault; return the system calls of the publish and the hash of the release."""
+    log, registry = work / "calls.log", work / "undisturbed"
+    variables = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(registry), "NIP_FAULT_LOG": str(log)}
+    code, output = publish(work, registry, **variables)
+    check(code == 0, f"a publish without a fault succeeds: {output}")
+    calls = log.read_text().splitlines()
+    (expected,) = list_hashes(registry)
+    writes = sum(call.startswith("write") and call.endswith("journal.jsonl") for call in calls)
+    check(writes >= 3, f"the publish writes the journal in several pieces: {writes} of {len(calls)} calls")
+    return calls, expected
+
+
+def test_a_publish_into_a_folder_without_write_access_is_refused(work: Path, check: SoftAssertions) -> None:
+    folder = work / "closed"
+    folder.mkdir(mode=0o555)
+    if os.geteuid() == 0:  # root may write to any folder, so a file takes the place of the folder
+        folder.rmdir()
+        folder.write_bytes(b"")
+    code, output = publish(work, folder / "registry")
+    check(code == 1 and "cannot" in output and "Traceback" not in output, f"the error is clear: {output[:120]}")
+    if folder.is_dir():
+        folder.chmod(stat.S_IRWXU)
+
+
+def test_a_publish_onto_a_full_disk_is_refused_and_succeeds_once_there_is_space(
+    work: Path, check: SoftAssertions
+) -> None:
+    with mount_small_disk(work / "disk", 128):
+        registry = work / "disk" / "registry"
+        code, output = publish(work, registry)
+        check(code == 1 and "No space left" in output, f"the error is clear: {output[:120]}")
+        check(list_hashes(registry) == [], "nothing is published on a full disk")
+        subprocess.run(["mount", "-o", "remount,size=64m", work / "disk"], check=True)
+        code, output = publish(work, registry)
+        check(code == 0 and len(list_hashes(registry)) == 1, f"the same command then publishes the run: {output}")
+
+
+def test_a_run_that_is_in_progress_is_published_only_after_it_has_ended(work: Path, check: SoftAssertions) -> None:
+    registry = work / "registry"
+    with locked(only_run(work / "results") / ".lock", "it"):
+        code, output = publish(work, registry)
+    check(code == 1 and "in use by process" in output, f"the error is clear: {output[:120]}")
+    check(not registry.exists(), "nothing is published of a run in progress")
+    code, output = publish(work, registry)
+    check(code == 0, f"a run that has ended is published: {output}")
 
 
 class Reader:
-    """Reads a registry over and over, as somebody else would, and keeps whatever was wrong."""
+    """Reads a registry again and again in a thread, and collects problems."""
 
-    def __init__(self, where: Path) -> None:
-        self._where, self._ended = where, threading.Event()
-        self.looks, self.wrong = 0, list[str]()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+    def __init__(self, registry: Path) -> None:
+        self._registry, self._stopped = registry, threading.Event()
+        self.problems: list[str] = []
+        self._thread = threading.Thread(target=self._read_repeatedly, daemon=True)
 
-    def _look(self) -> None:
-        while not self._ended.is_set():
-            with connect(str(self._where)) as registry:
+    def _read_repeatedly(self) -> None:
+        while not self._stopped.is_set():
+            with connect(str(self._registry)) as registry:
                 for entry in registry.entries():
-                    self.wrong += registry.find_problems(entry)
-            self.looks += 1
+                    self.problems += registry.find_problems(entry)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._stopped.set()
         self._thread.join()
 
 
-def publish(work: Path, where: Path, **variables: str) -> tuple[int, str]:
-    done = nip_run("publish", "last", "--to", where, *AS, cwd=work, timeout=300, **variables)
-    return done.returncode, done.stdout + done.stderr
+def publish(work: Path, registry: Path, **variables: str) -> tuple[int, str]:
+    """Publish the last run; return the exit code and the output."""
+    done = nip_run("publish", "last", "--to", registry, *OPTIONS, cwd=work, timeout=300, **variables)
+    return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def releases(where: Path) -> list[str]:
-    """The manifests that a reader sees, each with all of its files whole."""
-    with connect(str(where)) as registry:
-        for entry in registry.entries():
-            assert list(registry.find_problems(entry)) == []
-        return [entry.sha256 for entry in registry.entries()]
-
-
-def kills(claim: Claims, work: Path, library: Path, most: int, rng: random.Random) -> None:
-    log, where = work / "calls.log", work / "counted"
-    variables = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(where), "NIP_FAULT_LOG": str(log)}
-    code, said = publish(work, where, **variables)
-    calls = log.read_text().splitlines()
-    (expected,) = releases(where)
-    pieces = sum(line.startswith("write") and line.endswith("journal.jsonl") for line in calls)
-    claim(code == 0, f"published: {len(calls)} writes, flushes and renames, {pieces} of them writes of the journal")
-    claim(pieces >= 3, "its journal takes more than one write of 64 KiB")
-    chosen = range(len(calls)) if most == 0 or most >= len(calls) else sorted(rng.sample(range(len(calls)), most))
-    seen = {"nothing": 0, "all": 0}
-    wrong: list[str] = []
-    for number in chosen:
-        how = ("kill", str(errno.ENOSPC))[number % 2] if most else "kill"
-        for fault in {how} if most else ("kill", str(errno.ENOSPC)):
-            there = work / f"registry-{number}-{fault}"
-            fault_of = {"NIP_FAULT_FOLDER": str(there), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": fault}
-            with Reader(there) as reader:
-                code, said = publish(work, there, LD_PRELOAD=str(library), **fault_of)
-                left = releases(there)
-                again, said_again = publish(work, there)
-            seen["all" if left else "nothing"] += 1
-            if code not in (0, 1, -9) or (fault != "kill" and code == 0 and not left):
-                wrong.append(f"{calls[number]}, {fault}: exit {code}: {said[-200:]}")
-            if left not in ([], [expected]) or reader.wrong or again != 0 or releases(there) != [expected]:
-                wrong.append(
-                    f"{calls[number]}, {fault}: left {left}, again {again}, {reader.wrong} {said_again[-200:]}"
-                )
-            shutil.rmtree(there)
-    claim(not wrong, f"{len(chosen)} calls gone wrong: nothing is left ({seen['nothing']}) or all ({seen['all']}), "
-          f"the same command finished, one manifest {wrong[:3]}")  # fmt: skip
-
-
-def may_not_write(claim: Claims, work: Path) -> None:
-    """As another user, since root may write anywhere."""
-    where = work / "closed"
-    where.mkdir(mode=0o555)
-    if os.geteuid() == 0:
-        print("root may write anywhere: a file stands where the folder belongs")
-        where.rmdir()
-        where.write_bytes(b"")
-    code, said = publish(work, where / "registry")
-    claim(code == 1 and "cannot" in said and "Traceback" not in said, f"it may not be written: {said.strip()[:120]}")
-    if where.is_dir():
-        where.chmod(stat.S_IRWXU)
-
-
-def full_disk(claim: Claims, work: Path) -> None:
-    with mounted(work / "disk", 128):
-        where = work / "disk" / "registry"
-        code, said = publish(work, where)
-        claim(code == 1 and "No space left" in said and releases(where) == [], f"a full disk: {said.strip()[:120]}")
-        subprocess.run(["mount", "-o", "remount,size=64m", work / "disk"], check=True)
-        code, said = publish(work, where)
-        claim(code == 0 and len(releases(where)) == 1, "and with room the same command finishes")
-
-
-def being_played(claim: Claims, work: Path) -> None:
-    where = work / "while-played"
-    with locked(only_run(work / "results") / ".lock", "it"):
-        code, said = publish(work, where)
-    claim(code == 1 and "in use by process" in said and not where.exists(), "a run that is being played is refused")
-    code, _ = publish(work, where)
-    claim(code == 0, "and published once it is not")
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    """A folder with a played run, whose journal is several times 64 KiB long."""
-    with serving(length=6_000) as server:
-        played(spec_file(tmp_path, server.base_url, size=8, benchmark="kills/v1"), tmp_path / "results")
-    return tmp_path
-
-
-def test_a_publish_by_command_is_all_or_nothing_wherever_it_is_killed(work: Path, claims: Claims) -> None:
-    kills(claims, work, fault_library(work), TIMES, random.Random(1))
-
-
-def test_a_publish_into_a_folder_that_takes_nothing_is_refused(work: Path, claims: Claims) -> None:
-    may_not_write(claims, work)
-    full_disk(claims, work)
-    being_played(claims, work)
+def list_hashes(registry: Path) -> list[str]:
+    """Return the hashes of the listed manifests; fail if a release is incomplete or damaged."""
+    with connect(str(registry)) as connected:
+        entries = connected.entries()
+        for entry in entries:
+            assert list(connected.find_problems(entry)) == []
+        return [entry.sha256 for entry in entries]

@@ -1,10 +1,6 @@
-"""A publish with one of its writes, flushes or renames gone wrong, for each in turn; and every byte of it damaged.
+"""A publish into a folder with a fault in each system call in turn, and registries that are damaged or copied.
 
-The release has a file of 512 KiB, which is written in pieces of 64 KiB, and small ones. At each call in turn, the
-publisher is killed with half of the bytes on the disk, or the call fails as on a full or a broken disk. After each
-fault nothing half-written is visible, and the same publish finishes with the same bytes. Then one byte in 64 is flipped
-in each file, in the manifest, its checksum and the reason of a yank; and the registry is copied file by file, in random
-orders, while it is read.
+The release has a file of 512 KiB, which is written in pieces of 64 KiB, and small files.
 """
 
 from __future__ import annotations
@@ -21,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from runner.registry.transports.locations import connect
-from tests.support.claims import Claims
 from tests.support.paths import ROOT
 from tests.support.processes import environment
-from tests.support.publishing import bundle, states, whole
-from tests.support.release_trees import snapshot
+from tests.support.registry_publishers import bundle, copy_by_file, find_all_problems
+from tests.support.release_trees import snapshot_folder
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.syscall_faults import FAULTS, Fault, count_kinds, fault_library
 
 SIZE = 512 << 10
@@ -35,7 +31,7 @@ PUBLISH = f"""
 import sys
 from runner.base.errors import NipRunError
 from runner.registry.transports.locations import connect
-from tests.support.publishing import bundle
+from tests.support.registry_publishers import bundle
 try:
     with connect(sys.argv[1]) as registry:
         registry.publish([bundle("acme", "one", {SIZE})], "Publish")
@@ -45,18 +41,18 @@ except NipRunError as error:
 """
 
 
-def test_a_publish_survives_every_fault_of_a_system_call(tmp_path: Path, claims: Claims, origin: Path) -> None:
-    faults(claims, tmp_path, fault_library(tmp_path), released(origin))
+def test_a_publish_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions, origin: Path) -> None:
+    check_all_faults(check, tmp_path, fault_library(tmp_path), read_release(origin))
 
 
-def test_every_flipped_byte_of_a_release_is_found(tmp_path: Path, claims: Claims) -> None:
-    flips(claims, tmp_path)
+def test_every_flipped_byte_of_a_release_is_reported(tmp_path: Path, check: SoftAssertions) -> None:
+    check_flipped_bytes(check, tmp_path)
 
 
-def test_a_registry_that_is_copied_file_by_file_is_read_as_whole_or_not_at_all(
-    tmp_path: Path, claims: Claims, origin: Path
+def test_a_registry_that_is_copied_file_by_file_is_never_read_as_complete_too_early(
+    tmp_path: Path, check: SoftAssertions, origin: Path
 ) -> None:
-    copies(claims, tmp_path, origin)
+    check_copies(check, tmp_path, origin)
 
 
 @pytest.fixture
@@ -67,101 +63,105 @@ def origin(tmp_path: Path) -> Path:
     return tmp_path / "origin"
 
 
-def released(registry: Path) -> dict[str, str]:
-    """All of a registry but what nobody reads."""
-    return {path: held for path, held in snapshot(registry).items() if not path.startswith(".")}
+def read_release(registry: Path) -> dict[str, str]:
+    """Return the content of a registry without the folders that no reader looks at."""
+    return {path: content for path, content in snapshot_folder(registry).items() if not path.startswith(".")}
 
 
-def publish(where: Path, library: Path, **variables: str) -> tuple[int, str]:
+def publish(registry_folder: Path, library: Path, **variables: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-c", PUBLISH, str(where)], cwd=ROOT, capture_output=True, text=True, check=False,
-        env=environment(LD_PRELOAD=str(library), NIP_FAULT_FOLDER=str(where), **variables), stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", PUBLISH, str(registry_folder)], cwd=ROOT, capture_output=True, text=True, check=False,
+        env=environment(LD_PRELOAD=str(library), NIP_FAULT_FOLDER=str(registry_folder), **variables),
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return done.returncode, done.stderr
 
 
-def faults(claims: Claims, here: Path, library: Path, wanted: dict[str, str]) -> None:
-    log, undisturbed = here / "calls.log", here / "undisturbed"
-    code, said = publish(undisturbed, library, NIP_FAULT_LOG=str(log))
-    assert code == 0, said
+def check_all_faults(check: SoftAssertions, folder: Path, library: Path, expected: dict[str, str]) -> None:
+    log, undisturbed = folder / "calls.log", folder / "undisturbed"
+    code, output = publish(undisturbed, library, NIP_FAULT_LOG=str(log))
+    assert code == 0, output
     calls = log.read_text().splitlines()
-    pieces = sum(call.startswith("write") and call.endswith("journal.jsonl") for call in calls)
-    print(f"a publish makes {len(calls)} calls: {count_kinds(calls)}; {pieces} write the file of {SIZE >> 10} KiB")
-    claims(pieces >= SIZE >> 16, "its pieces are of 64 KiB at most")
+    writes = sum(call.startswith("write") and call.endswith("journal.jsonl") for call in calls)
+    print(f"a publish makes {len(calls)} calls: {count_kinds(calls)}; {writes} write the file of {SIZE >> 10} KiB")
+    check(writes >= SIZE >> 16, f"the file of {SIZE >> 10} KiB is written in pieces of at most 64 KiB: {writes} writes")
     for first, fault in enumerate(FAULTS):
         codes: Counter[int] = Counter()
-        wrong = []
+        problems = []
         for number in range(first, len(calls), len(FAULTS)):
-            where = here / "disturbed"
-            code, problem = disturbed(where, library, fault, number, wanted)
+            registry_folder = folder / "disturbed"
+            code, problem = publish_with_fault(registry_folder, library, fault, number, expected)
             codes[code] += 1
-            wrong += [f"at call {number} ({calls[number]}): {problem}"] if problem else []
-            shutil.rmtree(where)
-        claims(
-            not wrong,
-            f"{fault.name}: at a fifth of {len(calls)} calls, exit codes {dict(codes)}, wrong {len(wrong)}",
+            problems += [f"at call {number} ({calls[number]}): {problem}"] if problem else []
+            shutil.rmtree(registry_folder)
+        check(
+            not problems,
+            f"{fault.name}, at every fifth of {len(calls)} calls: {len(problems)} problems, exit codes {dict(codes)}",
         )
-        print("".join(f"      {line}\n" for line in wrong[:3]), end="")
+        print("".join(f"      {line}\n" for line in problems[:3]), end="")
 
 
-def disturbed(where: Path, library: Path, fault: Fault, number: int, wanted: dict[str, str]) -> tuple[int, str | None]:
-    """The exit code of a publish with a fault, and what is wrong with what it leaves."""
-    code, said = publish(where, library, NIP_FAULT_AT=str(number), **fault.variables)
-    if code not in ((-signal.SIGKILL, 0) if fault.how == "kill" else (0, 1)) or "Traceback" in said:
-        return code, f"exit {code}: {said[-300:]}"
-    with connect(str(where)) as registry:
-        half = [line for entry in registry.entries() for line in whole(registry, entry)]
-    if half or (code == 0 and released(where) != wanted):
-        return code, f"seen: {half or 'another release'}"
-    again, said = publish(where, library)
-    if again or released(where) != wanted:
-        return code, f"the same publish again: exit {again} {said[-300:]}"
-    left = list((where / ".incoming").iterdir())
-    return code, f"left: {left}" if left and fault.how != "kill" and not fault.lasts else None
+def publish_with_fault(
+    registry_folder: Path, library: Path, fault: Fault, number: int, expected: dict[str, str]
+) -> tuple[int, str | None]:
+    """Publish with a fault, then again without one; return the exit code of the first publish, and a problem."""
+    code, output = publish(registry_folder, library, NIP_FAULT_AT=str(number), **fault.variables)
+    if code not in ((-signal.SIGKILL, 0) if fault.how == "kill" else (0, 1)) or "Traceback" in output:
+        return code, f"exit {code}: {output[-300:]}"
+    with connect(str(registry_folder)) as registry:
+        visible_problems = [line for entry in registry.entries() for line in find_all_problems(registry, entry)]
+    if visible_problems or (code == 0 and read_release(registry_folder) != expected):
+        return code, f"a reader sees {visible_problems or 'another release'}"
+    second_code, output = publish(registry_folder, library)
+    if second_code or read_release(registry_folder) != expected:
+        return code, f"the second publish: exit {second_code} {output[-300:]}"
+    left = list((registry_folder / ".incoming").iterdir())
+    return code, f"files are left: {left}" if left and fault.how != "kill" and not fault.lasts else None
 
 
-def flips(claims: Claims, here: Path) -> None:
-    where = here / "flipped"
-    with connect(str(where)) as registry:
+def check_flipped_bytes(check: SoftAssertions, folder: Path) -> None:
+    registry_folder = folder / "flipped"
+    with connect(str(registry_folder)) as registry:
         registry.publish([bundle("acme", "one", 64 << 10)], "Publish")
-        registry.yank(registry.entries()[0].reference, "why it was yanked")
-    root = where / "run" / "acme" / "one" / "1"
-    tried, missed = 0, []
+        registry.yank(registry.entries()[0].reference, "the reason of the yank")
+    root = registry_folder / "run" / "acme" / "one" / "1"
+    attempts, missed = 0, []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         data = path.read_bytes()
-        for at in range(0, len(data), 64):
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            tried += 1
-            with connect(str(where)) as registry:
-                said = list(registry.find_problems(registry.entries()[0]))
-            if not any(str(path.relative_to(root)) in line and "damaged" in line for line in said):
-                missed.append((path.name, at))
+        for position in range(0, len(data), 64):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+            attempts += 1
+            with connect(str(registry_folder)) as registry:
+                output = list(registry.find_problems(registry.entries()[0]))
+            if not any(str(path.relative_to(root)) in line and "damaged" in line for line in output):
+                missed.append((path.name, position))
         path.write_bytes(data)
-    claims(tried and not missed, f"{tried} flipped bytes, of which {len(missed)} were not found {missed[:3]}")
+    check(attempts and not missed, f"each of {attempts} flipped bytes is reported (except {len(missed)}) {missed[:3]}")
 
 
-def copies(claims: Claims, here: Path, origin: Path) -> None:
+def check_copies(check: SoftAssertions, folder: Path, origin: Path) -> None:
     files = [path.relative_to(origin) for path in sorted(origin.rglob("*")) if path.is_file()]
-    seen: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     for seed in range(ORDERS):
         order = random.Random(seed).sample(files, len(files))
-        into = here / f"copy-{seed}"
-        for _, entry, wrong in states(origin, into, order):
-            seen[state(origin, into, entry is not None, wrong)] += 1
-        shutil.rmtree(into)
-    claims(
-        not seen["half, and not said"] and seen["whole"] >= ORDERS, f"copied in {ORDERS} orders, by turns: {dict(seen)}"
+        copy = folder / f"copy-{seed}"
+        for _, entry, problems in copy_by_file(origin, copy, order):
+            results[describe_copy(origin, copy, entry is not None, problems)] += 1
+        shutil.rmtree(copy)
+    check(
+        not results["incomplete without a problem"] and results["complete"] >= ORDERS,
+        f"a partial copy is never read as complete, in {ORDERS} orders: {dict(results)}",
     )
 
 
-def state(origin: Path, into: Path, listed: bool, wrong: list[str]) -> str:
+def describe_copy(origin: Path, copy: Path, listed: bool, problems: list[str]) -> str:
     if not listed:
         return "not listed"
-    if wrong:
-        return "said to be half"
-    same = all((into / path).read_bytes() == (origin / path).read_bytes() for path in files_of(origin))
-    return "whole" if same else "half, and not said"
+    if problems:
+        return "incomplete with a problem"
+    is_complete = all((copy / path).read_bytes() == (origin / path).read_bytes() for path in list_files(origin))
+    return "complete" if is_complete else "incomplete without a problem"
 
 
-def files_of(registry: Path) -> Iterator[Path]:
+def list_files(registry: Path) -> Iterator[Path]:
     return (path.relative_to(registry) for path in registry.rglob("*") if path.is_file())

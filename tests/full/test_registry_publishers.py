@@ -1,8 +1,6 @@
-"""Ten publishers at once on one shared folder, and two readers: every release once, and never half of one.
+"""Ten processes that publish to one shared folder at the same time, while two threads read it.
 
-Each publisher is a process that publishes N releases of its own, one by one, and between them those that all of them
-publish alike. Two readers list the registry and read every byte of it all the time. Then each publisher again, with
-nothing left to do; and some of them killed on the way, as often as there are publishers.
+Each process publishes its own releases, and between them the same shared releases as the others.
 """
 
 from __future__ import annotations
@@ -13,82 +11,100 @@ import time
 from pathlib import Path
 
 from runner.registry.transports.locations import connect
-from tests.support.claims import Claims
-from tests.support.processes import until
-from tests.support.publishing import Reader, own, publisher, shared_names, whole
-from tests.support.release_trees import snapshot
+from tests.support.processes import wait_until
+from tests.support.registry_publishers import (
+    RegistryReader,
+    find_all_problems,
+    own_names,
+    shared_names,
+    start_publisher,
+)
+from tests.support.release_trees import snapshot_folder
+from tests.support.soft_assertions import SoftAssertions
 
 PUBLISHERS, READERS, SHARED = 10, 2, 5
 RELEASES = 20
 
 
-def test_publishers_at_once_leave_every_release_once_and_whole(tmp_path: Path, claims: Claims) -> None:
-    at_once(claims, tmp_path / "registry", RELEASES, expected_names())
+def test_concurrent_publishers_publish_every_release_once_and_completely(tmp_path: Path, check: SoftAssertions) -> None:
+    check_concurrent_publishers(check, tmp_path / "registry", RELEASES, expected_names())
 
 
-def test_publishers_that_are_killed_leave_nothing_half(tmp_path: Path, claims: Claims) -> None:
-    killed(claims, tmp_path / "killed", RELEASES, expected_names(), random.Random(1))
+def test_killed_publishers_leave_no_partial_release(tmp_path: Path, check: SoftAssertions) -> None:
+    check_killed_publishers(check, tmp_path / "killed", RELEASES, expected_names(), random.Random(1))
 
 
 def expected_names() -> list[str]:
-    names = (name for number in range(PUBLISHERS) for name in own(number, RELEASES))
+    names = (name for number in range(PUBLISHERS) for name in own_names(number, RELEASES))
     return sorted([*names, *shared_names(min(SHARED, RELEASES))])
 
 
-def at_once(claims: Claims, where: Path, count: int, wanted: list[str]) -> None:
-    readers = [Reader(where) for _ in range(READERS)]
+def check_concurrent_publishers(check: SoftAssertions, registry_folder: Path, count: int, expected: list[str]) -> None:
+    readers = [RegistryReader(registry_folder) for _ in range(READERS)]
     for reader in readers:
         reader.start()
-    begun = time.monotonic()
-    said = together(where, count)
-    seconds = time.monotonic() - begun
+    started = time.monotonic()
+    errors = publish_concurrently(registry_folder, count)
+    seconds = time.monotonic() - started
     for reader in readers:
         reader.stop()
-    claims(said == [], f"{PUBLISHERS} publishers of {count} releases, {len(wanted)} in all: {seconds:.1f} s {said[:3]}")
-    wrong = [line for reader in readers for line in reader.wrong]
-    rounds, read = sum(reader.rounds for reader in readers), sum(reader.seen.total() for reader in readers)
-    claims(not wrong and rounds > READERS, f"{rounds} listings and {read} releases read meanwhile, wrong {wrong[:3]}")
-    ended(claims, where, wanted)
-    before = snapshot(where)
-    claims(together(where, count) == [] and snapshot(where) == before, "all of it again changes nothing")
+    check(errors == [], f"{PUBLISHERS} processes publish {len(expected)} releases in {seconds:.1f} s {errors[:3]}")
+    problems = [line for reader in readers for line in reader.problems]
+    rounds, read = sum(reader.rounds for reader in readers), sum(reader.read_counts.total() for reader in readers)
+    check(
+        not problems and rounds > READERS,
+        f"{rounds} listings and {read} releases read at the same time are valid {problems[:3]}",
+    )
+    check_releases(check, registry_folder, expected)
+    before = snapshot_folder(registry_folder)
+    check(
+        publish_concurrently(registry_folder, count) == [] and snapshot_folder(registry_folder) == before,
+        "publishing the same releases again changes nothing",
+    )
 
 
-def killed(claims: Claims, where: Path, count: int, wanted: list[str], rng: random.Random) -> None:
-    """Each publisher is killed at a random moment; what is listed is whole; then all publish again."""
-    wrong: list[str] = []
+def check_killed_publishers(
+    check: SoftAssertions, registry_folder: Path, count: int, expected: list[str], rng: random.Random
+) -> None:
+    """Kill each publisher at a random moment, check the listed releases, then publish everything again."""
+    problems: list[str] = []
     kills = 0
     for turn in range(3):
-        processes = [publisher(where, number, count, SHARED) for number in range(PUBLISHERS)]
-        until(lambda more=5 * turn: len(list(where.glob("run/*/*/*"))) > more)  # type: ignore[misc]
+        processes = [start_publisher(registry_folder, number, count, SHARED) for number in range(PUBLISHERS)]
+        wait_until(lambda more=5 * turn: len(list(registry_folder.glob("run/*/*/*"))) > more)  # type: ignore[misc]
         for process in rng.sample(processes, len(processes)):
             time.sleep(rng.uniform(0.0, 0.1))
             kills += process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.communicate()
-        with connect(str(where)) as registry:
-            wrong += [line for entry in registry.entries() for line in whole(registry, entry)]
-    left = len(list((where / ".incoming").iterdir()))
-    claims(not wrong and kills, f"{kills} publishers killed, {left} leftovers that nobody sees, wrong {wrong[:3]}")
-    claims(together(where, count) == [], "the same publishes finish")
-    ended(claims, where, wanted, left)
-
-
-def together(where: Path, count: int) -> list[str]:
-    """What went wrong with the publishers."""
-    processes = [publisher(where, number, count, SHARED) for number in range(PUBLISHERS)]
-    said = [(process.communicate()[1].decode(), process) for process in processes]
-    return [text[-300:] for text, process in said if process.returncode]
-
-
-def ended(claims: Claims, where: Path, wanted: list[str], left: int = 0) -> None:
-    with connect(str(where)) as registry:
-        begun = time.monotonic()
-        entries = registry.entries()
-        seconds = time.monotonic() - begun
-        names = sorted(entry.reference.name for entry in entries)
-        wrong = [line for entry in entries for line in whole(registry, entry)]
-    claims(
-        names == wanted and not wrong, f"all {len(names)} releases are there, once and whole; listed in {seconds:.2f} s"
+        with connect(str(registry_folder)) as registry:
+            problems += [line for entry in registry.entries() for line in find_all_problems(registry, entry)]
+    left = len(list((registry_folder / ".incoming").iterdir()))
+    check(
+        not problems and kills,
+        f"after {kills} kills, all listed releases are valid ({left} temporary folders are left) {problems[:3]}",
     )
-    there = len(list((where / ".incoming").iterdir()))
-    claims(there == left, f"left in .incoming: {there}")
+    check(publish_concurrently(registry_folder, count) == [], "the same publishes finish")
+    check_releases(check, registry_folder, expected, left)
+
+
+def publish_concurrently(registry_folder: Path, count: int) -> list[str]:
+    """Run all publishers at the same time; return their error messages."""
+    processes = [start_publisher(registry_folder, number, count, SHARED) for number in range(PUBLISHERS)]
+    errors = [(process.communicate()[1].decode(), process) for process in processes]
+    return [error[-300:] for error, process in errors if process.returncode]
+
+
+def check_releases(check: SoftAssertions, registry_folder: Path, expected: list[str], left: int = 0) -> None:
+    with connect(str(registry_folder)) as registry:
+        started = time.monotonic()
+        entries = registry.entries()
+        seconds = time.monotonic() - started
+        names = sorted(entry.reference.name for entry in entries)
+        problems = [line for entry in entries for line in find_all_problems(registry, entry)]
+    check(
+        names == expected and not problems,
+        f"each release is listed once and valid: {len(names)}, in {seconds:.2f} s {problems[:3]}",
+    )
+    remaining = len(list((registry_folder / ".incoming").iterdir()))
+    check(remaining == left, f"no other temporary folders are left: {remaining}")

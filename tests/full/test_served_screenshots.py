@@ -1,8 +1,7 @@
-"""A picture of every page that a server sends, at three widths, light and dark: none scrolls sideways or has an error.
+"""Screenshots of every page of a server, at three widths, light and dark: no page overflows or has an error.
 
-The server's content is that of `tests.support.served_world`, published by the command line. Pictures are
-`pictures/PAGE-WIDTH-SCHEME.png`, `pictures/PAGE-plain.png` without a script, and `pictures/PAGE.pdf` in the folder of
-the test.
+The server is that of `tests.support.demo_server`. The test writes `pictures/PAGE-WIDTH-SCHEME.png`,
+`pictures/PAGE-plain.png` without JavaScript, and `pictures/PAGE.pdf`.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.full.test_pages_screenshots import PATIENCE, SCHEMES, SIDEWAYS, WIDTHS
-from tests.support.browser import Watched, chromium
-from tests.support.claims import Claims
-from tests.support.served_world import ABSENT, PRIVATE, World, empty, world
+from tests.full.test_pages_screenshots import HORIZONTAL_OVERFLOW, SCHEMES, SCREENSHOT_MILLISECONDS, WIDTHS
+from tests.support.browser import WatchedPage, chromium
+from tests.support.demo_server import ABSENT_PAGES, PRIVATE_PAGES, DemoServer, run_demo_server, run_empty_server
+from tests.support.soft_assertions import SoftAssertions
 
-NOT_THERE = "the server responded with a status of 404"
-"""What Chromium says of a page that tells that there is none."""
+STATUS_404 = "the server responded with a status of 404"
+"""Error that Chromium logs for a page with the status 404."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """A page by its name: of which server, at which address, and who is signed in."""
+class PageToShow:
+    """A page of a server, with the cookies of the account that is signed in."""
 
     name: str
     server: str
@@ -32,47 +31,56 @@ class Look:
     cookies: Sequence[dict[str, str]] = ()
 
 
-def test_no_served_page_scrolls_sideways_or_has_an_error(tmp_path: Path, claims: Claims) -> None:
+def test_no_page_of_a_server_overflows_or_has_an_error(tmp_path: Path, check: SoftAssertions) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
-    with chromium() as browser, world(tmp_path) as made, empty(tmp_path) as bare:
-        empty_pages = (Look("empty", bare.address, "/"), Look("empty-search", bare.address, "/search?q=x"))
-        for look in (*_looks(made), *empty_pages):
-            _looked_at(claims, browser, look, pictures)
+    with chromium() as browser, run_demo_server(tmp_path) as demo, run_empty_server(tmp_path) as empty_server:
+        empty_pages = (
+            PageToShow("empty", empty_server.address, "/"),
+            PageToShow("empty-search", empty_server.address, "/search?q=x"),
+        )
+        for page_to_show in (*_list_pages(demo), *empty_pages):
+            _check_page(check, browser, page_to_show, pictures)
 
 
-def _looks(made: World) -> Iterator[Look]:
-    for name, path in {**made.pages, **ABSENT}.items():
-        yield Look(name, made.served.address, path)
-    bob = made.signed_in("bob")
-    for name, path in PRIVATE.items():
-        yield Look(name, made.served.address, path, bob)
+def _list_pages(demo: DemoServer) -> Iterator[PageToShow]:
+    for name, path in {**demo.pages, **ABSENT_PAGES}.items():
+        yield PageToShow(name, demo.served.address, path)
+    bob = demo.sign_in_cookies("bob")
+    for name, path in PRIVATE_PAGES.items():
+        yield PageToShow(name, demo.served.address, path, bob)
 
 
-def _looked_at(claims: Claims, browser: Any, look: Look, into: Path) -> None:
+def _check_page(check: SoftAssertions, browser: Any, page_to_show: PageToShow, folder: Path) -> None:
     problems: list[str] = []
-    wide = {}
+    overflow = {}
     for scheme in SCHEMES:
         for width in WIDTHS:
             options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
-            with _opened(browser, look, problems, **options) as page:
-                wide[width, scheme] = page.evaluate(SIDEWAYS)
-                page.screenshot(path=into / f"{look.name}-{width}-{scheme}.png", full_page=True, timeout=PATIENCE)
-    with _opened(browser, look, problems) as page:
-        page.pdf(path=into / f"{look.name}.pdf", format="A4", prefer_css_page_size=True)
-    with _opened(browser, look, problems, java_script_enabled=False) as page:
-        page.screenshot(path=into / f"{look.name}-plain.png", full_page=True, timeout=PATIENCE)
-    claims(not any(wide.values()), f"{look.name}: pixels beyond the sides, by width: {wide}")
-    claims(not problems, f"{look.name}: errors: {problems}")
+            with _open_page(browser, page_to_show, problems, **options) as page:
+                overflow[width, scheme] = page.evaluate(HORIZONTAL_OVERFLOW)
+                page.screenshot(
+                    path=folder / f"{page_to_show.name}-{width}-{scheme}.png",
+                    full_page=True,
+                    timeout=SCREENSHOT_MILLISECONDS,
+                )
+    with _open_page(browser, page_to_show, problems) as page:
+        page.pdf(path=folder / f"{page_to_show.name}.pdf", format="A4", prefer_css_page_size=True)
+    with _open_page(browser, page_to_show, problems, java_script_enabled=False) as page:
+        page.screenshot(path=folder / f"{page_to_show.name}-plain.png", full_page=True, timeout=SCREENSHOT_MILLISECONDS)
+    check(not any(overflow.values()), f"{page_to_show.name}: no horizontal overflow, in pixels by width: {overflow}")
+    check(not problems, f"{page_to_show.name}: no errors: {problems}")
 
 
 @contextmanager
-def _opened(browser: Any, look: Look, problems: list[str], **options: Any) -> Iterator[Any]:
-    watched = Watched(browser, **options)
-    watched.context.set_default_timeout(PATIENCE)
-    watched.context.add_cookies(list(look.cookies))
-    page = watched.open(f"{look.server}{look.path}", own=f"{look.server}/")
+def _open_page(browser: Any, page_to_show: PageToShow, problems: list[str], **options: Any) -> Iterator[Any]:
+    watched_page = WatchedPage(browser, **options)
+    watched_page.context.set_default_timeout(SCREENSHOT_MILLISECONDS)
+    watched_page.context.add_cookies(list(page_to_show.cookies))
+    page = watched_page.open(f"{page_to_show.server}{page_to_show.path}", own=f"{page_to_show.server}/")
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(250)
     yield page
-    problems += [one for one in watched.close() if not (look.name in ABSENT and NOT_THERE in one)]
+    problems += [
+        problem for problem in watched_page.close() if not (page_to_show.name in ABSENT_PAGES and STATUS_404 in problem)
+    ]

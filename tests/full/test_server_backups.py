@@ -1,11 +1,4 @@
-"""Backup, restore and rebuild of a server: nothing lost, and the public board's file is equal.
-
-A server has runs, of which some are private, hidden or yanked, and a competition with submissions. Its records go into
-a backup and from there into SQLite and into PostgreSQL, where all releases are checked again. Each time all rows are as
-they were, and so is the board's DuckDB file, made anew. Then backups are made while publishers go on: each has all that
-was acknowledged before it began, and nothing half. All of that with SQLite, and then with a PostgreSQL of its own; or
-with the one database that is named.
-"""
+"""Backup, restore and rebuild of a server, with its data in SQLite and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,114 +17,148 @@ from runner.server.settings import Settings
 from runner.server.store.backup import find_missing_blobs
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
-from tests.support.claims import Claims
-from tests.support.filled import PUBLISHED, SUBMISSIONS, fill
-from tests.support.kept import board, rows
-from tests.support.postgresql import cluster
-from tests.support.processes import nip_run, until
-from tests.support.registries import bundle
-from tests.support.serving import Served, serving
+from tests.support.populated_server import PUBLISHED_RUNS, SUBMISSIONS, populate_server
+from tests.support.postgresql import run_postgresql
+from tests.support.processes import nip_run, wait_until
+from tests.support.registry_locations import bundle
+from tests.support.server_contents import build_board_tables, read_tables
+from tests.support.server_process import ServerProcess, run_server
+from tests.support.soft_assertions import SoftAssertions
 
 BACKUPS = 3
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_a_server_is_backed_up_restored_and_rebuilt_without_a_loss(
-    tmp_path: Path, claims: Claims, database: str
+def test_a_restored_server_has_the_same_rows_and_the_same_board(
+    tmp_path: Path, check: SoftAssertions, database: str
 ) -> None:
-    with cluster() as made:
-        kept = Kept(claims, tmp_path, made() if database == "PostgreSQL" else None, made)
-        kept.moved()
-        kept.under_load()
-
-
-class Kept:
-    """A server, and its records elsewhere."""
-
-    def __init__(self, claims: Claims, here: Path, database: str | None, made: Callable[[], str]) -> None:
-        self._claims, self._here, self._made = claims, here, made
-        self._settings = Settings(folder=here / "server", database=database)
-        fill(self._settings, here)
-        self._rows, self._board = rows(self._settings.database_url), board(self._settings)
-        counts = {name: len(told) for name, told in self._rows.items()}
-        on_board = [len(self._board[name]) - 1 for name in ("runs", "releases")]
-        claims(
-            counts["releases"] == len(PUBLISHED) + SUBMISSIONS + 1 and counts["submissions"] == SUBMISSIONS
-            and all(on_board) and on_board[1] < counts["releases"],
-            f"a server has {counts}; {on_board[0]} rows on its board, {on_board[1]} public releases",
-        )  # fmt: skip
-
-    def _new(self, name: str, database: str | None, *, of: Settings | None = None) -> Settings:
-        """Another server, with the same files."""
-        settings = Settings(folder=self._here / name, database=database)
-        shutil.copytree((of or self._settings).folder / "blobs", settings.folder / "blobs")
-        return settings
-
-    def _of_its_kind(self) -> str | None:
-        return None if self._settings.database is None else self._made()
-
-    def _do(self, *words: str | Path, on: Settings) -> subprocess.CompletedProcess[str]:
-        where = () if on.database is None else ("--database", on.database)
-        return nip_run(*words, *where, cwd=self._here, timeout=600)
-
-    def _same(self, settings: Settings, what: str) -> None:
-        self._claims(rows(settings.database_url) == self._rows, f"{what}: every row of every table is as it was")
-        self._claims(board(settings) == self._board, f"{what}: the board's file is as it was")
-
-    def moved(self) -> None:
-        file = self._here / "moved.backup"
-        done = self._do("server", "backup", self._settings.folder, file, on=self._settings)
-        self._claims(done.returncode == 0, f"a backup has {done.stdout.strip()} {done.stderr.strip()}")
-        for name, database in (("SQLite", None), ("PostgreSQL", self._made())):
-            new = self._new(f"moved-{name}", database)
-            done = self._do("server", "restore", new.folder, file, on=new)
-            self._claims(done.returncode == 0, f"restored into {name}: {done.stderr.strip()}")
-            self._same(new, f"restored into {name}")
-            done = self._do("serve", new.folder, "--rebuild", "--collect", on=new)
-            self._claims(done.returncode == 0, f"checked there: {done.stdout.strip()} {done.stderr.strip()[:300]}")
-            self._same(new, "checked")
-
-    def under_load(self) -> None:
-        busy, stopped = Settings(folder=self._here / "busy", database=self._of_its_kind()), threading.Event()
-        acknowledged: set[str] = set()
-        taken: list[tuple[Path, set[str]]] = []
-
-        def publish(served: Served, who: str) -> None:
-            number = 0
-            while not stopped.is_set():
-                made = bundle(f"{who}-{number}", {"data.txt": who.encode() * 9_000}, kind=Kind.DATASET)
-                served.publish(who, made)
-                acknowledged.add(str(made.release.reference))
-                number += 1
-
-        with serving(busy.folder, database=busy.database) as served:
-            threads = [threading.Thread(target=publish, args=(served, who)) for who in ("alice", "bob")]
-            for thread in threads:
-                thread.start()
-            for number in range(BACKUPS):
-                wanted = 3 * (number + 1)
-                until(lambda wanted=wanted: len(acknowledged) >= wanted)  # type: ignore[misc]
-                known, file = set(acknowledged), self._here / f"busy-{number}.backup"
-                done = self._do("server", "backup", busy.folder, file, on=busy)
-                self._claims(done.returncode == 0, f"a backup while others publish: {done.stdout.strip()}")
-                taken.append((file, known))
-            stopped.set()
-            for thread in threads:
-                thread.join()
-        for number, (file, known) in enumerate(taken):
-            self._whole(self._new(f"busy-{number}", self._of_its_kind(), of=busy), file, known, len(acknowledged))
-
-    def _whole(self, new: Settings, file: Path, known: set[str], in_all: int) -> None:
-        """Nothing that a backup must have is missing, and what it has is whole."""
-        done = self._do("server", "restore", new.folder, file, on=new)
-        there = rows(new.database_url)["releases"]
-        names = {f"{row[1]}/{row[2]}/{row[3]}@{row[4]}" for row in there}
-        with closing(Database(new.database_url)) as opened:
-            missing = find_missing_blobs(opened, open_blob_store(new))
-        again = self._do("serve", new.folder, "--rebuild", on=new)
-        is_whole = again.returncode == 0 and "checked" in again.stdout
-        self._claims(
-            done.returncode == 0 and known <= names and len(names) == len(there) and not missing and is_whole,
-            f"it has all {len(known)} that were acknowledged before, {len(names)} of {in_all} in all, each whole: "
-            f"{again.stdout.strip()} {sorted(known - names)[:2]} {missing[:2]} {done.stderr.strip()[:200]}",
+    with run_postgresql() as create_database:
+        original = Settings(
+            folder=tmp_path / "server", database=create_database() if database == "PostgreSQL" else None
         )
+        populate_server(original, tmp_path)
+        tables, board = read_tables(original.database_url), build_board_tables(original)
+        check_is_populated(check, tables, board)
+
+        file = tmp_path / "server.backup"
+        saved = run_command(original, "server", "backup", original.folder, file)
+        check(saved.returncode == 0, f"the backup succeeds: {saved.stdout.strip()} {saved.stderr.strip()}")
+        for target, url in (("SQLite", None), ("PostgreSQL", create_database())):
+            copy = copy_blobs(original, Settings(folder=tmp_path / f"restored-{target}", database=url))
+            restored = run_command(copy, "server", "restore", copy.folder, file)
+            check(restored.returncode == 0, f"the restore into {target} succeeds: {restored.stderr.strip()}")
+            check(read_tables(copy.database_url) == tables, f"every table in {target} has the same rows")
+            check(build_board_tables(copy) == board, f"the board from {target} is the same")
+
+            rebuilt = run_command(copy, "serve", copy.folder, "--rebuild", "--collect")
+            output = f"{rebuilt.stdout.strip()} {rebuilt.stderr.strip()[:300]}"
+            check(rebuilt.returncode == 0, f"the rebuild with {target} succeeds: {output}")
+            check(read_tables(copy.database_url) == tables, f"the rebuild with {target} changes no row")
+            check(build_board_tables(copy) == board, f"the board after the rebuild with {target} is the same")
+
+
+def check_is_populated(check: SoftAssertions, tables: dict[str, list[Any]], board: dict[str, list[Any]]) -> None:
+    """Check that all releases and submissions are there, and that only some of the releases are public."""
+    counts = {name: len(rows) for name, rows in tables.items()}
+    runs, public_releases = (len(board[name]) - 1 for name in ("runs", "releases"))  # without the names of columns
+    check(
+        counts["releases"] == len(PUBLISHED_RUNS) + SUBMISSIONS + 1
+        and counts["submissions"] == SUBMISSIONS
+        and runs > 0
+        and 0 < public_releases < counts["releases"],
+        f"the server has {counts}, and its board has {runs} runs and {public_releases} public releases",
+    )
+
+
+@pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
+def test_a_backup_during_publishes_has_every_release_acknowledged_before_it(
+    tmp_path: Path, check: SoftAssertions, database: str
+) -> None:
+    with run_postgresql() as create_postgresql:
+
+        def create_database() -> str | None:
+            return create_postgresql() if database == "PostgreSQL" else None
+
+        original = Settings(folder=tmp_path / "busy", database=create_database())
+        backups, published = back_up_while_publishing(check, original, tmp_path)
+        for file, acknowledged in backups:
+            copy = copy_blobs(original, Settings(folder=tmp_path / file.stem, database=create_database()))
+            check_restored_backup(check, copy, file, acknowledged, published)
+
+
+def back_up_while_publishing(
+    check: SoftAssertions, settings: Settings, folder: Path
+) -> tuple[list[tuple[Path, set[str]]], int]:
+    """Make backups of a server while two accounts publish all the time.
+
+    Return each backup with the releases whose publication was acknowledged before the backup started, and the number of
+    all published releases.
+    """
+    acknowledged: set[str] = set()
+    stopped = threading.Event()
+    backups: list[tuple[Path, set[str]]] = []
+    with run_server(settings.folder, database=settings.database) as server:
+        threads = [
+            threading.Thread(target=publish_until, args=(stopped, server, account, acknowledged.add))
+            for account in ("alice", "bob")
+        ]
+        for thread in threads:
+            thread.start()
+        for number in range(BACKUPS):
+            count = 3 * (number + 1)
+            wait_until(lambda count=count: len(acknowledged) >= count)  # type: ignore[misc]
+            before, file = set(acknowledged), folder / f"busy-{number}.backup"
+            done = run_command(settings, "server", "backup", settings.folder, file)
+            check(done.returncode == 0, f"a backup during publishes succeeds: {done.stdout.strip()}")
+            backups.append((file, before))
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    return backups, len(acknowledged)
+
+
+def publish_until(
+    stopped: threading.Event, server: ServerProcess, account: str, on_acknowledged: Callable[[str], None]
+) -> None:
+    """Publish one release after another, until `stopped` is set."""
+    number = 0
+    while not stopped.is_set():
+        release = bundle(f"{account}-{number}", {"data.txt": account.encode() * 9_000}, kind=Kind.DATASET)
+        server.publish(account, release)
+        on_acknowledged(str(release.release.reference))
+        number += 1
+
+
+def check_restored_backup(
+    check: SoftAssertions, copy: Settings, file: Path, acknowledged: set[str], published: int
+) -> None:
+    """Restore a backup; check that it has the acknowledged releases, and that all its releases are complete."""
+    restored = run_command(copy, "server", "restore", copy.folder, file)
+    rows = read_tables(copy.database_url)["releases"]
+    names = {f"{row[1]}/{row[2]}/{row[3]}@{row[4]}" for row in rows}
+    with closing(Database(copy.database_url)) as database:
+        missing_blobs = find_missing_blobs(database, open_blob_store(copy))
+    rebuilt = run_command(copy, "serve", copy.folder, "--rebuild")
+    check(restored.returncode == 0, f"the restore of {file.name} succeeds: {restored.stderr.strip()[:200]}")
+    check(
+        acknowledged <= names and len(names) == len(rows),
+        f"{file.name} has {len(names)} of {published} releases, each once, with all {len(acknowledged)} acknowledged "
+        f"before the backup; missing: {sorted(acknowledged - names)[:2]}",
+    )
+    check(not missing_blobs, f"{file.name} refers to no missing blob: {missing_blobs[:2]}")
+    check(
+        rebuilt.returncode == 0 and "checked" in rebuilt.stdout,
+        f"every release in {file.name} passes the checks of a rebuild: {rebuilt.stdout.strip()}",
+    )
+
+
+def copy_blobs(original: Settings, copy: Settings) -> Settings:
+    """Copy the blobs of a server to the folder of another one, as an administrator does before a restore."""
+    shutil.copytree(original.folder / "blobs", copy.folder / "blobs")
+    return copy
+
+
+def run_command(settings: Settings, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line with the database of a server."""
+    database = () if settings.database is None else ("--database", settings.database)
+    return nip_run(*arguments, *database, cwd=settings.folder.parent, timeout=600)

@@ -1,8 +1,7 @@
-"""A run in eight shards, three of them killed and resumed, one played in another folder, is the run of one process.
+"""A run in eight shards, with kills and resumes, compared with the same run in one process.
 
-N kills, each with SIGKILL, are shared out among three of the shards; then as many of merges, at random times, and N
-times one of a merge's writes, flushes and renames kills it, or finds the disk full. Then two shards are ended at the
-same moment, N times; and every way of wrong parts that the tests know is refused. Needs gcc.
+Other tests kill merges, let their system calls fail, let two shards end at the same time, and merge invalid parts. They
+need gcc.
 """
 
 from __future__ import annotations
@@ -20,173 +19,195 @@ from typing import Any
 
 from runner.base.storage.duckdb_connections import connect
 from runner.results.leaderboard.results_folder import Results
-from tests.runs.test_merge_refused import OF, WRONG, Parts
-from tests.support.claims import Claims
+from tests.runs.test_merge_refused import INVALID_PARTS, SHARD_COUNT, Parts
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import nip_run, started_silent
-from tests.support.runs import journal_records, only_run, played, status_of
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import nip_run, start_nip_run_silently
+from tests.support.runs import journal_records, only_run, read_status, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.shards import all_shards
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 from tests.support.syscall_faults import fault_library
 
-SHARDS, KILLED, ELSEWHERE = 8, (2, 4, 6), 8
-TIMES, SEED = 9, 1
+SHARDS = 8
+KILLED_SHARDS = (2, 4, 6)
+REMOTE_SHARD = 8
+"""The shard that runs in another folder, as on another machine."""
+KILLS, SEED = 9, 1
 DATAPOINTS, REPEATS, CONCURRENCY = 160, 2, 32
-CLOCKS = {"started_at", "finished_at"}
+TIMES = {"started_at", "finished_at"}
 LATENCY = "latency_ms"
 
 
-def test_a_run_in_shards_is_the_run_of_one_process(tmp_path: Path, claims: Claims) -> None:
-    here, rng = tmp_path, random.Random(SEED)
-    with serving(latency=[0.0, 0.06]) as server:
-        spec = _spec(here, server.base_url)
-        whole = played(spec, here / "whole")
-        needed = server.requests
-        print(f"{DATAPOINTS} datapoints, {REPEATS} repeats, {needed} calls; {SHARDS} shards, seed {SEED}")
-        in_flight = _play(here, server, TIMES, rng)
-        asked = server.requests - needed
-        run = only_run(here / "results")
-        claims(len(in_flight) == TIMES, f"kills of shards {', '.join(map(str, KILLED))}: {len(in_flight)}")
-        claims(server.stats()["max_open"] <= CONCURRENCY, f"calls at once at the server: {server.stats()['max_open']}")
-        copy = _copied(here)
-        refused = nip_run("merge", run.name, cwd=here)
-        claims(
-            refused.returncode == 1 and f"missing: {ELSEWHERE}/{SHARDS}" in refused.stderr, "refused without the 8th"
+def test_a_run_in_shards_equals_the_run_of_one_process(tmp_path: Path, check: SoftAssertions) -> None:
+    rng = random.Random(SEED)
+    with run_chat_server(latency=[0.0, 0.06]) as server:
+        spec = write_spec(tmp_path, server.base_url)
+        single = run_spec(spec, tmp_path / "single").folder.path
+        single_calls = server.requests
+        in_flight = run_shards(tmp_path, server, rng)
+        shard_calls = server.requests - single_calls
+        run = only_run(tmp_path / "results")
+        check(len(in_flight) == KILLS, f"each of {KILLS} kills interrupts a shard: {len(in_flight)}")
+        max_open = server.stats()["max_open"]
+        check(max_open <= CONCURRENCY, f"at most {CONCURRENCY} calls are open at the same time: {max_open}")
+
+        remote_shard = move_remote_shard(tmp_path)
+        refused = nip_run("merge", run.name, cwd=tmp_path)
+        check(
+            refused.returncode == 1 and f"missing: {REMOTE_SHARD}/{SHARDS}" in refused.stderr,
+            f"a merge without the remote shard is refused: {refused.stderr.strip()}",
         )
-        kills = _killed_merges(here, run, copy, TIMES, rng)
-        claims(server.requests - needed == asked, f"and {kills} kills of merges, which asked for nothing")
-        _same(claims, whole.folder.path, run, sum(in_flight))
-        claims(asked == needed + sum(in_flight), f"asked again: {asked - needed}, in flight at kills: {sum(in_flight)}")
-        again = nip_run("merge", run.name, cwd=here)
-        claims("was merged already; nothing was changed" in again.stderr and again.returncode == 0, "merged once")
-        rows = Results(here / "results").board.query("SELECT run_id, status, rollouts FROM runs")[1]
-        claims(rows == [(run.name, "done", DATAPOINTS * REPEATS)], "the leaderboard has the run, once")
+        kills = kill_merges(tmp_path, run, remote_shard, rng)
+        check(server.requests - single_calls == shard_calls, f"merges call no model, including {kills} killed ones")
+        check_equal_runs(check, single, run, sum(in_flight))
+        check(
+            shard_calls == single_calls + sum(in_flight),
+            f"only the {sum(in_flight)} calls in flight at the kills are repeated: {shard_calls - single_calls}",
+        )
+        second_merge = nip_run("merge", run.name, cwd=tmp_path)
+        check(
+            second_merge.returncode == 0 and "was merged already; nothing was changed" in second_merge.stderr,
+            f"a second merge changes nothing: {second_merge.stderr.strip()}",
+        )
+        rows = Results(tmp_path / "results").board.query("SELECT run_id, status, rollouts FROM runs")[1]
+        check(rows == [(run.name, "done", DATAPOINTS * REPEATS)], f"the leaderboard has the run once: {rows}")
 
 
-def _spec(here: Path, base_url: str) -> Path:
-    limits = {"max_completion_tokens": 60, "price": {"input": 1.0, "output": 2.0}}
+def write_spec(folder: Path, base_url: str) -> Path:
+    model = {"max_completion_tokens": 60, "price": {"input": 1.0, "output": 2.0}}
     return spec_file(
-        here, base_url, size=DATAPOINTS, models={"m": limits}, budget={"usd": 50.0},
+        folder, base_url, size=DATAPOINTS, models={"m": model}, budget={"usd": 50.0},
         rollouts={"concurrency": CONCURRENCY, "per_datapoint": REPEATS},
     )  # fmt: skip
 
 
-def _play(here: Path, server: Loopback, kills: int, rng: random.Random) -> list[int]:
-    """Play all shards, some killed on the way and resumed; how many calls each kill found in flight."""
-    there = here / "there"
-    there.mkdir()
+def run_shards(folder: Path, server: LoopbackServer, rng: random.Random) -> list[int]:
+    """Run all shards; kill some and resume them. Return the number of calls in flight at each kill."""
+    remote_folder = folder / "remote"
+    remote_folder.mkdir()
     for name in ("spec.yaml", "data.jsonl"):
-        shutil.copy(here / name, there / name)
-    others = [number for number in range(1, SHARDS) if number not in KILLED]
-    together = [(number, started_silent(*_words(number), cwd=here)) for number in others]
-    together.append((ELSEWHERE, started_silent(*_words(ELSEWHERE), cwd=there)))
-    for number, process in together:
+        shutil.copy(folder / name, remote_folder / name)
+    undisturbed = [number for number in range(1, SHARDS) if number not in KILLED_SHARDS]
+    processes = [(number, start_shard(number, folder)) for number in undisturbed]
+    processes.append((REMOTE_SHARD, start_shard(REMOTE_SHARD, remote_folder)))
+    for number, process in processes:
         assert process.wait(600) == 0, f"shard {number} failed"
-    in_flight = []
-    for kill in range(kills):
-        number = KILLED[kill % len(KILLED)]
-        found = _killed(here, server, number, rng)
-        if found is not None:
-            in_flight.append(found)
-    for number in KILLED:
-        assert started_silent(*_words(number), cwd=here).wait(600) == 0, f"shard {number} was not resumed"
-    return in_flight
+    results = [kill_shard(KILLED_SHARDS[kill % len(KILLED_SHARDS)], folder, server, rng) for kill in range(KILLS)]
+    for number in KILLED_SHARDS:
+        assert start_shard(number, folder).wait(600) == 0, f"shard {number} was not resumed"
+    return [in_flight for in_flight in results if in_flight is not None]
 
 
-def _words(number: int) -> list[str]:
-    return ["spec.yaml", "--shard", f"{number}/{SHARDS}", "-q"]
+def start_shard(number: int, folder: Path) -> subprocess.Popen[bytes]:
+    return start_nip_run_silently("spec.yaml", "--shard", f"{number}/{SHARDS}", "-q", cwd=folder)
 
 
-def _killed(here: Path, server: Loopback, number: int, rng: random.Random) -> int | None:
-    """Kill a shard a few calls after it has begun to ask; how many were in flight. None: it ended before."""
-    before, goal = server.requests, rng.randint(1, 12)
-    had = _calls(here, number)
-    process = started_silent(*_words(number), cwd=here)
-    while process.poll() is None and server.requests < before + goal:
+def kill_shard(number: int, folder: Path, server: LoopbackServer, rng: random.Random) -> int | None:
+    """Kill a shard after a few calls; return the number of calls in flight, or None if the shard ended before."""
+    requests_before, goal = server.requests, rng.randint(1, 12)
+    recorded_before = count_recorded_calls(folder, number)
+    process = start_shard(number, folder)
+    while process.poll() is None and server.requests < requests_before + goal:
         time.sleep(0.002)
     process.kill()
     if process.wait() == 0:
         return None
     time.sleep(0.1)
-    return server.requests - before - (_calls(here, number) - had)
+    return server.requests - requests_before - (count_recorded_calls(folder, number) - recorded_before)
 
 
-def _calls(here: Path, number: int) -> int:
-    (part,) = [*(here / "results/runs").glob(f"*/shards/{number}-of-{SHARDS}"), None][:1]
+def count_recorded_calls(folder: Path, number: int) -> int:
+    (part,) = [*(folder / "results/runs").glob(f"*/shards/{number}-of-{SHARDS}"), None][:1]
     if part is None or not (part / "journal.jsonl").is_file():
         return 0
     return sum(record["kind"] == "call" for record in journal_records(part))
 
 
-def _copied(here: Path) -> Path:
-    """The part that was played elsewhere, copied to a folder of another name; its own is gone."""
-    part = only_run(here / "there" / "results") / "shards" / f"{ELSEWHERE}-of-{SHARDS}"
-    copy = here / "copied" / "from-there"
-    shutil.copytree(part, copy)
-    shutil.rmtree(here / "there")
+def move_remote_shard(folder: Path) -> Path:
+    """Copy the remote shard to a folder with another name, and delete the original."""
+    shard = only_run(folder / "remote" / "results") / "shards" / f"{REMOTE_SHARD}-of-{SHARDS}"
+    copy = folder / "copied" / "from-remote"
+    shutil.copytree(shard, copy)
+    shutil.rmtree(folder / "remote")
     return copy
 
 
-def _killed_merges(here: Path, run: Path, copy: Path, kills: int, rng: random.Random) -> int:
-    """Kill merges at random times, then let one end; how many were killed before there was a run."""
-    done = 0
-    for _ in range(kills):
-        process = started_silent("merge", run.name, copy, cwd=here)
+def kill_merges(folder: Path, run: Path, remote_shard: Path, rng: random.Random) -> int:
+    """Kill merges at random moments, then let one finish; return the number of merges that were killed."""
+    kills = 0
+    for _ in range(KILLS):
+        process = start_nip_run_silently("merge", run.name, remote_shard, cwd=folder)
         try:
             process.wait(rng.uniform(0.5, 4.0))
         except subprocess.TimeoutExpired:
             process.kill()
-        done += process.wait() != 0
+        kills += process.wait() != 0
         if (run / "manifest.json").exists():
             break
-    merged = nip_run("merge", run.name, copy, cwd=here, timeout=300)
+    merged = nip_run("merge", run.name, remote_shard, cwd=folder, timeout=300)
     assert merged.returncode == 0, merged.stderr
-    return done
+    return kills
 
 
-def _same(claims: Claims, whole: Path, run: Path, in_flight: int) -> None:
-    """Every file of both, with what differs named and bounded."""
-    ours, theirs = _files(run), _files(whole)
-    claims(ours.keys() == theirs.keys(), f"files: {len(ours)}, the same names")
-    differ = sorted(name for name in ours if ours[name] != theirs.get(name))
-    claims(
-        set(differ) <= {"SHA256SUMS", "completions.parquet", "journal.jsonl", "manifest.json"},
-        f"equal to the byte: {len(ours) - len(differ)}; others: {', '.join(differ)}",
+def check_equal_runs(check: SoftAssertions, single: Path, merged: Path, in_flight: int) -> None:
+    """Compare every file of two runs. Only times, positions and the costs of lost calls may differ."""
+    single_files, merged_files = read_files(single), read_files(merged)
+    check(merged_files.keys() == single_files.keys(), f"both runs have the same {len(single_files)} files")
+    different = {name for name, data in merged_files.items() if data != single_files.get(name)}
+    check(
+        different <= {"SHA256SUMS", "completions.parquet", "journal.jsonl", "manifest.json"},
+        f"all other files are equal: {sorted(different)} differ",
     )
-    (a, b), lost = (_table(path / "completions.parquet") for path in (run, whole)), _lost(run)
-    claims(a == b, f"completions.parquet: {len(a)} rows, equal without {LATENCY}")
-    ours_records, whole_records = (_records(path) for path in (run, whole))
-    claims(
-        ours_records == whole_records,
-        f"journal.jsonl: {sum(ours_records.values())} records, equal without seq, checksum, ms, journal and `lost`",
-    )
-    most = sum(record["charged"][2] for record in lost)
-    # A call is written down before it is sent: a kill in between is counted, and never came to the server.
-    unsent = len(lost) * CONCURRENCY // SHARDS - in_flight
-    claims(
-        0 <= most - in_flight <= unsent,
-        f"`lost` records: {len(lost)}, of {most} calls; in flight at the server at the kills: {in_flight}",
-    )
-    mine, one = (json.loads((path / "manifest.json").read_text()) for path in (run, whole))
-    other = {name for name in mine.keys() | one.keys() if mine.get(name) != one.get(name)} - CLOCKS - {"journal"}
-    claims(
-        other <= {"answers_from", "cost_usd_at_most"},
-        f"manifest.json: besides {', '.join(sorted(CLOCKS))} and journal differ {sorted(other)}",
-    )
-    claims(
-        one["answers_from"] == {}
-        and len(mine["answers_from"]) == SHARDS
-        and sum(mine["answers_from"].values()) == mine["rollouts"],
-        "answers_from: every verdict is of one of the shards' journals",
-    )
-    more = mine["cost_usd_at_most"] - one["cost_usd_at_most"]
-    counted = sum(record["charged"][0] for record in lost)
-    claims(abs(more - counted) < 1e-9, f"cost_usd_at_most: more by ${more:.6f}, the lost calls' worst case")
+    single_rows, merged_rows = (read_completions(run / "completions.parquet") for run in (single, merged))
+    check(single_rows == merged_rows, f"the {len(merged_rows)} completions are equal without {LATENCY}")
+    single_records, merged_records = count_records(single), count_records(merged)
+    check(single_records == merged_records, f"the {merged_records.total()} records of the journals are equal")
+    lost = [record for record in journal_records(merged) if record["kind"] == "lost"]
+    check_lost_calls(check, lost, in_flight)
+    check_manifests(check, single, merged, lost)
 
 
-def _files(run: Path) -> dict[str, bytes]:
+def check_lost_calls(check: SoftAssertions, lost: list[dict[str, Any]], in_flight: int) -> None:
+    """Check that the journal counts each call that a kill interrupted as lost.
+
+    A call is recorded before it is sent. If a kill comes in between, the call is lost but never reaches the server.
+    """
+    calls = sum(record["charged"][2] for record in lost)
+    max_unsent = len(lost) * CONCURRENCY // SHARDS - in_flight
+    check(
+        0 <= calls - in_flight <= max_unsent,
+        f"{len(lost)} records count {calls} lost calls: {in_flight} were in flight, at most {max_unsent} unsent",
+    )
+
+
+def check_manifests(check: SoftAssertions, single: Path, merged: Path, lost: list[dict[str, Any]]) -> None:
+    single_manifest, merged_manifest = (json.loads((run / "manifest.json").read_text()) for run in (single, merged))
+    different = {
+        name
+        for name in single_manifest.keys() | merged_manifest.keys()
+        if single_manifest.get(name) != merged_manifest.get(name)
+    }
+    check(
+        different <= {"answers_from", "cost_usd_at_most", "journal"} | TIMES,
+        f"the other fields of the manifests are equal: {sorted(different)} differ",
+    )
+    check(
+        single_manifest["answers_from"] == {}
+        and len(merged_manifest["answers_from"]) == SHARDS
+        and sum(merged_manifest["answers_from"].values()) == merged_manifest["rollouts"],
+        f"every rollout has its answers from the journal of one shard: {merged_manifest['answers_from']}",
+    )
+    extra_cost = merged_manifest["cost_usd_at_most"] - single_manifest["cost_usd_at_most"]
+    lost_cost = sum(record["charged"][0] for record in lost)
+    check(
+        abs(extra_cost - lost_cost) < 1e-9, f"the extra cost is that of lost calls: ${extra_cost:.6f}, ${lost_cost:.6f}"
+    )
+
+
+def read_files(run: Path) -> dict[str, bytes]:
+    """Return the content of the files of a run, without its lock, its log and its shards."""
     return {
         path.relative_to(run).as_posix(): path.read_bytes()
         for path in run.rglob("*")
@@ -194,95 +215,107 @@ def _files(run: Path) -> dict[str, bytes]:
     }
 
 
-def _table(path: Path) -> list[tuple[Any, ...]]:
+def read_completions(path: Path) -> list[tuple[Any, ...]]:
     with connect() as connection:
         return connection.execute(f"SELECT * EXCLUDE ({LATENCY}) FROM read_parquet('{path}')").fetchall()
 
 
-def _records(run: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
+def count_records(run: Path) -> Counter[str]:
+    """Return the records of a journal, except lost calls, without positions and times."""
+    records: Counter[str] = Counter()
     for record in journal_records(run):
-        if record["kind"] == "lost":
-            continue
-        kept = {name: value for name, value in record.items() if name not in ("seq", "ms", "from", "journal")}
-        found[json.dumps(kept, sort_keys=True)] += 1
-    return found
+        if record["kind"] != "lost":
+            comparable = {name: value for name, value in record.items() if name not in ("seq", "ms", "from", "journal")}
+            records[json.dumps(comparable, sort_keys=True)] += 1
+    return records
 
 
-def _lost(run: Path) -> list[dict[str, Any]]:
-    return [record for record in journal_records(run) if record["kind"] == "lost"]
-
-
-def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, claims: Claims) -> None:
-    """A merge goes wrong at one of its calls: there is no run, or the whole one, and the next merge makes it."""
-    here, rng = tmp_path, random.Random(SEED)
-    library, spec = fault_library(here), spec_file(here, size=6)
-    for shard in all_shards(OF):
-        played(spec, here / "results", shard=str(shard))
-    run, whole = only_run(here / "results"), _files(played(spec, here / "whole").folder.path)
-    log = here / "calls.log"
-    shutil.copytree(here / "results", here / "counted")
-    preload = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(here / "counted"), "NIP_FAULT_LOG": str(log)}
-    assert (
-        nip_run("merge", run.name, "--results", here / "counted", cwd=here, timeout=HANG_SECONDS, **preload).returncode
-        == 0
+def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
+    """After a fault there is no merged run or a complete one, and the next merge completes it."""
+    library, spec = fault_library(tmp_path), spec_file(tmp_path, size=6)
+    for shard in all_shards(SHARD_COUNT):
+        run_spec(spec, tmp_path / "results", shard=str(shard))
+    run_id = only_run(tmp_path / "results").name
+    expected = read_files(run_spec(spec, tmp_path / "single").folder.path)
+    calls = record_merge_calls(tmp_path, run_id, library)
+    results: Counter[str] = Counter()
+    problems = []
+    for number in sorted(random.Random(SEED).sample(range(len(calls)), min(KILLS, len(calls)))):
+        copy = tmp_path / f"fault{number}"
+        shutil.copytree(tmp_path / "results", copy)
+        run = copy / "runs" / run_id
+        fault = ("kill", str(errno.ENOSPC))[number % 2]
+        variables = {"NIP_FAULT_FOLDER": str(copy), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": fault}
+        merge(tmp_path, run_id, copy, LD_PRELOAD=str(library), **variables)
+        has_run = (run / "manifest.json").is_file()
+        results["merged" if has_run else "not merged"] += 1
+        is_partial = has_run and not is_complete(run, expected)
+        second_merge = merge(tmp_path, run_id, copy)
+        rows = Results(copy).board.query("SELECT status, rollouts FROM runs")[1] if second_merge.returncode == 0 else []
+        is_left = (run / ".merging").exists()
+        if is_partial or rows != [("done", 6)] or not is_complete(run, expected) or is_left:
+            problems.append(f"{calls[number]}, {fault}: {second_merge.stderr[-300:]}")
+        shutil.rmtree(copy)
+    check(
+        not problems,
+        f"the run is complete after each of {results.total()} faults in {len(calls)} calls of a merge: {dict(results)} "
+        f"{problems[:2]}",
     )
-    calls = log.read_text().splitlines()
-    found, wrong = Counter[str](), []
-    for number in sorted(rng.sample(range(len(calls)), min(TIMES, len(calls)))):
-        there = here / f"fault{number}"
-        shutil.copytree(here / "results", there)
-        how = ("kill", str(errno.ENOSPC))[number % 2]
-        fault = {"NIP_FAULT_FOLDER": str(there), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": how}
-        nip_run("merge", run.name, "--results", there, cwd=here, timeout=HANG_SECONDS, LD_PRELOAD=str(library), **fault)
-        place = there / "runs" / run.name
-        is_there = (place / "manifest.json").is_file()
-        found["the run" if is_there else "none"] += 1
-        half = is_there and not _is_whole(place, whole)
-        again = nip_run("merge", run.name, "--results", there, cwd=here)
-        rows = Results(there).board.query("SELECT status, rollouts FROM runs")[1] if again.returncode == 0 else []
-        if half or rows != [("done", 6)] or not _is_whole(place, whole) or (place / ".merging").exists():
-            wrong.append(f"{calls[number]}, {how}: {again.stderr[-300:]}")
-        shutil.rmtree(there)
-    claims(not wrong, f"{sum(found.values())} of {len(calls)} calls of a merge gone wrong: {dict(found)} {wrong[:2]}")
 
 
-def _is_whole(run: Path, whole: dict[str, bytes]) -> bool:
-    ours = _files(run)
-    left_out = ("journal.jsonl", "manifest.json")
-    same = all(ours.get(name) == data for name, data in whole.items() if name not in left_out)
-    return same and ours.keys() == whole.keys() and status_of(run) == "done"
+def merge(folder: Path, run_id: str, results: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return nip_run("merge", run_id, "--results", results, cwd=folder, timeout=HANG_SECONDS, **variables)
 
 
-def test_one_of_two_shards_that_end_together_merges(tmp_path: Path, claims: Claims) -> None:
-    """Two shards that end at the same moment: one of them merges."""
-    merged, left = 0, 0
-    for number in range(TIMES):
-        here = tmp_path / str(number)
-        here.mkdir()
-        spec_file(here, size=4)
-        both = [started_silent("spec.yaml", "--shard", f"{number}/2", "-q", cwd=here) for number in (1, 2)]
-        assert [process.wait(300) for process in both] == [0, 0]
-        run = only_run(here / "results")
-        done = (run / "manifest.json").is_file() and status_of(run) == "done"
-        rows = Results(here / "results").board.query("SELECT run_id FROM runs")[1] if done else []
+def record_merge_calls(folder: Path, run_id: str, library: Path) -> list[str]:
+    """Merge a copy of the shards without a fault; return the system calls of the merge."""
+    copy, log = folder / "counted", folder / "calls.log"
+    shutil.copytree(folder / "results", copy)
+    variables = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(copy), "NIP_FAULT_LOG": str(log)}
+    done = merge(folder, run_id, copy, **variables)
+    assert done.returncode == 0, done.stderr
+    return log.read_text().splitlines()
+
+
+def is_complete(run: Path, expected: dict[str, bytes]) -> bool:
+    """Return whether a merged run is done and has the expected files, apart from journal and manifest."""
+    files = read_files(run)
+    is_equal = all(
+        files.get(name) == data for name, data in expected.items() if name not in ("journal.jsonl", "manifest.json")
+    )
+    return is_equal and files.keys() == expected.keys() and read_status(run) == "done"
+
+
+def test_one_of_two_shards_that_end_together_merges(tmp_path: Path, check: SoftAssertions) -> None:
+    merged = unfinished = 0
+    for repeat in range(KILLS):
+        folder = tmp_path / str(repeat)
+        folder.mkdir()
+        spec_file(folder, size=4)
+        processes = [
+            start_nip_run_silently("spec.yaml", "--shard", f"{number}/2", "-q", cwd=folder) for number in (1, 2)
+        ]
+        assert [process.wait(300) for process in processes] == [0, 0]
+        run = only_run(folder / "results")
+        is_done = (run / "manifest.json").is_file() and read_status(run) == "done"
+        rows = Results(folder / "results").board.query("SELECT run_id FROM runs")[1] if is_done else []
         merged += rows == [(run.name,)]
-        left += (run / ".merging").exists()
-    claims(merged == TIMES and not left, f"two shards ended together: {merged} of {TIMES} merged, once each")
+        unfinished += (run / ".merging").exists()
+    check(merged == KILLS, f"{KILLS} pairs of shards are merged, once each: {merged}")
+    check(not unfinished, f"no merge leaves its temporary folder (except {unfinished})")
 
 
-def test_every_way_of_wrong_parts_is_refused_by_name(tmp_path: Path, claims: Claims) -> None:
-    here = tmp_path
-    spec = spec_file(here, size=6, fine_tune=None)
-    for shard in all_shards(OF):
-        played(spec, here / "results", shard=str(shard))
-    run = only_run(here / "results")
-    named = []
-    for number, (name, (spoil, why)) in enumerate(WRONG.items()):
-        copy = here / f"way{number}" / "results" / "runs" / run.name
+def test_every_kind_of_invalid_parts_is_refused_with_its_reason(tmp_path: Path, check: SoftAssertions) -> None:
+    spec = spec_file(tmp_path, size=6, fine_tune=None)
+    for shard in all_shards(SHARD_COUNT):
+        run_spec(spec, tmp_path / "results", shard=str(shard))
+    run = only_run(tmp_path / "results")
+    accepted = []
+    for number, (name, (damage, pattern)) in enumerate(INVALID_PARTS.items()):
+        copy = tmp_path / f"way{number}" / "results" / "runs" / run.name
         shutil.copytree(run, copy)
         parts = Parts(spec, copy, copy.parents[2] / "elsewhere")
-        spoil(parts)
-        if re.search(why, parts.problems()):
-            named.append(name)
-    claims(len(named) == len(WRONG) >= 20, f"ways of wrong parts refused by name: {len(named)} of {len(WRONG)}")
+        damage(parts)
+        if not re.search(pattern, parts.problems()):
+            accepted.append(name)
+    check(not accepted and len(INVALID_PARTS) >= 20, f"{len(INVALID_PARTS)} kinds are refused, except {accepted}")

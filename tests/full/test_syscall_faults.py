@@ -1,8 +1,7 @@
-"""The command line with one write, flush, truncation or rename of its process gone wrong, for each in turn.
+"""The command line with a fault in one of its writes, flushes, truncations or renames.
 
-A finished run's append to a leaderboard that has another run: every call, each with one of the faults in turn. A whole
-run, from nothing to the leaderboard: some random calls, each with a random fault. A write that fails or is killed has
-written its half. Needs gcc: the faults are made by `syscall_faults.c`, which is loaded into the process before libc.
+For an append to a leaderboard, each call fails in turn, with one of the faults. For a whole run, random calls fail with
+random faults. A write that fails has written half of its data. The tests need gcc.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ from pathlib import Path
 
 from runner.results.leaderboard.database import FILE
 from runner.results.leaderboard.results_folder import Results
-from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run
-from tests.support.runs import derived_files, only_run, played
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 from tests.support.syscall_faults import FAULTS, Fault, count_kinds, fault_library
 
 WORKERS = 2
 RUN_FAULTS = 40
-Rows = list[tuple[object, ...]]
+BoardRows = list[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One command with a fault: which call it was, how the command ended, and what was wrong with that."""
+class Result:
+    """The result of one command: the fault, the number of the call, the exit code and the problems."""
 
     fault: Fault
     number: int
     code: int
-    wrong: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
-def test_an_append_to_a_board_survives_every_fault_of_a_system_call(tmp_path: Path, claims: Claims) -> None:
-    append_faults(claims, tmp_path, fault_library(tmp_path))
+def test_an_append_to_a_board_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions) -> None:
+    check_append_faults(check, tmp_path, fault_library(tmp_path))
 
 
-def test_a_run_survives_faults_of_system_calls(tmp_path: Path, claims: Claims) -> None:
-    run_faults(claims, tmp_path, fault_library(tmp_path), RUN_FAULTS, random.Random(1))
+def test_a_run_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
+    check_run_faults(check, tmp_path, fault_library(tmp_path), RUN_FAULTS, random.Random(1))
 
 
 @dataclass(frozen=True)
-class Place:
-    """A folder to run the command in, and the library that disturbs it there."""
+class Workspace:
+    """A folder to run the command in, and the library that injects faults."""
 
     path: Path
     library: Path
@@ -62,145 +61,150 @@ class Place:
         return self.path / "results"
 
     def command(self, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command, with the library in its process."""
+        """Run the command with the library."""
         return nip_run(
             "spec.yaml", "-q", "--results", self.results, cwd=self.path, LD_PRELOAD=str(self.library),
             NIP_FAULT_FOLDER=str(self.results), timeout=HANG_SECONDS, **variables,
         )  # fmt: skip
 
     def calls(self) -> list[str]:
-        """The calls that the command makes, undisturbed."""
+        """Run the command without a fault; return its calls."""
         log = self.path / "calls.log"
         done = self.command(NIP_FAULT_LOG=str(log))
         assert done.returncode == 0, done.stderr
         return log.read_text().splitlines()
 
-    def disturbed(self, fault: Fault, number: int) -> tuple[int, list[str]]:
-        """The exit code where the call of that number goes wrong, and what is wrong with such an end."""
+    def run_with_fault(self, fault: Fault, number: int) -> tuple[int, list[str]]:
+        """Run the command with a fault at a call; return the exit code, and problems with it."""
         done = self.command(NIP_FAULT_AT=str(number), **fault.variables)
-        return done.returncode, ending(self.results, fault, done.returncode, done.stderr)
+        return done.returncode, find_exit_problems(self.results, fault, done.returncode, done.stderr)
 
-    def copied(self, to: Path) -> Place:
-        return Place(Path(shutil.copytree(self.path, to)), self.library)
+    def copy_to(self, to: Path) -> Workspace:
+        return Workspace(Path(shutil.copytree(self.path, to)), self.library)
 
 
-def ending(results: Path, fault: Fault, code: int, said: str) -> list[str]:
-    """What is wrong with how a command ended."""
+def find_exit_problems(results: Path, fault: Fault, code: int, stderr: str) -> list[str]:
+    """Return the problems with the exit code and the error message of a command."""
     if fault.how == "kill":
-        return [] if code in (-signal.SIGKILL, 0) else [f"exit {code}: {said.strip()[:200]}"]
+        return [] if code in (-signal.SIGKILL, 0) else [f"exit {code}: {stderr.strip()[:200]}"]
     if code == 0:
         return []
-    clear = code == 1 and str(results) in said and "Traceback" not in said and "bug in nip-run" not in said
-    return [] if clear else [f"unclear, exit {code}: {said.strip()[:200]}"]
+    is_clear = code == 1 and str(results) in stderr and "Traceback" not in stderr and "bug in nip-run" not in stderr
+    return [] if is_clear else [f"unclear, exit {code}: {stderr.strip()[:200]}"]
 
 
-def board(results: Path) -> Rows:
-    """Each run on the board, and how many rollouts it has there."""
+def read_board(results: Path) -> BoardRows:
+    """Return the runs on the leaderboard with their numbers of rollouts."""
     rollouts = "SELECT count(*) FROM rollouts o WHERE o.run_id = r.run_id"
     return sorted(Results(results).board.query(f"SELECT run_id, ({rollouts}) FROM runs r")[1])
 
 
-def files(run: Path) -> dict[str, str]:
-    """The hashes of all of a run's files but its lock."""
+def hash_files(run: Path) -> dict[str, str]:
+    """Return the hashes of all files of a run except its lock."""
     paths = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def told(claims: Claims, what: str, seen: Sequence[Seen]) -> None:
-    """A claim for each fault, with how the commands ended."""
+def check_results(check: SoftAssertions, name: str, results: Sequence[Result]) -> None:
+    """Check the results of each fault."""
     for fault in FAULTS:
-        mine = [one for one in seen if one.fault == fault]
-        codes = dict(sorted(Counter(one.code for one in mine).items()))
-        wrong = [one for one in mine if one.wrong]
-        claims(not wrong, f"{what}, {fault.name}: at {len(mine)} calls, exit codes {codes}, wrong {len(wrong)}")
-        for one in wrong[:3]:
-            print(f"      at call {one.number}: " + "; ".join(one.wrong))
+        matching = [result for result in results if result.fault == fault]
+        codes = dict(sorted(Counter(result.code for result in matching).items()))
+        problems = [result for result in matching if result.problems]
+        check(
+            not problems,
+            f"{name}, {fault.name}: no problem at {len(matching)} calls (except {len(problems)}), exit codes {codes}",
+        )
+        for result in problems[:3]:
+            print(f"      at call {result.number}: " + "; ".join(result.problems))
 
 
 # The leaderboard
 
 
-def append_faults(claims: Claims, here: Path, library: Path) -> None:
-    """Each call of an append with one of the faults: the board has the old or the new rows; the run is untouched."""
-    origin = here / "append"
+def check_append_faults(check: SoftAssertions, folder: Path, library: Path) -> None:
+    """Let each call of an append fail. The board must have the old or the new rows, and the run must not change."""
+    origin = folder / "append"
     origin.mkdir()
     spec = spec_file(origin, size=2)
-    played(spec, origin / "results", "seed=8")
+    run_spec(spec, origin / "results", "seed=8")
     shutil.copyfile(origin / "results" / FILE, origin / "old.duckdb")
-    run = played(spec, origin / "results").folder.path
-    old_new = [board(origin / "results")]
+    run = run_spec(spec, origin / "results").folder.path
+    boards = [read_board(origin / "results")]
     shutil.copyfile(origin / "old.duckdb", origin / "results" / FILE)
-    old_new.insert(0, board(origin / "results"))
-    place = Place(origin, library)
-    calls = place.calls()
-    assert board(origin / "results") == old_new[1]
+    boards.insert(0, read_board(origin / "results"))
+    workspace = Workspace(origin, library)
+    calls = workspace.calls()
+    assert read_board(origin / "results") == boards[1]
     print(f"an append makes {len(calls)} calls: {count_kinds(calls)}")
     points = [(FAULTS[number % len(FAULTS)], number) for number in range(len(calls))]
 
-    def part(index: int) -> list[Seen]:
-        own = place.copied(here / f"append-{index}")
-        return [one_append(own, *point, run.name, old_new) for point in points[index::WORKERS]]
+    def run_part(index: int) -> list[Result]:
+        copy = workspace.copy_to(folder / f"append-{index}")
+        return [append_with_fault(copy, *point, run.name, boards) for point in points[index::WORKERS]]
 
-    told(claims, "append", in_parts(part))
+    check_results(check, "append", run_in_threads(run_part))
 
 
-def one_append(place: Place, fault: Fault, number: int, run: str, old_new: list[Rows]) -> Seen:
-    results = place.results
-    shutil.copyfile(place.path / "old.duckdb", results / FILE)
-    before = files(results / "runs" / run)
-    code, wrong = place.disturbed(fault, number)
-    rows = board(results)
-    if rows not in (old_new if code else old_new[1:]):
-        wrong.append(f"the board has {rows} after exit {code}")
-    if files(results / "runs" / run) != before:
-        wrong.append("the run's files have changed")
-    played(place.path / "spec.yaml", results)
-    if board(results) != old_new[1]:
-        wrong.append(f"the same command again leaves the board with {board(results)}")
+def append_with_fault(workspace: Workspace, fault: Fault, number: int, run: str, boards: list[BoardRows]) -> Result:
+    results = workspace.results
+    shutil.copyfile(workspace.path / "old.duckdb", results / FILE)
+    before = hash_files(results / "runs" / run)
+    code, problems = workspace.run_with_fault(fault, number)
+    rows = read_board(results)
+    if rows not in (boards if code else boards[1:]):
+        problems.append(f"the board has {rows} after exit {code}")
+    if hash_files(results / "runs" / run) != before:
+        problems.append("the run's files have changed")
+    run_spec(workspace.path / "spec.yaml", results)
+    if read_board(results) != boards[1]:
+        problems.append(f"the board has {read_board(results)} after the second command")
     if list(results.glob("*.new*")):
-        wrong.append("a copy of the board is left")
-    return Seen(fault, number, code, tuple(wrong))
+        problems.append("a copy of the board is left")
+    return Result(fault, number, code, tuple(problems))
 
 
 # A whole run
 
 
-def run_faults(claims: Claims, here: Path, library: Path, count: int, rng: random.Random) -> None:
-    """Random calls of a whole run: the same command again ends as if nothing had been."""
-    origin = here / "run"
+def check_run_faults(check: SoftAssertions, folder: Path, library: Path, count: int, rng: random.Random) -> None:
+    """Let random calls of a whole run fail. The same command must then finish the run as if nothing had happened."""
+    origin = folder / "run"
     origin.mkdir()
     spec_file(origin, size=2)
-    place = Place(origin, library)
-    calls = place.calls()
-    wanted, rows = derived_files(only_run(origin / "results")), board(origin / "results")
+    workspace = Workspace(origin, library)
+    calls = workspace.calls()
+    expected, rows = derived_files(only_run(origin / "results")), read_board(origin / "results")
     print(f"a whole run makes {len(calls)} calls: {count_kinds(calls)}")
     shutil.rmtree(origin / "results")
     points = [(rng.choice(FAULTS), rng.randrange(len(calls))) for _ in range(count)]
 
-    def part(index: int) -> list[Seen]:
-        own = place.copied(here / f"run-{index}")
-        return [one_run(own, *point, wanted, rows) for point in points[index::WORKERS]]
+    def run_part(index: int) -> list[Result]:
+        copy = workspace.copy_to(folder / f"run-{index}")
+        return [run_spec_with_fault(copy, *point, expected, rows) for point in points[index::WORKERS]]
 
-    told(claims, "run", in_parts(part))
+    check_results(check, "run", run_in_threads(run_part))
 
 
-def one_run(place: Place, fault: Fault, number: int, wanted: dict[str, str], rows: Rows) -> Seen:
-    results = place.results
-    code, wrong = place.disturbed(fault, number)
+def run_spec_with_fault(
+    workspace: Workspace, fault: Fault, number: int, expected: dict[str, str], rows: BoardRows
+) -> Result:
+    results = workspace.results
+    code, problems = workspace.run_with_fault(fault, number)
     if (results / FILE).is_file():
-        board(results)
-    if code == 0 and (derived_files(only_run(results)) != wanted or board(results) != rows):
-        wrong.append("exit 0, and the files or the board are not those of the undisturbed run")
-    played(place.path / "spec.yaml", results)
+        read_board(results)
+    if code == 0 and (derived_files(only_run(results)) != expected or read_board(results) != rows):
+        problems.append("exit code 0, but the files or the board differ from those of the undisturbed run")
+    run_spec(workspace.path / "spec.yaml", results)
     run = only_run(results)
-    if derived_files(run) != wanted or board(results) != rows:
-        wrong.append("the same command again does not end as the undisturbed run")
+    if derived_files(run) != expected or read_board(results) != rows:
+        problems.append("the files or the board differ from those of the undisturbed run after the second command")
     if [*results.glob("*.new*"), *run.rglob("*.new")]:
-        wrong.append("a half-written file is left")
+        problems.append("a half-written file is left")
     shutil.rmtree(results)
-    return Seen(fault, number, code, tuple(wrong))
+    return Result(fault, number, code, tuple(problems))
 
 
-def in_parts(part: Callable[[int], list[Seen]]) -> list[Seen]:
+def run_in_threads(run_part: Callable[[int], list[Result]]) -> list[Result]:
     with ThreadPoolExecutor(WORKERS) as pool:
-        return [one for found in pool.map(part, range(WORKERS)) for one in found]
+        return [result for results in pool.map(run_part, range(WORKERS)) for result in results]

@@ -17,10 +17,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
-from tests.support.processes import command, environment, nip_run, until
+from tests.support.processes import command, environment, nip_run, wait_until
+from tests.support.soft_assertions import SoftAssertions
 
 PROTOCOLS = ("solo_verifier", "adp", "nip", "debate", "merlin_arthur")
 ONE_THREAD = environment(OMP_NUM_THREADS="1", PATH=f"{Path(sys.executable).parent}:{environment()['PATH']}")
@@ -126,28 +126,28 @@ def test_train_and_test_claims_share_no_digits(example: Path) -> None:
         assert row["label"] == (sum(map(int, row["digits"])) % 5 == int(row["claim"][-2]))
 
 
-def test_the_example_plays_and_trains(example: Path, claims: Claims) -> None:
+def test_the_example_plays_and_trains(example: Path, check: SoftAssertions) -> None:
     with serving(example) as address:
         for protocol in PROTOCOLS:
             play(example, address, f"{protocol}.yaml", "--run-id", protocol, "dataset.limit=20")
         for method in ("expert_iteration", "malt"):
             small = ["training.iterations=1", "training.datapoints_per_iteration=60", "training.test.limit=20"]
             play(example, address, f"{method}.yaml", "--run-id", method, *small)
-            check_training(example, method, claims)
+            check_training(example, method, check)
 
 
-def check_training(example: Path, run: str, claims: Claims) -> None:
+def check_training(example: Path, run: str, check: SoftAssertions) -> None:
     folder = example / "results/runs" / run
     for group, model in json.loads((folder / "state.json").read_bytes()).items():
         (step,) = model["lineage"]
         weights = (example / step["model"]).read_bytes()
-        claims(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
+        check(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
     played = played_chats(example)
     for path in sorted((folder / "iterations/0").glob("*.trl.jsonl")):
         examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         keys = [key for key in ("completion", "chosen", "rejected") if key in examples[0]]
         learned = {json.dumps([row["prompt"], row[key][0]["content"]]) for row in examples for key in keys}
-        claims(
+        check(
             learned <= played,
             f"{path.name}: {len(learned)} chats to learn are as the server received and answered them",
         )
@@ -156,7 +156,7 @@ def check_training(example: Path, run: str, claims: Claims) -> None:
         compared = subprocess.check_output(
             command, cwd=example, env=ONE_THREAD, input=path.read_text("utf-8"), text=True
         ).split()
-        claims(set(compared) == {"True"}, f"{path.name}: {len(compared)} prompts are as in pretraining")
+        check(set(compared) == {"True"}, f"{path.name}: {len(compared)} prompts are as in pretraining")
 
 
 def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
@@ -174,7 +174,7 @@ def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
 
 
 def test_after_kills_of_the_game_the_server_and_the_trainer_the_same_command_goes_on(
-    example: Path, claims: Claims
+    example: Path, check: SoftAssertions
 ) -> None:
     """A kill loses at most the answers that are on their way, one for each game that is played at the same time."""
     (example / REQUESTS).unlink(missing_ok=True)
@@ -188,21 +188,21 @@ def test_after_kills_of_the_game_the_server_and_the_trainer_the_same_command_goe
             "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}", *at(address),
         ]  # fmt: skip
         with playing(example, words) as process:
-            until(lambda: len(requests(example)) > 80 or process.poll() is not None)
+            wait_until(lambda: len(requests(example)) > 80 or process.poll() is not None)
         before = len(requests(example))
         with playing(example, words) as process:
-            until(lambda: len(requests(example)) > before + 40 or process.poll() is not None)
+            wait_until(lambda: len(requests(example)) > before + 40 or process.poll() is not None)
             server.kill()
             restarted, _ = start_server(example, urlsplit(address).port or 0)
             stack.enter_context(killed_at_end(restarted))
-            until(lambda: trainer_log.exists() or process.poll() is not None)
+            wait_until(lambda: trainer_log.exists() or process.poll() is not None)
         done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
     journals = [path.read_text("utf-8") for path in example.glob("results/runs/killed-*/journal.jsonl")]
     calls = sum(journal.count('"kind":"call"') for journal in journals)
     answered = len(requests(example))
-    claims(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
-    check_training(example, "killed", claims)
+    check(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
+    check_training(example, "killed", check)
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""`nip-run view` in headless Chromium follows a run that plays against a slow server, is killed (-9), and goes on.
+"""`nip-run view` in Chromium follows a run that is killed with SIGKILL and resumed.
 
-Three pages look at it: one at the summary, where a note is half typed; one at the list of games, filtered and scrolled;
-one at a game. What is claimed: progress grows; the page says that the run was killed; it goes on and ends, and says so;
-the note, the filter, the scrolled place and the open game are as they were; the note is kept. Of what following costs
-the figures are its time of the processor over what went by, and over that of the run (Linux: read from /proc).
+Three pages show the run: the summary with a note that is being typed, the list of games with a filter and scrolled, and
+a game. The pages must show the progress and the status of the run, and keep what the reader did. Following must take
+little CPU time, which is read from /proc (Linux only).
 """
 
 from __future__ import annotations
@@ -15,32 +14,32 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.browser import Watched, chromium
-from tests.support.claims import Claims
-from tests.support.processes import ended, started, until
-from tests.support.servers.chat_client import serving
+from tests.support.browser import WatchedPage, chromium
+from tests.support.processes import start_nip_run, wait_for_exit, wait_until
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
-from tests.support.viewing import View, viewing
+from tests.support.view_process import ViewProcess, run_view
 
 GAMES = 240
 NOTE = "The prover says the same thing twice, half ty"
-TOP = 340
-"""Pixels that the list is scrolled: ten rows."""
-SHARE = 0.1
-"""Of one processor's time, that following a run, and three pages of it, may take at most."""
+SCROLL_TOP = 340
+"""Scroll position of the list in pixels: ten rows."""
+MAX_CPU_SHARE = 0.1
+"""Maximum share of one CPU that `nip-run view` may use to follow a run on three pages."""
 
 
-class Looked:
-    """Three pages of a run, each with something of its reader's."""
+class OpenPages:
+    """Three pages of a run, each with an action of the reader."""
 
-    def __init__(self, browser: Any, view: View, run_id: str) -> None:
-        self.watched = [Watched(browser, viewport={"width": 1100, "height": 700}) for _ in range(3)]
+    def __init__(self, browser: Any, view: ViewProcess, run_id: str) -> None:
+        self.watched_pages = [WatchedPage(browser, viewport={"width": 1100, "height": 700}) for _ in range(3)]
         self.run_id = run_id
-        self.summary = self.watched[0].open(view.address, f"run/{run_id}")
+        self.summary = self.watched_pages[0].open(view.address, f"run/{run_id}")
         self.summary.locator("section.notes textarea").fill(NOTE)
-        self.list = self.watched[1].open(view.address, f"run/{run_id}/games?only=right,wrong&sort=datapoint")
+        self.list = self.watched_pages[1].open(view.address, f"run/{run_id}/games?only=right,wrong&sort=datapoint")
         self.list.locator("table.games tbody tr:not([aria-hidden]) a").first.wait_for()
-        self.game = self.watched[2].open(view.address, self._first_game())
+        self.game = self.watched_pages[2].open(view.address, self._first_game())
         self.game.locator("header.game h2").wait_for()
         self.heading = self.game.locator("header.game h2").inner_text()
 
@@ -49,109 +48,115 @@ class Looked:
         return str(href).removeprefix("#/")
 
     def scroll(self) -> None:
-        self.list.evaluate("top => { document.querySelector('div.scrolled').scrollTop = top; }", TOP)
+        self.list.evaluate("top => { document.querySelector('div.scrolled').scrollTop = top; }", SCROLL_TOP)
 
     @property
-    def standing(self) -> str:
-        """What the page says of how the run stands."""
-        found = self.summary.locator("section.live p.standing b")
-        return str(found.first.inner_text()) if found.count() else ""
+    def run_status(self) -> str:
+        """The status of the run on the summary page."""
+        elements = self.summary.locator("section.live p.standing b")
+        return str(elements.first.inner_text()) if elements.count() else ""
 
     @property
-    def done(self) -> int:
-        found = self.summary.locator("section.live progress")
-        return int(found.first.evaluate("bar => bar.value")) if found.count() else 0
+    def games_done(self) -> int:
+        elements = self.summary.locator("section.live progress")
+        return int(elements.first.evaluate("bar => bar.value")) if elements.count() else 0
 
     @property
-    def listed(self) -> int:
-        found = re.match(r"([\d,]+) of", self.list.locator("p.count").inner_text())
-        return int(found[1].replace(",", "")) if found else 0
+    def games_listed(self) -> int:
+        elements = re.match(r"([\d,]+) of", self.list.locator("p.count").inner_text())
+        return int(elements[1].replace(",", "")) if elements else 0
 
-    def kept(self, claims: Claims, when: str) -> None:
-        """What the reader did is as it was."""
+    def check_unchanged(self, check: SoftAssertions, when: str) -> None:
+        """Check that note, filter, scroll position and open game are unchanged."""
         typed = self.summary.locator("section.notes textarea").first.input_value()
-        claims(typed == NOTE, f"{when}: the note is still half typed")
+        check(typed == NOTE, f"{when}: the note is unchanged: {typed!r}")
         self.list.locator("p.count").wait_for()
-        at = "() => document.querySelector('div.scrolled')?.scrollTop ?? -1"
-        until(lambda: self.list.evaluate(at) == TOP)
-        pressed = [self.list.get_by_role("button", name=name, exact=True) for name in ("Right", "Wrong")]
-        filtered = all(one.get_attribute("aria-pressed") == "true" for one in pressed)
-        is_filtered = filtered and "only=right" in self.list.url
-        claims(is_filtered, f"{when}: the list is filtered, at its place, and {self.listed} long")
-        claims(self.game.locator("header.game h2").inner_text() == self.heading, f"{when}: the open game is the same")
+        script = "() => document.querySelector('div.scrolled')?.scrollTop ?? -1"
+        wait_until(lambda: self.list.evaluate(script) == SCROLL_TOP)
+        buttons = [self.list.get_by_role("button", name=name, exact=True) for name in ("Right", "Wrong")]
+        are_pressed = all(page.get_attribute("aria-pressed") == "true" for page in buttons)
+        is_filtered = are_pressed and "only=right" in self.list.url
+        check(is_filtered, f"{when}: the list is still filtered ({self.games_listed} games)")
+        check(self.game.locator("header.game h2").inner_text() == self.heading, f"{when}: the open game is the same")
 
     def close(self) -> list[str]:
-        return [problem for one in self.watched for problem in one.close()]
+        return [problem for page in self.watched_pages for problem in page.close()]
 
 
 def cpu_seconds(process: subprocess.Popen[Any]) -> float:
-    """What a process has taken of a processor."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def followed(claims: Claims, browser: Any, view: View, run: subprocess.Popen[str]) -> Looked:
-    """From the run's first games to its death."""
-    run_id = view.ask("state.json").json["runs"][0]["run_id"]
-    view.until(run_id, lambda state: state.get("games", {}).get("count", 0) >= 30)
-    began = [cpu_seconds(run), cpu_seconds(view.process), time.monotonic()]
-    looked = Looked(browser, view, run_id)
-    until(lambda: looked.standing == "Playing")
-    first, listed = looked.done, looked.listed
-    looked.scroll()
-    until(lambda: looked.done > first and looked.listed > listed + 10)
-    second = looked.done
-    until(lambda: looked.done > second)
-    grown = f"{first}, {second}, {looked.done} of {GAMES} games; the list from {listed} to {looked.listed}"
-    claims(True, f"progress grows: {grown}")
-    looked.kept(claims, "as it plays")
-    took = [cpu_seconds(run) - began[0], cpu_seconds(view.process) - began[1], time.monotonic() - began[2]]
-    claims(
-        took[1] <= SHARE * took[2],
-        f"following takes {took[1]:.2f} s of CPU in {took[2]:.1f} s: {took[1] / took[2]:.1%}, at most {SHARE:.0%}; "
-        f"{took[1] / took[0]:.2f} of what the run takes, which waits for its server ({took[0]:.2f} s)",
+def follow_until_killed(
+    check: SoftAssertions, browser: Any, view: ViewProcess, run: subprocess.Popen[str]
+) -> OpenPages:
+    """Follow the run from its first games until it is killed."""
+    run_id = view.request("state.json").json["runs"][0]["run_id"]
+    view.wait_for_state(run_id, lambda state: state.get("games", {}).get("count", 0) >= 30)
+    start = [cpu_seconds(run), cpu_seconds(view.process), time.monotonic()]
+    pages = OpenPages(browser, view, run_id)
+    wait_until(lambda: pages.run_status == "Playing")
+    first, games_listed = pages.games_done, pages.games_listed
+    pages.scroll()
+    wait_until(lambda: pages.games_done > first and pages.games_listed > games_listed + 10)
+    second = pages.games_done
+    wait_until(lambda: pages.games_done > second)
+    progress = (
+        f"{first}, {second}, {pages.games_done} of {GAMES} games; the list from {games_listed} to {pages.games_listed}"
+    )
+    check(True, f"the progress grows: {progress}")
+    pages.check_unchanged(check, "while the run plays")
+    spent = [cpu_seconds(run) - start[0], cpu_seconds(view.process) - start[1], time.monotonic() - start[2]]
+    check(
+        spent[1] <= MAX_CPU_SHARE * spent[2],
+        f"following takes at most {MAX_CPU_SHARE:.0%} of a CPU: {spent[1]:.2f} s in {spent[2]:.1f} s; "
+        f"the run takes {spent[0]:.2f} s",
     )
     run.kill()
-    ended(run)
-    until(lambda: looked.standing.startswith("Killed"))
-    claims(0 < looked.done < GAMES, f"after kill -9 the page says {looked.standing!r}, {looked.done} games done")
-    looked.kept(claims, "killed")
-    return looked
+    wait_for_exit(run)
+    wait_until(lambda: pages.run_status.startswith("Killed"))
+    check(0 < pages.games_done < GAMES, f"the page shows the kill: {pages.run_status!r}, {pages.games_done} games")
+    pages.check_unchanged(check, "after the kill")
+    return pages
 
 
-def went_on(claims: Claims, looked: Looked, place: Path) -> None:
-    """The same command again, to the end."""
-    before, listed = looked.done, looked.listed
-    run = started("run", "spec.yaml", "-q", cwd=place)
-    until(lambda: looked.standing == "Playing" and looked.done > before)
-    claims(True, f"the run goes on: {looked.done} of {GAMES} games")
-    code, _, err = ended(run)
-    claims(code == 0, f"the resumed run ends well {err.strip()[-200:]}")
-    until(lambda: looked.standing == "Done")
-    until(lambda: looked.listed > listed)
-    claims(looked.done == GAMES, f"the page says {looked.standing!r}, {looked.done} of {GAMES}")
-    looked.kept(claims, "done")
-    looked.summary.get_by_role("button", name="Save", exact=True).first.click()
-    looked.summary.get_by_text("Saved in the run's folder.").wait_for()
-    (notes,) = place.glob("results/runs/*/notes.jsonl")
-    claims(NOTE in notes.read_text("utf-8"), "the note stands beside the run")
-    again = looked.summary.get_by_role("button", name="Reload")
-    if again.count():
-        again.click()
-    looked.summary.get_by_role("heading", name="Metrics").wait_for()
-    claims(True, "shown again, the page has the metrics of the whole run")
+def follow_resumed_run(check: SoftAssertions, pages: OpenPages, folder: Path) -> None:
+    """Follow the resumed run to its end."""
+    before, games_listed = pages.games_done, pages.games_listed
+    run = start_nip_run("run", "spec.yaml", "-q", cwd=folder)
+    wait_until(lambda: pages.run_status == "Playing" and pages.games_done > before)
+    check(True, f"the page shows the resumed run: {pages.games_done} of {GAMES} games")
+    code, _, err = wait_for_exit(run)
+    check(code == 0, f"the resumed run succeeds {err.strip()[-200:]}")
+    wait_until(lambda: pages.run_status == "Done")
+    wait_until(lambda: pages.games_listed > games_listed)
+    check(
+        pages.games_done == GAMES, f"the page shows the end: {pages.run_status!r}, {pages.games_done} of {GAMES} games"
+    )
+    pages.check_unchanged(check, "after the end")
+    pages.summary.get_by_role("button", name="Save", exact=True).first.click()
+    pages.summary.get_by_text("Saved in the run's folder.").wait_for()
+    (notes,) = folder.glob("results/runs/*/notes.jsonl")
+    check(NOTE in notes.read_text("utf-8"), "the note is saved in the folder of the run")
+    reload_button = pages.summary.get_by_role("button", name="Reload")
+    if reload_button.count():
+        reload_button.click()
+    pages.summary.get_by_role("heading", name="Metrics").wait_for()
+    check(True, "the page shows the metrics after a reload")
 
 
-def test_pages_follow_a_run_that_is_killed_and_resumed(tmp_path: Path, claims: Claims) -> None:
-    with serving(latency=(0.2, 0.6)) as server:
+def test_pages_follow_a_run_that_is_killed_and_resumed(tmp_path: Path, check: SoftAssertions) -> None:
+    with run_chat_server(latency=(0.2, 0.6)) as server:
         spec_file(tmp_path, server.base_url, size=GAMES, rollouts={"concurrency": 10}, fine_tune=None)
-        run = started("run", "spec.yaml", "-q", cwd=tmp_path)
+        run = start_nip_run("run", "spec.yaml", "-q", cwd=tmp_path)
         try:
-            until(lambda: any(tmp_path.glob("results/runs/*/journal.jsonl")))
-            with viewing(cwd=tmp_path) as view, chromium() as browser:
-                looked = followed(claims, browser, view, run)
-                went_on(claims, looked, tmp_path)
-                problems = looked.close()
+            wait_until(lambda: any(tmp_path.glob("results/runs/*/journal.jsonl")))
+            with run_view(cwd=tmp_path) as view, chromium() as browser:
+                pages = follow_until_killed(check, browser, view, run)
+                follow_resumed_run(check, pages, tmp_path)
+                problems = pages.close()
         finally:
             run.kill()
-    claims(not problems, f"no word on the console, no request to anybody else {problems[:3] or ''}")
+    check(not problems, f"the pages have no errors and send no request to other hosts {problems[:3] or ''}")

@@ -39,30 +39,30 @@ from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
-from tests.support.processes import nip_run_here, started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.servers.messages_client import serving_messages
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.messages_client import run_messages_server
 from tests.support.specs import spec_file
 
 PRICE = {"input": 1.0, "output": 5.0, "cached_input": 0.1, "cache_write": 1.25}
 """Dollars for a million tokens."""
 
 
-def model(server: Loopback, **more: Any) -> dict[str, Any]:
+def model(server: LoopbackServer, **more: Any) -> dict[str, Any]:
     return {
         "provider": "anthropic", "model": "claude-haiku-4-5", "base_url": server.base_url, "max_tokens": 300,
         "timeout": 2 * HANG_SECONDS, "price": PRICE, **more,
     }  # fmt: skip
 
 
-def spec_at(server: Loopback, folder: Path, *, size: int = 4, **changes: Any) -> Path:
+def spec_at(server: LoopbackServer, folder: Path, *, size: int = 4, **changes: Any) -> Path:
     settings = {"models": {"m": model(server, **changes.pop("model", {}))}}
     return spec_file(folder, server.base_url, size=size, **settings, **changes)
 
 
-def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:
+def settings(server: LoopbackServer | None = None, **more: Any) -> ModelSettings:
     address = "http://127.0.0.1:9" if server is None else server.base_url
     common = {"provider": "anthropic", "model": "claude-haiku-4-5", "base_url": address, "max_tokens": 300}
     return ModelSettings(**{"timeout": HANG_SECONDS, "system_role": "system", **common, **more})
@@ -79,7 +79,7 @@ LATER: Sequence[ChatMessage] = (
 )
 
 
-def ask(chosen: ModelSettings, chat: Any = CHAT, on_headers: Any = None) -> Any:
+def complete(chosen: ModelSettings, chat: Any = CHAT, on_headers: Any = None) -> Any:
     async def once() -> Any:
         calls = AnthropicModel(chosen, "m", 1, on_headers)
         try:
@@ -116,9 +116,9 @@ def test_the_whole_chat_is_cached_from_the_second_turn_on() -> None:
 
 
 def test_a_call_sends_exactly_the_body_that_is_shown(tmp_path: Path) -> None:
-    with serving_messages(record=1) as server:
-        ask(settings(server), LATER)
-        (sent,) = server.recorded()
+    with run_messages_server(record=1) as server:
+        complete(settings(server), LATER)
+        (sent,) = server.recorded_requests()
     assert sent["path"] == "/v1/messages"
     assert sent["body"].encode() == request_body(settings(), LATER)
     assert sent["headers"]["content-type"] == "application/json"
@@ -126,8 +126,8 @@ def test_a_call_sends_exactly_the_body_that_is_shown(tmp_path: Path) -> None:
 
 
 def test_an_address_may_end_with_the_version() -> None:
-    with serving_messages() as server:
-        assert ask(settings(server, base_url=f"{server.base_url}/v1/")).choices[0].finish_reason == "stop"
+    with run_messages_server() as server:
+        assert complete(settings(server, base_url=f"{server.base_url}/v1/")).choices[0].finish_reason == "stop"
 
 
 def test_the_key_of_anthropic_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,15 +172,15 @@ def test_an_answer_is_read_with_its_thinking_and_every_class_of_token() -> None:
 
 def test_limits_are_learned_from_the_headers() -> None:
     learned: list[dict[str, str]] = []
-    with serving_messages(rates=(50, 30_000, 8_000)) as server:
-        ask(settings(server), on_headers=learned.append)
+    with run_messages_server(rates=(50, 30_000, 8_000)) as server:
+        complete(settings(server), on_headers=learned.append)
     assert learned == [{"x-ratelimit-limit-requests": "50", "x-ratelimit-limit-tokens": "38000"}]
 
 
 # Whole runs
 
 
-def bill(server: Loopback, model_price: dict[str, float] = PRICE) -> float:
+def bill(server: LoopbackServer, model_price: dict[str, float] = PRICE) -> float:
     billed = server.stats()["billed"]
     names = {
         "input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cached_input",
@@ -190,8 +190,8 @@ def bill(server: Loopback, model_price: dict[str, float] = PRICE) -> float:
 
 
 def test_a_run_costs_what_the_server_bills_with_cache_reads_and_writes(tmp_path: Path) -> None:
-    with serving_messages() as server:
-        result = played(spec_at(server, tmp_path), tmp_path / "results")
+    with run_messages_server() as server:
+        result = run_spec(spec_at(server, tmp_path), tmp_path / "results")
         billed, cost = server.stats()["billed"], bill(server)
     assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
     rows = table(result.folder.path, "completions")
@@ -216,11 +216,11 @@ def test_the_list_prices_a_model_at_anthropics_own_server() -> None:
 @pytest.mark.gate
 def test_an_overloaded_server_is_asked_again_until_it_answers(tmp_path: Path) -> None:
     faults = {"overloaded": 0.3, "rate_limit": 0.1, "server_error": 0.1}
-    with serving_messages(faults=faults) as server:
-        again = played(spec_at(server, tmp_path / "a"), tmp_path / "results")
+    with run_messages_server(faults=faults) as server:
+        again = run_spec(spec_at(server, tmp_path / "a"), tmp_path / "results")
         kinds = server.stats()["kinds"]
-    with serving_messages() as server:
-        smooth = played(spec_at(server, tmp_path / "b"), tmp_path / "other")
+    with run_messages_server() as server:
+        smooth = run_spec(spec_at(server, tmp_path / "b"), tmp_path / "other")
     assert kinds["overloaded"] > 3
     # The server's cache is as it was for the first who asked, so the tokens of each class differ, and nothing else.
     assert derived_files(again.folder.path).keys() == derived_files(smooth.folder.path).keys()
@@ -232,15 +232,15 @@ def test_an_overloaded_server_is_asked_again_until_it_answers(tmp_path: Path) ->
     [("refusal", "refused"), ("too_long", "context_exceeded"), ("too_large", "context_exceeded")],
 )
 def test_a_refusal_and_a_prompt_that_is_too_long_end_the_game(tmp_path: Path, kind: str, outcome: str) -> None:
-    with serving_messages(kind=kind, after=1) as server:
-        result = played(spec_at(server, tmp_path, size=2), tmp_path / "results")
+    with run_messages_server(kind=kind, after=1) as server:
+        result = run_spec(spec_at(server, tmp_path, size=2), tmp_path / "results")
         cost = bill(server)
     assert outcome in {row["outcome"] for row in table(result.folder.path, "rollouts")}
     assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
 
 
 def test_answers_that_are_cut_say_what_to_raise(tmp_path: Path) -> None:
-    with serving_messages(kind="thinking_only") as server:
+    with run_messages_server(kind="thinking_only") as server:
         spec_at(server, tmp_path, size=2, retry={"invalid_response": {"attempts": 1}})
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert "raise models.m.max_tokens" in done.stdout + done.stderr
@@ -248,8 +248,8 @@ def test_answers_that_are_cut_say_what_to_raise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["max_tokens", "context_full"])
 def test_an_answer_that_the_limit_or_the_context_cuts_is_recorded_as_cut(tmp_path: Path, kind: str) -> None:
-    with serving_messages(kind=kind) as server:
-        result = played(spec_at(server, tmp_path, size=2), tmp_path / "results")
+    with run_messages_server(kind=kind) as server:
+        result = run_spec(spec_at(server, tmp_path, size=2), tmp_path / "results")
         cost = bill(server)
     assert {row["finish_reason"] for row in table(result.folder.path, "completions")} == {"length"}
     assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
@@ -266,36 +266,36 @@ ADVICE = {
 @pytest.mark.parametrize("kind", ADVICE)
 def test_what_no_call_can_mend_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("TEST_KEY", "sk-ant-of-a-test")
-    with serving_messages(kind=kind) as server:
+    with run_messages_server(kind=kind) as server:
         path = spec_at(server, tmp_path, model={"api_key_env": "TEST_KEY"})
         with pytest.raises(ProviderRefusal) as stopped:
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert server.requests <= 8
     assert ADVICE[kind] in str(stopped.value)
 
 
 def test_one_invalid_request_ends_its_game_alone() -> None:
-    with serving_messages(kind="invalid") as server, pytest.raises(ProviderRefusal) as refused:
-        ask(settings(server))
+    with run_messages_server(kind="invalid") as server, pytest.raises(ProviderRefusal) as refused:
+        complete(settings(server))
     assert refused.value.of_one_call is not None
 
 
 @pytest.mark.gate
 def test_a_budget_holds_for_what_the_server_bills(tmp_path: Path) -> None:
-    with serving_messages() as server:
+    with run_messages_server() as server:
         with pytest.raises(BudgetExhausted, match=r"budget\.usd"):
-            played(spec_at(server, tmp_path), tmp_path / "results", "budget.usd=0.006")
+            run_spec(spec_at(server, tmp_path), tmp_path / "results", "budget.usd=0.006")
         assert 0 < bill(server) <= 0.006
 
 
 @pytest.mark.gate
 def test_a_killed_run_resumes_and_pays_for_nothing_twice(tmp_path: Path) -> None:
-    with serving_messages(held_after=6) as server:
+    with run_messages_server(held_after=6) as server:
         spec_at(server, tmp_path)
-        process = started_silent("spec.yaml", cwd=tmp_path)
-        until(lambda: server.requests > 6)
-        until(lambda: len(list(tmp_path.glob("results/runs/*/journal.jsonl"))) == 1)
-        until(lambda: len(journal_records(only_run(tmp_path / "results"))) >= 7)
+        process = start_nip_run_silently("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests > 6)
+        wait_until(lambda: len(list(tmp_path.glob("results/runs/*/journal.jsonl"))) == 1)
+        wait_until(lambda: len(journal_records(only_run(tmp_path / "results"))) >= 7)
         process.kill()
         process.wait()
         server.change(held_after=None)
@@ -304,29 +304,29 @@ def test_a_killed_run_resumes_and_pays_for_nothing_twice(tmp_path: Path) -> None
     calls = [record for record in journal_records(only_run(tmp_path / "results")) if record["kind"] == "call"]
     assert len({json.dumps(call["sample"]) for call in calls}) == len(calls)
     assert max(bodies.values()) <= 2  # in flight at the kill, or never again
-    with serving_messages() as server:
-        whole = played(spec_at(server, tmp_path / "whole"), tmp_path / "whole" / "results")
+    with run_messages_server() as server:
+        whole = run_spec(spec_at(server, tmp_path / "whole"), tmp_path / "whole" / "results")
     assert table(whole.folder.path, "messages") == table(only_run(tmp_path / "results"), "messages")
 
 
 def test_a_replay_gives_the_same_bytes_without_a_request(tmp_path: Path) -> None:
-    with serving_messages() as server:
+    with run_messages_server() as server:
         path = spec_at(server, tmp_path)
-        first = played(path, tmp_path / "results")
+        first = run_spec(path, tmp_path / "results")
         before = server.requests
-        again = played(path, tmp_path / "again", replay=ReplayOf(first.folder.path, None))
+        again = run_spec(path, tmp_path / "again", replay=ReplayOf(first.folder.path, None))
         assert server.requests == before
     assert derived_files(first.folder.path) == derived_files(again.folder.path)
 
 
 def test_a_benchmark_runs_with_anthropic_for_one_group_and_openai_for_the_other(tmp_path: Path) -> None:
-    with serving_messages() as claude, serving() as other:
+    with run_messages_server() as claude, run_chat_server() as other:
         overrides = [
             f"models.strong={json.dumps(model(claude))}",
             f"models.small={json.dumps({'provider': 'openai', 'model': 'tiny', 'base_url': other.base_url})}",
             "dataset.limit=6",
         ]
-        result = played(ROOT / "specs" / "openai.yaml", tmp_path / "results", *overrides)
+        result = run_spec(ROOT / "specs" / "openai.yaml", tmp_path / "results", *overrides)
         assert claude.requests
         assert other.requests
     assert result.manifest.benchmark == "code-validation/v1"

@@ -21,25 +21,25 @@ from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import chat_completions_body
 from runner.models.settings import ModelSettings
-from tests.support.fine_tuning import QUICK
+from tests.support.fine_tuning_jobs import SHORT_WAITS
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
-    ended,
-    ended_or_killed,
     nip_run_here,
-    started,
-    started_silent,
-    until,
-    until_asked,
+    start_nip_run,
+    start_nip_run_silently,
+    wait_for_exit,
+    wait_for_requests,
+    wait_or_kill,
+    wait_until,
 )
-from tests.support.runs import derived_files, journal_records, only_run, played, table
-from tests.support.servers.batch_client import Provider, providing
+from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}}
 
 
-def batch_spec(folder: Path, provider: Provider, **changes: Any) -> Path:
+def batch_spec(folder: Path, provider: BatchProvider, **changes: Any) -> Path:
     return spec_file(folder, provider.base_url, models=BATCH, **{"rollouts": {"concurrency": 64}, **changes})
 
 
@@ -47,8 +47,8 @@ def batch_spec(folder: Path, provider: Provider, **changes: Any) -> Path:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run by single calls."""
     folder = tmp_path_factory.mktemp("live")
-    with providing() as provider:
-        return played(spec_file(folder, provider.base_url), folder / "results").folder.path
+    with run_batch_provider() as provider:
+        return run_spec(spec_file(folder, provider.base_url), folder / "results").folder.path
 
 
 def calls(run: Path) -> list[tuple[Any, ...]]:
@@ -65,8 +65,8 @@ def calls(run: Path) -> list[tuple[Any, ...]]:
 def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
     tmp_path: Path, live: Path, options: dict[str, Any]
 ) -> None:
-    with providing(**options) as provider:
-        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(**options) as provider:
+        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["chat"] == 0
@@ -77,8 +77,8 @@ def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("concurrency", [4, 64])
 def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
-    with providing() as provider:
-        played(batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
+    with run_batch_provider() as provider:
+        run_spec(batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
         sizes = provider.stats()["batch_sizes"]
     steps = Counter(sample[2] for sample in calls(live))
     assert sizes == [steps[step] for step in sorted(steps)]
@@ -86,8 +86,8 @@ def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live
 
 @pytest.mark.full
 def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live: Path) -> None:
-    with providing(failing_lines=0.3, shuffle=True) as provider:
-        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(failing_lines=0.3, shuffle=True) as provider:
+        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
@@ -100,8 +100,8 @@ def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("unlisted", [False, True])
 def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
-    with providing(expired_lines=0.3, unlisted=unlisted) as provider:
-        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(expired_lines=0.3, unlisted=unlisted) as provider:
+        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
@@ -110,14 +110,14 @@ def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Pa
 
 @pytest.mark.full
 def test_the_hours_of_a_batch_do_not_count_as_time_for_retries(tmp_path: Path, live: Path) -> None:
-    with providing(expired_lines=0.3, delay=0.3) as provider:
+    with run_batch_provider(expired_lines=0.3, delay=0.3) as provider:
         path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
 def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Path) -> None:
-    with providing(invalid_batches=100) as provider:
+    with run_batch_provider(invalid_batches=100) as provider:
         batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert provider.stats()["batches"] == 1
@@ -128,16 +128,16 @@ def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: P
 
 @pytest.mark.full
 def test_after_a_failed_batch_the_same_command_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
-    with providing(invalid_batches=1) as provider:
+    with run_batch_provider(invalid_batches=1) as provider:
         path = batch_spec(tmp_path, provider)
         with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
-        result = played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
 def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
-    with providing(failing_lines=0.3, failing_status=401) as provider:
+    with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
         batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
@@ -145,15 +145,15 @@ def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path) -> None:
-    with providing(failing_lines=0.3, failing_status=401) as provider:
+    with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
         path = batch_spec(
             tmp_path, provider, protocol={"use": "solo_verifier", "max_message_rounds": None},
             prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
         )  # fmt: skip
         with pytest.raises(ProviderRefusal, match="answered 401"):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         first = provider.stats()
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         stats = provider.stats()
     assert result.manifest.status == "done"
     refused = first["lines"] - first["billed"]["answers"]
@@ -164,15 +164,15 @@ def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path
 
 @pytest.mark.full
 def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
-    with providing(broken_outputs=1) as provider:
+    with run_batch_provider(broken_outputs=1) as provider:
         batch_spec(tmp_path, provider)
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) == 0
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
 
 def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
-    with providing(batch_creates=["after_drop"]) as provider:
-        result = played(batch_spec(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(batch_creates=["after_drop"]) as provider:
+        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines"] == len(calls(live))
@@ -180,20 +180,20 @@ def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path:
 
 
 def test_calls_that_cannot_be_sent_are_transport_failures_in_the_end(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
-    result = played(path, tmp_path / "results")  # the server is gone
+    result = run_spec(path, tmp_path / "results")  # the server is gone
     assert result.metrics["outcomes"]["transport_failed"] == 2
 
 
 @pytest.mark.full
 def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path) -> None:
     """How a model is asked is no part of what a rollout is: the run goes on by the other way."""
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url)
         with pytest.raises(Exception, match="budget"):
-            played(path, tmp_path / "results", "budget.completions=20")
-        played(
+            run_spec(path, tmp_path / "results", "budget.completions=20")
+        run_spec(
             path, tmp_path / "results", "models.m.batch=true", "models.m.batch_wait=0.05", "models.m.batch_poll=0.05"
         )
         stats = provider.stats()
@@ -206,15 +206,15 @@ def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path)
 
 @pytest.mark.gate
 def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
-    with providing(delay=3600.0) as provider:
+    with run_batch_provider(delay=3600.0) as provider:
         path = batch_spec(tmp_path, provider)
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: provider.stats()["looks"] >= 1)
+        process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert provider.stats()["batches"] == 1
         provider.change(delay=0.05)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] == 0
@@ -223,14 +223,14 @@ def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, li
 
 @pytest.mark.full
 def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
-    with providing(delay=0.3) as provider:
+    with run_batch_provider(delay=0.3) as provider:
         path = batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
-            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until_asked(provider, "batches", count, process)
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+            wait_for_requests(provider, "batches", count, process)
             process.kill()
             process.wait()
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] == 0
@@ -239,34 +239,34 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
 
 @pytest.mark.full
 def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, live: Path) -> None:
-    with providing(delay=3600.0) as provider:
+    with run_batch_provider(delay=3600.0) as provider:
         path = batch_spec(tmp_path, provider)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: provider.stats()["looks"] >= 1)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGINT)
-        assert ended(process)[0] == 130
+        assert wait_for_exit(process)[0] == 130
         provider.change(delay=0.0)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         assert provider.stats()["lines_twice"] == 0
     assert derived_files(result.folder.path) == derived_files(live)
 
 
 @pytest.mark.full
 def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
-    with providing(delay=3600.0) as provider:
+    with run_batch_provider(delay=3600.0) as provider:
         batch_spec(tmp_path, provider)
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: provider.stats()["looks"] >= 1)
+        process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
         provider.change(forgotten=True)
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) is not None
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) is not None
 
 
 # The parts
 
 
-def settings(provider: Provider) -> ModelSettings:
+def settings(provider: BatchProvider) -> ModelSettings:
     return ModelSettings(
         model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=2 * HANG_SECONDS
     )
@@ -277,8 +277,8 @@ def request(index: int) -> Request:
     return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
 
-def asked(
-    provider: Provider, count: int, earlier: list[BatchRecord] | None = None, tries: int = 1
+def complete_all(
+    provider: BatchProvider, count: int, earlier: list[BatchRecord] | None = None, tries: int = 1
 ) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
     """`count` requests at once through one model, each up to `tries` times, and the records that it noted."""
     notes: list[BatchRecord] = []
@@ -287,7 +287,7 @@ def asked(
         notes.append(record)
 
     async def go() -> list[Completion | BaseException]:
-        model = BatchModel(settings(provider), "m", note, earlier or (), waits=QUICK)
+        model = BatchModel(settings(provider), "m", note, earlier or (), waits=SHORT_WAITS)
 
         async def complete(index: int) -> Completion:
             for _ in range(tries - 1):
@@ -304,14 +304,14 @@ def asked(
     return asyncio.run(go()), notes
 
 
-def names(provider: Provider, count: int) -> list[str]:
+def names(provider: BatchProvider, count: int) -> list[str]:
     chosen = settings(provider)
     return [custom_id(request(i), chat_completions_body(chosen, request(i).messages)) for i in range(count)]
 
 
 def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path) -> None:
-    with providing() as provider:
-        found, notes = asked(provider, 5)
+    with run_batch_provider() as provider:
+        found, notes = complete_all(provider, 5)
         wanted = names(provider, 5)
     assert all(isinstance(completion, Completion) for completion in found)
     assert [note.batch for note in notes] == [None, "batch_0"]
@@ -320,10 +320,10 @@ def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path
 
 
 def test_each_call_gets_the_answer_of_its_own_line_in_whatever_order(tmp_path: Path) -> None:
-    with providing() as provider:
-        straight, _ = asked(provider, 40)
+    with run_batch_provider() as provider:
+        straight, _ = complete_all(provider, 40)
         provider.change(shuffle=True)
-        shuffled, _ = asked(provider, 40)
+        shuffled, _ = complete_all(provider, 40)
     texts = [[c.choices[0].text for c in found if isinstance(c, Completion)] for found in (straight, shuffled)]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 30
@@ -331,9 +331,9 @@ def test_each_call_gets_the_answer_of_its_own_line_in_whatever_order(tmp_path: P
 
 def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Path) -> None:
     """As after a kill between the creation and the note: the journal has the intent alone."""
-    with providing() as provider:
-        _, notes = asked(provider, 6)
-        found, more = asked(provider, 6, earlier=notes[:1])
+    with run_batch_provider() as provider:
+        _, notes = complete_all(provider, 6)
+        found, more = complete_all(provider, 6, earlier=notes[:1])
         stats = provider.stats()
     assert all(isinstance(completion, Completion) for completion in found)
     assert more == []
@@ -354,8 +354,8 @@ def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Pat
     ],
 )
 def test_one_batch_is_created_whatever_is_lost_in_a_sequence(tmp_path: Path, faults: dict[str, Any]) -> None:
-    with providing(**faults) as provider:
-        found, notes = asked(provider, 4, tries=6)
+    with run_batch_provider(**faults) as provider:
+        found, notes = complete_all(provider, 4, tries=6)
         stats = provider.stats()
     assert all(isinstance(completion, Completion) for completion in found)
     assert stats["batch_sizes"] == [4]
@@ -363,9 +363,9 @@ def test_one_batch_is_created_whatever_is_lost_in_a_sequence(tmp_path: Path, fau
 
 
 def test_a_batch_that_no_listing_had_after_a_kill_is_found_before_its_lines_are_sent_again(tmp_path: Path) -> None:
-    with providing(batch_creates=["after_drop"], batch_hidden=10) as provider:
-        _, notes = asked(provider, 3)  # the process ends without having found its batch
-        found, more = asked(provider, 3, earlier=notes)
+    with run_batch_provider(batch_creates=["after_drop"], batch_hidden=10) as provider:
+        _, notes = complete_all(provider, 3)  # the process ends without having found its batch
+        found, more = complete_all(provider, 3, earlier=notes)
         stats = provider.stats()
     assert [note.batch for note in (*notes, *more)] == [None]
     assert all(isinstance(completion, Completion) for completion in found)
@@ -373,9 +373,9 @@ def test_a_batch_that_no_listing_had_after_a_kill_is_found_before_its_lines_are_
 
 
 def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         intent = BatchRecord("m", "never-sent", tuple(names(provider, 3)))
-        found, notes = asked(provider, 3, earlier=[intent])
+        found, notes = complete_all(provider, 3, earlier=[intent])
         assert provider.stats()["batches"] == 1
     assert all(isinstance(completion, Completion) for completion in found)
     assert len(notes) == 2
@@ -383,7 +383,7 @@ def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
 
 def test_a_call_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
     """A later step asks for a line of a batch that has been looked for in vain by then."""
-    with providing() as provider:
+    with run_batch_provider() as provider:
         lost = BatchRecord("m", "i", tuple(names(provider, 3)[2:]), "batch_gone")
         notes: list[BatchRecord] = []
 
@@ -402,24 +402,24 @@ def test_a_call_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Pat
 
 
 def test_batches_of_another_group_are_left_alone(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         other = BatchRecord("other", "i", tuple(names(provider, 3)), "batch_9")
-        found, _ = asked(provider, 3, earlier=[other])
+        found, _ = complete_all(provider, 3, earlier=[other])
         assert provider.stats()["lists"] == 0
     assert all(isinstance(completion, Completion) for completion in found)
 
 
 def test_a_line_without_an_answer_is_a_transient_failure_of_its_call(tmp_path: Path) -> None:
-    with providing(failing_lines=0.4, failing_status=500) as provider:
-        found, _ = asked(provider, 30)
+    with run_batch_provider(failing_lines=0.4, failing_status=500) as provider:
+        found, _ = complete_all(provider, 30)
     failed = [error for error in found if isinstance(error, BaseException)]
     assert 3 < len(failed) < 27
     assert {type(error) for error in failed} == {TransientError}
 
 
 def test_the_metadata_of_a_batch_names_the_intent(tmp_path: Path) -> None:
-    with providing() as provider:
-        _, notes = asked(provider, 2)
+    with run_batch_provider() as provider:
+        _, notes = complete_all(provider, 2)
         import urllib.request
 
         with urllib.request.urlopen(provider.base_url + "/batches", timeout=HANG_SECONDS) as response:

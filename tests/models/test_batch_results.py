@@ -21,10 +21,10 @@ from runner.models.providers.openai_batch import BatchModel, custom_id
 from runner.models.providers.openai_body import chat_completions_body
 from runner.models.retry_policy import TransientPolicy
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
 from tests.support.servers import frame
-from tests.support.servers.frame import Answer, Server, answered
-from tests.support.servers.in_loop import listening
+from tests.support.servers.frame import Answer, Server, json_answer
+from tests.support.servers.in_loop import run_in_event_loop
 
 KEY = "sk-Loop/back+0123456789abcdef"
 REQUEST = Request("small", CHAT, SAMPLE)
@@ -97,14 +97,14 @@ class _Batches(Server):
         super().__init__(frame.Options())
         done = {"id": "b", "object": "batch", "status": "completed", "output_file_id": "f", "metadata": {}}
         self.routes = {
-            "POST /v1/files": lambda _: answered({"id": "f"}),
-            "POST /v1/batches": lambda _: answered(done),
-            "GET /v1/batches/{}": lambda *_: answered(done),
+            "POST /v1/files": lambda _: json_answer({"id": "f"}),
+            "POST /v1/batches": lambda _: json_answer(done),
+            "GET /v1/batches/{}": lambda *_: json_answer(done),
             "GET /v1/files/{}/content": lambda *_: Answer(body=content, **answer),
         }
 
 
-def asked(
+def complete_all(
     server: _Batches, *requests: Request, earlier: Sequence[BatchRecord] = (), **options: Any
 ) -> list[Completion | BaseException]:
     """What becomes of these requests at once."""
@@ -113,8 +113,8 @@ def asked(
         del record
 
     async def go() -> list[Completion | BaseException]:
-        async with listening(server.connected) as address:
-            chosen = settings(base_url=f"{address}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
+        async with run_in_event_loop(server.connected) as address:
+            chosen = model_settings(base_url=f"{address}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
             model = BatchModel(chosen, "small", write, earlier, **options)
             try:
                 async with asyncio.timeout(HANG_SECONDS):
@@ -126,7 +126,7 @@ def asked(
 
 
 def batched(content: bytes, **answer: Any) -> Completion:
-    (found,) = asked(_Batches(content, **answer), REQUEST)
+    (found,) = complete_all(_Batches(content, **answer), REQUEST)
     if isinstance(found, BaseException):
         raise found
     return found
@@ -148,7 +148,7 @@ def test_results_that_cannot_be_taken_end_the_run_and_are_not_bought_again(
     told: list[str | None] = []
     before = [BatchRecord("small", "i", (name_of(REQUEST),), "b")] if earlier else []
     waits = TransientPolicy(attempts=3, total_seconds=0.1)
-    (error,) = asked(server, REQUEST, earlier=before, waits=waits, notify=told.append)
+    (error,) = complete_all(server, REQUEST, earlier=before, waits=waits, notify=told.append)
     assert isinstance(error, ProviderRefusal if looks == 1 else RunError if looks else ServerUnreachable)
     assert said in str(error)
     assert looks is None or server.paths["/v1/files/f/content"] == looks
@@ -162,14 +162,14 @@ def test_results_without_room_on_this_machine_end_the_run_at_once(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     server = _Batches(own_line("yes"))
-    (error,) = asked(server, REQUEST)
+    (error,) = complete_all(server, REQUEST)
     assert isinstance(error, RunError)
     assert "cannot store a file of batch results in the temporary folder" in str(error)
     assert server.paths["/v1/files/f/content"] == 1
 
 
 def name_of(request: Request) -> str:
-    return custom_id(request, chat_completions_body(settings(), request.messages))
+    return custom_id(request, chat_completions_body(model_settings(), request.messages))
 
 
 def own_line(text: str) -> bytes:
@@ -191,7 +191,7 @@ def test_a_line_that_is_too_deep_is_no_matter_of_the_others(where: str) -> None:
         odd["response"]["body"] = DEEP
     other = Request("small", CHAT, SAMPLE._replace(round=1))
     content = json.dumps(odd).encode() + b"\n" + line(name_of(other), "no")
-    ours, theirs = asked(_Batches(content), REQUEST, other)
+    ours, theirs = complete_all(_Batches(content), REQUEST, other)
     assert isinstance(theirs, Completion)
     assert theirs.choices[0].text == "no"
     if where == "in the place of the body":

@@ -20,43 +20,43 @@ from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
 from runner.rollouts.stop_switch import Stopped
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, has_open, started, until
-from tests.support.runs import derived_files, only_run, played
-from tests.support.servers.batch_client import Provider, providing
+from tests.support.processes import has_open, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
 MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}
 
 
-def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
+def stopped_while_gathering(folder: Path, provider: BatchProvider, size: int) -> int:
     """Play the first step, go on, and send SIGINT while the calls of the second step gather; the exit code."""
     path = spec_file(folder, provider.base_url, size=size, models={"m": MODEL})
     with pytest.raises(BudgetExhausted):
-        played(path, folder / "results", f"budget.completions={size}")
-    process = started("spec.yaml", "models.m.batch_wait=3600", cwd=folder)
-    until(lambda: has_open(process.pid, JOURNAL) or process.poll() is not None)
+        run_spec(path, folder / "results", f"budget.completions={size}")
+    process = start_nip_run("spec.yaml", "models.m.batch_wait=3600", cwd=folder)
+    wait_until(lambda: has_open(process.pid, JOURNAL) or process.poll() is not None)
     time.sleep(0.3)  # they gather for an hour; if the signal comes before they do, there is no batch either
     process.send_signal(signal.SIGINT)
-    return ended(process)[0]
+    return wait_for_exit(process)[0]
 
 
 @pytest.mark.full
 def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_run_goes_on(tmp_path: Path) -> None:
     size = 6
     (tmp_path / "live").mkdir()
-    with providing() as provider:
-        live = played(spec_file(tmp_path / "live", provider.base_url, size=size), tmp_path / "live" / "results")
+    with run_batch_provider() as provider:
+        live = run_spec(spec_file(tmp_path / "live", provider.base_url, size=size), tmp_path / "live" / "results")
         assert stopped_while_gathering(tmp_path, provider, size) == 130
         stats = provider.stats()
         assert (stats["batches"], stats["files"], stats["lines"]) == (1, 1, size)
-        result = played(spec_file(tmp_path, provider.base_url, size=size, models={"m": MODEL}), tmp_path / "results")
+        result = run_spec(spec_file(tmp_path, provider.base_url, size=size, models={"m": MODEL}), tmp_path / "results")
         assert provider.stats()["lines_twice"] == 0
     assert only_run(tmp_path / "results") == result.folder.path
     assert derived_files(result.folder.path) == derived_files(live.folder.path)
 
 
-def asked(
-    provider: Provider, before_sending: Callable[[], None], earlier: list[BatchRecord]
+def complete_all(
+    provider: BatchProvider, before_sending: Callable[[], None], earlier: list[BatchRecord]
 ) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
     """Three requests at once through one model, and the records that it noted."""
     settings = ModelSettings(model="tiny", base_url=provider.base_url, **MODEL)
@@ -80,18 +80,18 @@ def asked(
 
 @pytest.mark.gate
 def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
 
         def uploaded() -> None:
             if provider.stats()["files"]:
                 raise Stopped
 
-        found, notes = asked(provider, uploaded, [])
+        found, notes = complete_all(provider, uploaded, [])
         stats = provider.stats()
         assert (stats["files"], stats["batches"]) == (1, 0)
         assert {type(error) for error in found} == {Stopped}
         assert [note.batch for note in notes] == [None]
         # The next process looks for the batch that was meant, finds none, and makes one.
-        found, _ = asked(provider, lambda: None, notes)
+        found, _ = complete_all(provider, lambda: None, notes)
         assert all(isinstance(completion, Completion) for completion in found)
         assert provider.stats()["batches"] == 1

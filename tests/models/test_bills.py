@@ -36,9 +36,9 @@ from runner.models.usage_totals import UsageTotals
 from runner.runs.finished.stored_problems import load_problems
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
-from tests.support.runs import journal_records, played, table
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.runs import journal_records, run_spec, table
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 DAY = date(2026, 11, 1)
@@ -191,10 +191,10 @@ def test_a_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPa
 def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
     model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
-    with serving(reply=reply(bill.fields, bill.choices)) as server:
+    with run_chat_server(reply=reply(bill.fields, bill.choices)) as server:
         serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
-        result = played(spec, tmp_path / "results")
+        result = run_spec(spec, tmp_path / "results")
     (row,) = table(result.folder.path, "completions")
     assert result.manifest.cost_usd == pytest.approx(bill.usd, abs=1e-9)
     assert result.manifest.completions == 1
@@ -225,11 +225,11 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
 ) -> None:
     model = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 1_000}
-    with serving(reply=reply(IMPOSSIBLE[name]), record=10) as server:
+    with run_chat_server(reply=reply(IMPOSSIBLE[name]), record=10) as server:
         serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
-        result = played(spec, tmp_path / "results")
-        (asked,) = server.recorded()
+        result = run_spec(spec, tmp_path / "results")
+        (asked,) = server.recorded_requests()
     texts = [message["content"].encode() for message in json.loads(asked["body"])["messages"]]
     prompt = sum(len(text) // 4 + 5 for text in texts)
     answer = 14 if name != "one token" else 1  # 54 bytes are 14 tokens; one token for 54 bytes is possible
@@ -266,14 +266,14 @@ def test_a_budget_holds_at_the_true_price_whatever_usage_is_reported(
         "price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60, "batch": batch,
         "batch_wait": 0.05, "batch_poll": 0.05,
     }  # fmt: skip
-    with providing(reported=reported) as provider:
+    with run_batch_provider(reported=reported) as provider:
         spec = spec_file(
             tmp_path, provider.base_url, size=40, models={"m": model}, budget={"usd": 1.0},
             rollouts={"concurrency": 4},
         )  # fmt: skip
         for _ in range(2):
             with pytest.raises(BudgetExhausted):
-                played(spec, tmp_path / "results")
+                run_spec(spec, tmp_path / "results")
         assert 0 < provider.billed_usd(100.0, 400.0) <= 1.0
 
 
@@ -366,12 +366,12 @@ def test_the_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_pat
     model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
     failed = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
     retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
-    with serving(reply=failed) as server:
+    with run_chat_server(reply=failed) as server:
         rollouts = {"max_transport_failed": 1.0}
         spec = spec_file(
             tmp_path, server.base_url, size=2, models={"m": model}, retry=retry, rollouts=rollouts, **SOLO
         )  # fmt: skip
-        result = played(spec, tmp_path / "results")
+        result = run_spec(spec, tmp_path / "results")
     rows = table(result.folder.path, "completions")
     assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * 3
     assert result.manifest.cost_usd == pytest.approx(1.089)

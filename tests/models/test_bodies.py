@@ -32,8 +32,8 @@ from runner.models.providers.body_limits import (
 from runner.models.providers.openai import OpenAiModel
 from runner.models.retry_policy import Retry
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.openai_calls import CHAT, SAMPLE, settings
-from tests.support.servers.in_loop import listening
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
+from tests.support.servers.in_loop import run_in_event_loop
 
 TEXT = b'{"answer": "yes"}' * 50
 
@@ -189,7 +189,7 @@ async def server_of(data: bytes) -> AsyncIterator[str]:
             await reader.read()
         writer.close()
 
-    async with listening(connected) as address:
+    async with run_in_event_loop(connected) as address:
         yield f"{address}/v1"
 
 
@@ -203,7 +203,7 @@ def test_a_slot_is_held_until_its_answer_is_parsed(monkeypatch: pytest.MonkeyPat
     async def play() -> list[bool]:
         monkeypatch.setattr(BodySlot, "__exit__", watched)
         async with server_of(long_answer("x" * 2 * FREE_BYTES)) as url:
-            model = OpenAiModel(settings(base_url=url), "small", 1)
+            model = OpenAiModel(model_settings(base_url=url), "small", 1)
             await model.complete(Request("small", CHAT, SAMPLE))
             await model.close()
         return was_acquired
@@ -224,7 +224,10 @@ def test_a_server_that_trickles_takes_no_slots_of_another(monkeypatch: pytest.Mo
     async def play() -> Completion:
         monkeypatch.setattr(BodySlot, "acquire", counted)
         async with server_of(answer[:-1]) as trickling, server_of(answer) as honest:
-            groups = {"slow": settings(base_url=trickling, timeout=2 * HANG_SECONDS), "good": settings(base_url=honest)}
+            groups = {
+                "slow": model_settings(base_url=trickling, timeout=2 * HANG_SECONDS),
+                "good": model_settings(base_url=honest),
+            }
             connection = connect(groups, Retry())
             slow = [
                 asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))

@@ -28,12 +28,11 @@ from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.spec.loader import load_spec
 from tests.cli.test_cli import called
-from tests.support.calls import answer_to
-from tests.support.limits import steps
+from tests.support.event_loop import as_coroutine, run_loop_turns
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
@@ -52,7 +51,7 @@ def budget_of(**most: float) -> Any:
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_a_run_never_exceeds_its_budget_faults_and_retries_included(tmp_path: Path, concurrency: int) -> None:
     """By the provider's own account, which bills for answers that never arrived too."""
-    with providing(faults=FAULTS, latency=0.005) as provider:
+    with run_batch_provider(faults=FAULTS, latency=0.005) as provider:
         spec_file(tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **budget_of(usd=1.0))
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         spent = provider.billed_usd(IN, OUT)
@@ -62,7 +61,7 @@ def test_a_run_never_exceeds_its_budget_faults_and_retries_included(tmp_path: Pa
 
 
 def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, **budget_of(usd=0.5))
         done = nip_run_here("spec.yaml", "seed=8", cwd=tmp_path)
     assert done.returncode == 3
@@ -81,14 +80,14 @@ def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> No
 def test_raising_the_budget_goes_on_and_pays_for_the_difference_alone(
     tmp_path: Path, kind: str, small: float, large: float
 ) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, models=PRICED)
-        whole = played(path, tmp_path / "whole")
+        whole = run_spec(path, tmp_path / "whole")
         needed = provider.stats()["billed"]["answers"]
         with pytest.raises(BudgetExhausted, match=rf"budget\.{kind}"):
-            played(path, tmp_path / "results", f"budget.{kind}={small}")
+            run_spec(path, tmp_path / "results", f"budget.{kind}={small}")
         first = provider.stats()["billed"]["answers"] - needed
-        resumed = played(path, tmp_path / "results", f"budget.{kind}={large}")
+        resumed = run_spec(path, tmp_path / "results", f"budget.{kind}={large}")
         assert 0 < first < needed
         assert provider.stats()["billed"]["answers"] == 2 * needed
     assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
@@ -96,7 +95,7 @@ def test_raising_the_budget_goes_on_and_pays_for_the_difference_alone(
 
 @pytest.mark.full
 def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, size=4)
         words = ("--results", "mine")
         done = called("spec.yaml", "budget.completions=7", "-q", *words, cwd=tmp_path)
@@ -117,35 +116,35 @@ def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on
 
 @pytest.mark.full
 def test_the_same_budget_again_asks_for_nothing_more_than_it_has_left(tmp_path: Path) -> None:
-    with providing(faults=FAULTS) as provider:
+    with run_batch_provider(faults=FAULTS) as provider:
         path = spec_file(tmp_path, provider.base_url, size=30, **budget_of(usd=1.0))
         for _ in range(4):
             with pytest.raises(BudgetExhausted):
-                played(path, tmp_path / "results")
+                run_spec(path, tmp_path / "results")
         assert provider.billed_usd(IN, OUT) <= 1.0
 
 
 def test_a_tokens_budget_holds(tmp_path: Path) -> None:
-    with providing(faults=FAULTS) as provider:
+    with run_batch_provider(faults=FAULTS) as provider:
         path = spec_file(tmp_path, provider.base_url, size=30, **budget_of(tokens=20_000))
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         billed = provider.stats()["billed"]
     assert 5_000 < billed["prompt_tokens"] + billed["completion_tokens"] <= 20_000
 
 
 def test_a_completions_budget_counts_every_call(tmp_path: Path) -> None:
-    with providing(faults={"server_error": 0.2}) as provider:
+    with run_batch_provider(faults={"server_error": 0.2}) as provider:
         path = spec_file(tmp_path, provider.base_url, budget={"completions": 20})
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert provider.stats()["chat"] == 20
 
 
 @pytest.mark.full
 def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
-    with serving(usage=False) as server:
+    with run_chat_server(usage=False) as server:
         spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
         for _ in range(3):
             assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
@@ -154,10 +153,10 @@ def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -
 
 def test_an_unfinished_run_records_its_cost_apart_from_its_worst_case(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
-    with serving(usage=False) as server:
+    with run_chat_server(usage=False) as server:
         path = spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
     run = RunFolder(only_run(tmp_path / "results"))
     tokens = sum(record["usage"][1] for record in journal_records(run.path) if record["kind"] == "call")
     assert run.manifest().cost_usd == pytest.approx(tokens)
@@ -166,19 +165,19 @@ def test_an_unfinished_run_records_its_cost_apart_from_its_worst_case(tmp_path: 
 
 @pytest.mark.full
 def test_a_budget_that_suffices_changes_nothing(tmp_path: Path) -> None:
-    with providing() as provider:
-        free = played(spec_file(tmp_path, provider.base_url, models=PRICED), tmp_path / "free")
-        bound = played(spec_file(tmp_path, provider.base_url, **budget_of(usd=100.0)), tmp_path / "bound")
+    with run_batch_provider() as provider:
+        free = run_spec(spec_file(tmp_path, provider.base_url, models=PRICED), tmp_path / "free")
+        bound = run_spec(spec_file(tmp_path, provider.base_url, **budget_of(usd=100.0)), tmp_path / "bound")
         usd = provider.billed_usd(IN, OUT) / 2
     assert derived_files(free.folder.path) == derived_files(bound.folder.path)
     assert bound.manifest.cost_usd == pytest.approx(usd)
 
 
 def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) -> None:
-    with providing(latency=0.01) as provider:
+    with run_batch_provider(latency=0.01) as provider:
         path = spec_file(tmp_path, provider.base_url, size=40, budget={"completions": 40})
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert provider.stats()["chat"] == 40
     rounds: dict[tuple[str, int], int] = {}
     for record in journal_records(only_run(tmp_path / "results")):
@@ -191,7 +190,7 @@ def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) ->
 @pytest.mark.full
 def test_a_sweep_shares_one_budget(tmp_path: Path) -> None:
     patient = "models.m.timeout=30"  # what is given up on a busy machine is charged at its worst case
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(
             tmp_path,
             provider.base_url,
@@ -215,9 +214,9 @@ def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Pa
         "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
         "prompts": "prompts/code_validation/solo_verifier", "models": PRICED,
     }  # fmt: skip
-    with providing(latency=0.05) as provider:
+    with run_batch_provider(latency=0.05) as provider:
         path = spec_file(tmp_path, provider.base_url, size=6, **solo)
-        call = (played(path, tmp_path / "one").manifest.cost_usd or 0) / 6
+        call = (run_spec(path, tmp_path / "one").manifest.cost_usd or 0) / 6
         spec_file(tmp_path, provider.base_url, size=6, sweep={"seed": [1, 2]}, **solo)
         # Twelve calls, each of which may cost four times what it will.
         done = nip_run_here("spec.yaml", "-q", f"budget.usd={18 * call:.6f}", cwd=tmp_path)
@@ -262,7 +261,7 @@ def test_what_cannot_be_bounded_is_refused_before_any_call(
 
 
 def test_what_costs_nothing_needs_no_price_and_no_limit(tmp_path: Path) -> None:
-    assert played(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest.cost_usd == 0
+    assert run_spec(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest.cost_usd == 0
 
 
 def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None:
@@ -272,8 +271,8 @@ def test_a_budget_of_calls_needs_neither_price_nor_limit(tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
-    with providing() as provider:
-        first = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")
+    with run_batch_provider() as provider:
+        first = run_spec(spec_file(tmp_path, provider.base_url), tmp_path / "results")
         needed = provider.requests
         done = nip_run_here("spec.yaml", "-q", "--replay", first.folder.run_id, "budget.completions=3", cwd=tmp_path)
         assert provider.requests == needed
@@ -282,11 +281,11 @@ def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, cache="cache.sqlite")
-        played(path, tmp_path / "first")
+        run_spec(path, tmp_path / "first")
         needed = provider.requests
-        played(path, tmp_path / "second", "budget.completions=1")
+        run_spec(path, tmp_path / "second", "budget.completions=1")
         assert provider.requests == needed
 
 
@@ -334,9 +333,9 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
     asked = within_budget(complete, budget, CallCosts({"m": SETTINGS}))
     if isinstance(outcome, Exception):
         with pytest.raises(type(outcome)):
-            asyncio.run(answer_to(asked(REQUEST)))
+            asyncio.run(as_coroutine(asked(REQUEST)))
     else:
-        asyncio.run(answer_to(asked(REQUEST)))
+        asyncio.run(as_coroutine(asked(REQUEST)))
 
 
 def test_a_call_is_settled_at_what_the_server_counted() -> None:
@@ -383,7 +382,7 @@ def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
     asked = within_budget(never, budget, CallCosts({"m": SETTINGS}))
 
     async def given_up() -> None:
-        task = asyncio.create_task(answer_to(asked(REQUEST)))
+        task = asyncio.create_task(as_coroutine(asked(REQUEST)))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -408,7 +407,7 @@ def test_money_set_aside_is_never_more_than_the_budget_whatever_the_order() -> N
             await budget.reserve(most)
             open_.add(index)
             highest = max(highest, budget.spent.usd + budget._reserved.usd)
-            await steps(rng.randrange(40))
+            await run_loop_turns(rng.randrange(40))
             open_.discard(index)
             budget.settle(most, UsageTotals(most.usd * rng.random() * 0.1, 0, 1))
 

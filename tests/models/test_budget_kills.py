@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import nip_run, started_silent, until
+from tests.support.processes import nip_run, start_nip_run_silently, wait_until
 from tests.support.runs import journal_records, only_run
-from tests.support.servers.batch_client import providing
+from tests.support.servers.batch_client import run_batch_provider
 from tests.support.specs import spec_file
 
 pytestmark = pytest.mark.full
@@ -26,7 +26,7 @@ FAULTS = {
 
 
 def test_the_whole_run_is_worth_ten_dollars(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, size=SIZE, models=MODEL)
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert provider.billed_usd(IN, OUT) >= 10
@@ -36,16 +36,16 @@ def test_the_whole_run_is_worth_ten_dollars(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_dollar_is_not_exceeded_under_faults_and_kills(tmp_path: Path, seed: int, kills: int) -> None:
     rng = random.Random(seed)
-    with providing(faults=FAULTS, latency=0.02, chat={"seed": seed}) as provider:
+    with run_batch_provider(faults=FAULTS, latency=0.02, chat={"seed": seed}) as provider:
         spec_file(
             tmp_path, provider.base_url, size=SIZE, models=MODEL, seed=100 + seed, budget={"usd": 1.0},
             rollouts={"concurrency": 16},
         )  # fmt: skip
         killed = 0
         for _ in range(kills):
-            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
             goal = provider.stats()["chat"] + rng.randrange(5, 40)
-            until(lambda: provider.stats()["chat"] >= goal or process.poll() is not None)  # noqa: B023 - called at once
+            wait_until(lambda: provider.stats()["chat"] >= goal or process.poll() is not None)  # noqa: B023 - called at once
             process.kill()
             killed += process.wait() < 0
         codes = {nip_run("spec.yaml", "-q", cwd=tmp_path).returncode for _ in range(2)}

@@ -17,12 +17,12 @@ from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.cache import Cache, differences, request_fields, through_cache
 from runner.models.settings import ModelSettings
-from tests.support.calls import answer_to
+from tests.support.event_loop import as_coroutine
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run_here
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
@@ -36,44 +36,46 @@ def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) 
 
 @pytest.fixture
 def server() -> Any:
-    with serving() as running:
+    with run_chat_server() as running:
         yield running
 
 
 # Runs
 
 
-def test_a_second_run_asks_for_nothing(tmp_path: Path, server: Loopback) -> None:
+def test_a_second_run_asks_for_nothing(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="shared/cache.sqlite")
-    first = played(path, tmp_path / "first")
+    first = run_spec(path, tmp_path / "first")
     asked = server.requests
-    second = played(path, tmp_path / "second")
+    second = run_spec(path, tmp_path / "second")
     assert server.requests == asked
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
     assert second.manifest.prompt_tokens == first.manifest.prompt_tokens
 
 
 @pytest.mark.full
-def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: Loopback) -> None:
+def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: LoopbackServer) -> None:
     price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=price)
-    assert played(path, tmp_path / "first").manifest.cost_usd not in (0, None)
-    assert played(path, tmp_path / "second").manifest.cost_usd == 0
+    assert run_spec(path, tmp_path / "first").manifest.cost_usd not in (0, None)
+    assert run_spec(path, tmp_path / "second").manifest.cost_usd == 0
 
 
 @pytest.mark.full
-def test_a_run_of_another_protocol_shares_the_requests_that_are_the_same(tmp_path: Path, server: Loopback) -> None:
+def test_a_run_of_another_protocol_shares_the_requests_that_are_the_same(
+    tmp_path: Path, server: LoopbackServer
+) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     asked = server.requests
-    played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
+    run_spec(path, tmp_path / "results", "protocol.verifier_reward=3.5")
     assert server.requests == asked
 
 
 @pytest.mark.full
-def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None:
+def test_repeats_never_share_an_answer(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", rollouts={"per_datapoint": 3})
-    played(path, tmp_path / "first")
+    run_spec(path, tmp_path / "first")
     first_round = [
         r for r in journal_records(only_run(tmp_path / "first")) if r["kind"] == "call" and r["sample"][2] == 0
     ]
@@ -82,7 +84,7 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None
     bodies = Counter(server.stats()["bodies"])
     assert sum(count >= 3 for count in bodies.values()) >= 12
     asked = server.requests
-    played(path, tmp_path / "second")
+    run_spec(path, tmp_path / "second")
     assert server.requests == asked
 
 
@@ -95,49 +97,49 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None
          "models.m.send_name=false",
      ))],
 )  # fmt: skip
-def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: Loopback, change: str) -> None:
+def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: LoopbackServer, change: str) -> None:
     models = {"m": {"chat_format": "openai"}}
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite", models=models)
-    played(path, tmp_path / "first")
+    run_spec(path, tmp_path / "first")
     asked = server.requests
-    second = played(path, tmp_path / "second", change)
+    second = run_spec(path, tmp_path / "second", change)
     assert server.requests - asked >= (2 if "send_name" in change else second.manifest.completions or 0)
 
 
 @pytest.mark.full
-def test_another_server_misses(tmp_path: Path, server: Loopback) -> None:
+def test_another_server_misses(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
-    played(path, tmp_path / "first")
-    with serving() as other:
-        second = played(path, tmp_path / "second", f"models.m.base_url={other.base_url}")
+    run_spec(path, tmp_path / "first")
+    with run_chat_server() as other:
+        second = run_spec(path, tmp_path / "second", f"models.m.base_url={other.base_url}")
         assert other.requests == second.manifest.completions
 
 
 @pytest.mark.full
 def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: Path) -> None:
-    with serving(faults={"bad_decision": 0.4}) as server:
+    with run_chat_server(faults={"bad_decision": 0.4}) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
-        first = played(path, tmp_path / "first")
+        first = run_spec(path, tmp_path / "first")
         asked = server.requests
-        second = played(path, tmp_path / "second")
+        second = run_spec(path, tmp_path / "second")
         assert server.requests == asked
     assert {r["sample"][4] for r in journal_records(first.folder.path) if r["kind"] == "call"} > {0, 1}
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
 
 
 def test_errors_are_never_kept(tmp_path: Path) -> None:
-    with serving(kind="server_error") as server:
+    with run_chat_server(kind="server_error") as server:
         path = spec_file(tmp_path, server.base_url, size=3, cache="cache.sqlite", retry={"transient": {"attempts": 1}})
-        assert played(path, tmp_path / "first").metrics["outcomes"]["transport_failed"] == 3
+        assert run_spec(path, tmp_path / "first").metrics["outcomes"]["transport_failed"] == 3
         server.change(kind="context_length_exceeded")
-        assert played(path, tmp_path / "second").metrics["outcomes"]["context_exceeded"] == 3
+        assert run_spec(path, tmp_path / "second").metrics["outcomes"]["context_exceeded"] == 3
         server.change(kind=None)
-        assert played(path, tmp_path / "third").metrics["outcomes"]["decided"] == 3
+        assert run_spec(path, tmp_path / "third").metrics["outcomes"]["decided"] == 3
 
 
 @pytest.mark.full
 def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
-    with serving(latency=[0.0, 0.02]) as server:
+    with run_chat_server(latency=[0.0, 0.02]) as server:
         spec_file(tmp_path, server.base_url, cache="cache.sqlite")
         processes = [
             subprocess.Popen(
@@ -160,7 +162,7 @@ def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
     assert files[0] == files[1] == files[2]
 
 
-def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path, server: Loopback) -> None:
+def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path, server: LoopbackServer) -> None:
     (tmp_path / "cache.sqlite").write_text("not a database, but long enough to be taken for the header of one\n" * 20)
     spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -171,12 +173,12 @@ def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path
 
 
 @pytest.mark.full
-def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: Loopback) -> None:
+def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: LoopbackServer) -> None:
     shared = {"m": {"share_prompts": True}}
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=shared, rollouts={"per_datapoint": 3})
-    played(path, tmp_path / "first")
+    run_spec(path, tmp_path / "first")
     asked = server.requests
-    played(path, tmp_path / "second")
+    run_spec(path, tmp_path / "second")
     assert server.requests == asked
 
 
@@ -184,10 +186,10 @@ def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: 
 
 
 @pytest.mark.full
-def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
-    played(path, tmp_path / "results")
-    second = played(path, tmp_path / "results", "models.m.temperature=0.5")
+    run_spec(path, tmp_path / "results")
+    second = run_spec(path, tmp_path / "results", "models.m.temperature=0.5")
     words = ("explain-misses", second.folder.run_id, "--cache", "cache.sqlite")
     done = nip_run_here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -201,33 +203,35 @@ def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loo
 
 
 @pytest.mark.full
-def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
-    played(path, tmp_path / "results")
-    second = played(path, tmp_path / "results", "protocol.verifier_reward=3.5")
+    run_spec(path, tmp_path / "results")
+    second = run_spec(path, tmp_path / "results", "protocol.verifier_reward=3.5")
     done = nip_run_here("explain-misses", second.folder.run_id, "--cache", "cache.sqlite", cwd=tmp_path)
     assert "0 of " in done.stdout
 
 
 @pytest.mark.full
-def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(
+    tmp_path: Path, server: LoopbackServer
+) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
-    played(path, tmp_path / "results")
-    second = played(path, tmp_path / "elsewhere")
+    run_spec(path, tmp_path / "results")
+    second = run_spec(path, tmp_path / "elsewhere")
     done = nip_run_here("explain-misses", second.folder.run_id, "--results", "elsewhere", cwd=tmp_path)
     assert done.stdout.startswith("0 of "), done.stdout + done.stderr
 
 
-def test_explain_misses_looks_at_unfinished_games_too(tmp_path: Path, server: Loopback) -> None:
+def test_explain_misses_looks_at_unfinished_games_too(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
     with pytest.raises(BudgetExhausted):
-        played(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
+        run_spec(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
     found = json.loads(nip_run_here("explain-misses", "tiny", "--json", cwd=tmp_path).stdout)
     assert found["misses"] == found["requests"] == 2
 
 
-def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: Loopback) -> None:
-    first = played(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
+def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: LoopbackServer) -> None:
+    first = run_spec(spec_file(tmp_path, server.base_url, size=2), tmp_path / "results")
     done = nip_run_here("explain-misses", first.folder.run_id, "--cache", "nothing.sqlite", cwd=tmp_path)
     assert done.returncode == 2
     assert "nothing.sqlite" in done.stderr
@@ -273,11 +277,11 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> Non
 
     asked = through_cache(complete, cache, {"m": SETTINGS})
     with pytest.raises(type(error)):
-        asyncio.run(answer_to(asked(request())))
-    answer = asyncio.run(answer_to(asked(request())))
+        asyncio.run(as_coroutine(asked(request())))
+    answer = asyncio.run(as_coroutine(asked(request())))
     assert answer == ANSWER
     cache.store(request(), SETTINGS, answer)
-    assert asyncio.run(answer_to(asked(request()))).from_cache
+    assert asyncio.run(as_coroutine(asked(request()))).from_cache
     cache.close()
 
 

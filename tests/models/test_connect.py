@@ -16,7 +16,7 @@ from runner.models.retry_policy import Retry, TransientPolicy
 from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
-from tests.support.calls import answer_to
+from tests.support.event_loop import as_coroutine
 
 URL = "http://127.0.0.1:9/v1"
 GROUPS = {
@@ -71,7 +71,7 @@ def test_only_groups_that_are_asked_call_by_call_have_a_limit(group: str, at_onc
     async def waiting() -> int:
         provider = Busy()
         complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
-        calls = [asyncio.create_task(answer_to(complete(request(group)))) for _ in range(20)]
+        calls = [asyncio.create_task(as_coroutine(complete(request(group)))) for _ in range(20)]
         for _ in range(10):
             await asyncio.sleep(0)
         for call in calls:
@@ -94,7 +94,7 @@ def test_those_who_share_servers_share_their_calls_at_once_and_their_breaker() -
         ]
         names = ("live", "live", "other")
         calls = [
-            asyncio.create_task(answer_to(connection.complete(request(name))))
+            asyncio.create_task(as_coroutine(connection.complete(request(name))))
             for connection, name in zip(connections, names, strict=True)
             for _ in range(20)
         ]
@@ -131,9 +131,9 @@ def test_failures_of_transport_are_asked_again_only_over_a_network(group: str, a
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
     if asked == 1:
         with pytest.raises(TransientError):
-            asyncio.run(answer_to(complete(request(group))))
+            asyncio.run(as_coroutine(complete(request(group))))
     else:
-        asyncio.run(answer_to(complete(request(group))))
+        asyncio.run(as_coroutine(complete(request(group))))
     assert provider.asked == asked
 
 
@@ -148,7 +148,7 @@ def test_each_attempt_of_a_call_is_counted_and_allowed_by_the_budget() -> None:
     connection = connect(
         {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget, events=Beforehand()
     )  # fmt: skip
-    asyncio.run(answer_to(connection.complete(request("live"))))
+    asyncio.run(as_coroutine(connection.complete(request("live"))))
     assert [spent.completions for spent in before] == [0, 1]
     assert budget.spent.completions == 2
     assert budget._reserved == UsageTotals()

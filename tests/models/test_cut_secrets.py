@@ -12,8 +12,8 @@ from runner.base.redaction import Redactor
 from runner.models.interface import Request
 from runner.models.providers.client_errors import map_client_error, without_secret_cause
 from runner.models.providers.openai import OpenAiModel
-from tests.support.openai_calls import CHAT, SAMPLE, settings
-from tests.support.servers.in_loop import listening
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
+from tests.support.servers.in_loop import run_in_event_loop
 
 KEY = "sk-Half/of+it-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PIECE = 8
@@ -37,8 +37,8 @@ def failure(sent: bytes) -> str:
         writer.close()
 
     async def once() -> str:
-        async with listening(reply) as address:
-            model = OpenAiModel(settings(base_url=f"{address}/v1", api_key_env="ROW_VARIABLE"), "small", 1)
+        async with run_in_event_loop(reply) as address:
+            model = OpenAiModel(model_settings(base_url=f"{address}/v1", api_key_env="ROW_VARIABLE"), "small", 1)
             try:
                 with pytest.raises(TransientError) as raised:
                     await model.complete(Request("small", CHAT, SAMPLE))
@@ -96,6 +96,6 @@ def test_an_error_of_a_library_is_told_without_the_key(monkeypatch: pytest.Monke
     monkeypatch.setenv("SOME_API_KEY", KEY)
     error = ValueError("no number:")
     error.__cause__ = OSError(f"x {KEY}")
-    assert not tells(str(map_client_error(error, settings(), "small")))
+    assert not tells(str(map_client_error(error, model_settings(), "small")))
     assert without_secret_cause(error) is None
     assert without_secret_cause(ValueError("honest")) is not None

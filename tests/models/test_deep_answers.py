@@ -17,7 +17,7 @@ from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
 from tests.models.test_batch_results import results
-from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
 
 KEY = "sk-Loop/back+0123456789abcdef"
 ESCAPED = "\\u0073" + KEY[1:]
@@ -51,7 +51,7 @@ def read(content: bytes) -> Completion:
     cleaned = without_secrets(content, current_redactor())
     altered = () if cleaned is content else (SECRET_ALTERED,)
     request = Request("small", CHAT, SAMPLE)
-    return read_completion(cleaned, {}, request, settings(), latency_ms=1.0, altered=altered)
+    return read_completion(cleaned, {}, request, model_settings(), latency_ms=1.0, altered=altered)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -93,7 +93,7 @@ def test_what_comes_with_escapes_is_searched_again_when_they_are_undone() -> Non
     message = f'{{"content": {spelled}, "refusal": {spelled}}}'
     rest = f'"finish_reason": {spelled}}}], "model": {spelled}, "more": {spelled}}}'
     content = f'{{"choices": [{{"message": {message}, {rest}'.encode()
-    completion = read_completion(content, {}, Request("small", CHAT, SAMPLE), settings(), latency_ms=1.0)
+    completion = read_completion(content, {}, Request("small", CHAT, SAMPLE), model_settings(), latency_ms=1.0)
     assert KEY not in repr(completion)
     assert completion.choices == (Choice(REMOVED, REMOVED, REMOVED),)
     assert (completion.model, completion.altered) == (REMOVED, (SECRET_ALTERED,))

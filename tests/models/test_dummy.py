@@ -15,11 +15,11 @@ from runner.models.providers.dummy import DummyModel
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import trained_name, training_examples
-from tests.support.calls import answer_to
+from tests.support.event_loop import as_coroutine
 from tests.support.paths import ROOT
-from tests.support.runs import metric, played
+from tests.support.runs import metric, run_spec
 from tests.support.specs import spec_file
-from tests.support.training import trained
+from tests.support.training import run_training
 
 LABELS = {f"p{n}": n % 2 for n in range(200)}
 CHAT: tuple[ChatMessage, ...] = ({"role": "user", "content": "x"},)
@@ -65,7 +65,7 @@ def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
 
     async def asked() -> list[str]:
         requests = [Request("m", CHAT, SampleKey(name, 0, 0, "verifier", 0), 0, DECIDE) for name in LABELS]
-        return [(await answer_to(connection.complete(one))).choices[0].text or "" for one in requests]
+        return [(await as_coroutine(connection.complete(one))).choices[0].text or "" for one in requests]
 
     assert right(asyncio.run(asked())) == set(range(len(LABELS)))
 
@@ -75,14 +75,14 @@ def test_in_a_run_a_trained_verifier_is_right_and_an_untrained_one_guesses(tmp_p
     accuracy = []
     for model in (trained_name("dummy", 10**8, "0" * 8), "dummy"):
         path = spec_file(tmp_path, protocol={"max_message_rounds": 5}, models={"m": {"model": model}}, fine_tune=None)
-        accuracy.append(metric(played(path, tmp_path / "results"), "accuracy")["value"])
+        accuracy.append(metric(run_spec(path, tmp_path / "results"), "accuracy")["value"])
     assert accuracy[0] == 1.0 > accuracy[1]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("spec", ["malt", "expert_iteration"])
 def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path: Path, spec: str) -> None:
-    result = trained(ROOT / "specs" / f"{spec}.yaml", tmp_path / "results")
+    result = run_training(ROOT / "specs" / f"{spec}.yaml", tmp_path / "results")
     curve = [row["accuracy"]["value"] for row in result.metrics["tests"]]
     assert len(curve) >= 3
     assert curve == sorted(curve)

@@ -16,8 +16,8 @@ from runner.models.settings import ModelSettings
 from runner.rollouts.identity import model_content
 from runner.spec.loader import load_spec
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SECRET = "team-7f3a9c-value-0001"
@@ -31,11 +31,11 @@ def test_a_value_goes_to_the_server_and_into_no_file_although_the_server_repeats
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_ID", f"  {SECRET}\n")
-    with serving(record=100, text=f"I was sent {SECRET}.\n\nDecision: accept") as server:
+    with run_chat_server(record=100, text=f"I was sent {SECRET}.\n\nDecision: accept") as server:
         headers = {"X-Team": "$TEAM_ID", "User-Agent": "$TEAM_ID"}
         spec_file(tmp_path, server.base_url, size=2, models={"m": {"headers": headers}})
-        result = played(tmp_path / "spec.yaml", tmp_path / "results")
-        sent = server.recorded()
+        result = run_spec(tmp_path / "spec.yaml", tmp_path / "results")
+        sent = server.recorded_requests()
     assert result.status == "done"
     assert {(one["headers"]["x-team"], one["headers"]["user-agent"]) for one in sent} == {(SECRET, SECRET)}
     assert not any("x-session-id" in one["headers"] for one in sent), (

@@ -10,10 +10,11 @@ import pytest
 
 from runner.base.errors import ContextExceededError, TransientError
 from runner.models.layers.limits import COOLDOWN_SECONDS, SHRINK, GroupLimit
-from tests.support.limits import TOO_MANY, Time, full_round, limit_of, settled
-from tests.support.runs import derived_files, played
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.event_loop import settle
+from tests.support.rate_limits import RATE_LIMIT_ERROR, FakeClock, fill_and_empty, make_limit
+from tests.support.runs import derived_files, run_spec
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 # The adaptive limit
@@ -21,7 +22,7 @@ from tests.support.specs import spec_file
 
 @pytest.mark.parametrize(("most", "first"), [(1, 1), (4, 4), (8, 8), (16, 8), (64, 16), (256, 64)])
 def test_it_starts_with_a_quarter_or_a_handful(most: int, first: int) -> None:
-    assert int(limit_of(most).limit) == first
+    assert int(make_limit(most).limit) == first
 
 
 async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) -> list[int]:
@@ -29,12 +30,12 @@ async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) ->
     waiting = [asyncio.create_task(limit.enter()) for _ in range(2000)]
     found = []
     for _ in range(count):
-        await settled()
+        await settle()
         found.append(limit._in_flight)
         for _ in range(found[-1]):
             limit.succeeded()
             if not together:
-                await settled()
+                await settle()
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -44,7 +45,7 @@ async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) ->
 @pytest.mark.parametrize("together", [False, True])
 def test_it_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bool) -> None:
     """Also where the answers of a round trip come in one moment, as from a server of constant latency."""
-    counts = asyncio.run(rounds_under_load(limit_of(100), 4, together=together))
+    counts = asyncio.run(rounds_under_load(make_limit(100), 4, together=together))
     assert counts[0] == 25
     assert counts[1] > 40
     assert counts[-1] == 100
@@ -52,7 +53,7 @@ def test_it_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bo
 
 def test_it_does_not_grow_while_it_is_not_full() -> None:
     async def go() -> float:
-        limit = limit_of(100)
+        limit = make_limit(100)
         for _ in range(200):
             await limit.enter()
             limit.succeeded()
@@ -63,15 +64,15 @@ def test_it_does_not_grow_while_it_is_not_full() -> None:
 
 def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
     async def go() -> tuple[float, float, float]:
-        time = Time()
-        limit = limit_of(100, time)
-        await full_round(limit, TOO_MANY)
+        time = FakeClock()
+        limit = make_limit(100, time)
+        await fill_and_empty(limit, RATE_LIMIT_ERROR)
         first = limit.limit
         time.now += COOLDOWN_SECONDS - 0.1
-        await full_round(limit, TOO_MANY)
+        await fill_and_empty(limit, RATE_LIMIT_ERROR)
         second = limit.limit
         time.now += 0.2
-        await full_round(limit, TOO_MANY)
+        await fill_and_empty(limit, RATE_LIMIT_ERROR)
         return first, second, limit.limit
 
     first, second, third = asyncio.run(go())
@@ -90,7 +91,7 @@ def after(limit: GroupLimit, share: float, calls: int) -> float:
             refused += share
             if refused >= 1:
                 refused -= 1
-                limit.failed(TOO_MANY)
+                limit.failed(RATE_LIMIT_ERROR)
             else:
                 limit.succeeded()
             while limit._in_flight < int(limit.limit):
@@ -102,8 +103,8 @@ def after(limit: GroupLimit, share: float, calls: int) -> float:
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
 def test_single_refusals_do_not_lower_the_limit_again_and_again(share: float) -> None:
-    time = Time()
-    limit = limit_of(64, time)
+    time = FakeClock()
+    limit = make_limit(64, time)
     assert after(limit, share, 300) == 64
     for _ in range(20):
         time.now += COOLDOWN_SECONDS
@@ -111,8 +112,8 @@ def test_single_refusals_do_not_lower_the_limit_again_and_again(share: float) ->
 
 
 def test_every_third_call_refused_lowers_the_limit_in_each_cooldown() -> None:
-    time = Time()
-    limit = limit_of(64, time)
+    time = FakeClock()
+    limit = make_limit(64, time)
     found = [after(limit, 1 / 3, 100)]
     for _ in range(5):
         time.now += COOLDOWN_SECONDS
@@ -123,10 +124,10 @@ def test_every_third_call_refused_lowers_the_limit_in_each_cooldown() -> None:
 
 def test_it_never_shrinks_below_one() -> None:
     async def go() -> float:
-        time = Time()
-        limit = limit_of(4, time)
+        time = FakeClock()
+        limit = make_limit(4, time)
         for _ in range(50):
-            await full_round(limit, TOO_MANY)
+            await fill_and_empty(limit, RATE_LIMIT_ERROR)
             time.now += 100
         return limit.limit
 
@@ -136,9 +137,9 @@ def test_it_never_shrinks_below_one() -> None:
 @pytest.mark.parametrize("together", [False, True])
 def test_after_a_429_it_grows_by_one_a_round_trip(together: bool) -> None:
     async def go() -> list[int]:
-        time = Time()
-        limit = limit_of(100, time)
-        await full_round(limit, TOO_MANY)
+        time = FakeClock()
+        limit = make_limit(100, time)
+        await fill_and_empty(limit, RATE_LIMIT_ERROR)
         time.now += COOLDOWN_SECONDS + 1
         return await rounds_under_load(limit, 10, together=together)
 
@@ -150,13 +151,13 @@ def test_after_a_429_it_grows_by_one_a_round_trip(together: bool) -> None:
 
 def test_it_recovers_from_one() -> None:
     async def go() -> float:
-        time = Time()
-        limit = limit_of(8, time)
+        time = FakeClock()
+        limit = make_limit(8, time)
         for _ in range(20):
-            await full_round(limit, TOO_MANY)
+            await fill_and_empty(limit, RATE_LIMIT_ERROR)
             time.now += 100
         for _ in range(20):
-            await full_round(limit)
+            await fill_and_empty(limit)
         return limit.limit
 
     assert asyncio.run(go()) > 4
@@ -167,8 +168,8 @@ def test_it_recovers_from_one() -> None:
 )
 def test_other_failures_do_not_shrink_it(error: Exception) -> None:
     async def go() -> float:
-        limit = limit_of(100)
-        await full_round(limit, error)
+        limit = make_limit(100)
+        await fill_and_empty(limit, error)
         return limit.limit
 
     assert asyncio.run(go()) == 25
@@ -176,8 +177,8 @@ def test_other_failures_do_not_shrink_it(error: Exception) -> None:
 
 def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> None:
     async def go() -> tuple[float, float]:
-        time = Time()
-        limit = limit_of(8, time)
+        time = FakeClock()
+        limit = make_limit(8, time)
         await limit.enter()
         begun = time.now
         limit.failed(TransientError("429", status=429, retry_after=7.5))
@@ -194,8 +195,8 @@ def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> No
 
 @pytest.mark.full
 def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
-    with serving(faults={"rate_limit": 0.3}, max_faults=1, latency=0.01) as server:
-        result = played(spec_file(tmp_path, server.base_url, rollouts={"concurrency": 12}), tmp_path / "results")
+    with run_chat_server(faults={"rate_limit": 0.3}, max_faults=1, latency=0.01) as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, rollouts={"concurrency": 12}), tmp_path / "results")
     text = result.folder.log.read_text()
     assert "m: 429, down to" in text
 
@@ -205,15 +206,15 @@ def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_server_that_takes_few_calls_at_once_is_learnt_and_answers_all(tmp_path: Path) -> None:
-    with providing(most_at_once=5, latency=0.01) as provider:
+    with run_batch_provider(most_at_once=5, latency=0.01) as provider:
         path = spec_file(
             tmp_path, provider.base_url, size=24, rollouts={"concurrency": 24},
             retry={"transient": {"attempts": 30, "first_wait": 0.02, "max_wait": 0.2}},
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         stats = provider.stats()
         provider.change(most_at_once=None)
-        calm = played(path, tmp_path / "calm")
+        calm = run_spec(path, tmp_path / "calm")
     assert stats["kinds"]["too_many"] > 0
     assert result.metrics["outcomes"]["decided"] == 24
     assert stats["billed"]["answers"] == calm.manifest.completions

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import nip_run_here, until
-from tests.support.runs import only_run, played
-from tests.support.servers.batch_client import Provider, providing
+from tests.support.processes import nip_run_here, wait_until
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
 PATIENT = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
 
 
-def relents(provider: Provider, after: int) -> threading.Thread:
+def relents(provider: BatchProvider, after: int) -> threading.Thread:
     """The provider refuses everything until `after` calls have come, and then answers without a word on rates."""
 
     def change() -> None:
-        until(lambda: provider.stats()["chat"] >= after)
+        wait_until(lambda: provider.stats()["chat"] >= after)
         provider.change(most_at_once=None, headers={})
 
     thread = threading.Thread(target=change)
@@ -30,11 +30,11 @@ def relents(provider: Provider, after: int) -> threading.Thread:
 
 @pytest.mark.full
 def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
-    with providing(most_at_once=0, headers={"x-ratelimit-limit-requests": "300"}) as provider:
+    with run_batch_provider(most_at_once=0, headers={"x-ratelimit-limit-requests": "300"}) as provider:
         path = spec_file(tmp_path, provider.base_url, size=12, retry=PATIENT)
         changing = relents(provider, after=8)
         begun = time.monotonic()
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         seconds = time.monotonic() - begun
         changing.join()
         asked, kinds = provider.stats()["chat"], provider.stats()["kinds"]
@@ -48,7 +48,7 @@ def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["requests", "tokens"])
 def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind: str) -> None:
-    with providing(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:
+    with run_batch_provider(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:
         spec_file(tmp_path, provider.base_url, size=2, retry={"transient": {"attempts": 2}})
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 1
     assert f"allows 60000 {kind} per minute" in (only_run(tmp_path / "results") / "run.log").read_text()
@@ -58,10 +58,10 @@ def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind
 @pytest.mark.parametrize("kind", ["requests", "tokens"])
 def test_a_429_that_names_its_reset_holds_the_whole_group_until_then(tmp_path: Path, kind: str) -> None:
     empty = {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "1500ms"}
-    with providing(most_at_once=0, headers=empty, clock=True) as provider:
+    with run_batch_provider(most_at_once=0, headers=empty, clock=True) as provider:
         path = spec_file(tmp_path, provider.base_url, size=24, retry=PATIENT, rollouts={"concurrency": 24})
         changing = relents(provider, after=9)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         changing.join()
         arrivals = provider.stats()["arrivals"]
     # Eight calls may be made at once in the beginning; the ninth request comes after the reset that the first names.

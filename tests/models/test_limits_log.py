@@ -11,8 +11,8 @@ import pytest
 
 from runner.base.errors import TransientError
 from runner.models.layers.limits import COOLDOWN_SECONDS, GroupLimit
-from tests.support.runs import played
-from tests.support.servers.batch_client import providing
+from tests.support.runs import run_spec
+from tests.support.servers.batch_client import run_batch_provider
 from tests.support.specs import spec_file
 
 TOO_MANY = TransientError("429", status=429)
@@ -86,8 +86,8 @@ def test_a_limit_that_swings_within_a_factor_of_two_logs_its_429s_alone(caplog: 
 
 @pytest.mark.full
 def test_the_log_says_how_many_calls_were_allowed_at_once(tmp_path: Path) -> None:
-    with providing(latency=0.05) as provider:
+    with run_batch_provider(latency=0.05) as provider:
         path = spec_file(tmp_path, provider.base_url, size=150, rollouts={"concurrency": 32})
-        text = played(path, tmp_path / "results").folder.log.read_text()
+        text = run_spec(path, tmp_path / "results").folder.log.read_text()
     said = [int(count) for count in re.findall(r"nip_run\.limits m: (?:up to )?(\d+) calls at once", text)]
     assert said == [16, 32]  # from 8

@@ -28,10 +28,18 @@ from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import max_spending
 from runner.spec.loader import load_spec
-from tests.support.processes import ended, interrupt, nip_run_here, started, started_silent, until, until_asked
-from tests.support.runs import journal_records, only_run, played, table
-from tests.support.servers.batch_client import Provider, providing
-from tests.support.servers.chat_client import serving
+from tests.support.processes import (
+    interrupt,
+    nip_run_here,
+    start_nip_run,
+    start_nip_run_silently,
+    wait_for_exit,
+    wait_for_requests,
+    wait_until,
+)
+from tests.support.runs import journal_records, only_run, run_spec, table
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
@@ -40,22 +48,22 @@ PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 
 AT_ONCE = 8
 
 
-def killed_in_flight(folder: Path, provider: Provider, answered: int = 0) -> None:
+def killed_in_flight(folder: Path, provider: BatchProvider, answered: int = 0) -> None:
     """Play, and kill when the provider has as many calls as may be made at once; wait until it has billed them.
 
     It answers the first few, and the others only once the run is dead.
     """
     before = provider.stats()["chat"]
     provider.change(held_after=provider.requests + answered)
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
-        until(lambda: provider.stats()["open"] == AT_ONCE or process.poll() is not None)
+        wait_until(lambda: provider.stats()["open"] == AT_ONCE or process.poll() is not None)
     finally:
         process.kill()
         process.wait()
     provider.change(held_after=None)
-    until(lambda: provider.stats()["chat"] == before + answered + AT_ONCE)
-    until(lambda: provider.stats()["open"] == 0)
+    wait_until(lambda: provider.stats()["chat"] == before + answered + AT_ONCE)
+    wait_until(lambda: provider.stats()["open"] == 0)
 
 
 def spent(folder: Path) -> UsageTotals:
@@ -73,7 +81,7 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.full
 def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -> None:
     """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(
             tmp_path, provider.base_url, size=150, models=PRICED, budget={"usd": 1.0},
             rollouts={"concurrency": AT_ONCE},
@@ -89,18 +97,18 @@ def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_budget_set_later_knows_of_calls_in_flight_at_a_kill(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, size=20, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         assert provider.stats()["chat"] == AT_ONCE
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results", "budget.completions=20")
+            run_spec(path, tmp_path / "results", "budget.completions=20")
         assert provider.stats()["chat"] == 20
 
 
 @pytest.mark.gate
 def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, models=PRICED, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         before = spent(tmp_path)
@@ -121,7 +129,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
@@ -135,17 +143,17 @@ def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -
 def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> None:
     """What is counted is every call that the provider got, and at most those besides that were about to be sent."""
     rng, kills = random.Random(5), 0
-    with providing(latency=0.01, faults={"server_error": 0.1, "drop": 0.1}) as provider:
+    with run_batch_provider(latency=0.01, faults={"server_error": 0.1, "drop": 0.1}) as provider:
         spec_file(
             tmp_path, provider.base_url, size=100, models=PRICED, rollouts={"concurrency": AT_ONCE},
         )  # fmt: skip
         for _ in range(5):
             goal = provider.stats()["chat"] + rng.randrange(1, 40)
-            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until_asked(provider, "chat", goal, process)
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+            wait_for_requests(provider, "chat", goal, process)
             process.kill()
             kills += process.wait() != 0
-            until(lambda: provider.stats()["open"] == 0)
+            wait_until(lambda: provider.stats()["open"] == 0)
             assert spent(tmp_path).usd >= provider.billed_usd(IN, OUT)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         billed, asked = provider.billed_usd(IN, OUT), provider.stats()["chat"]
@@ -158,22 +166,22 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_calls_that_a_second_ctrl_c_gives_up_are_counted(tmp_path: Path) -> None:
-    with providing(held_after=0) as provider:
+    with run_batch_provider(held_after=0) as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: provider.stats()["open"] == AT_ONCE)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: provider.stats()["open"] == AT_ONCE)
         interrupt(process)
         process.send_signal(signal.SIGINT)
-        assert ended(process)[0] == 130
+        assert wait_for_exit(process)[0] == 130
     assert spent(tmp_path).completions == AT_ONCE
 
 
 @pytest.mark.full
 def test_a_run_that_ends_by_itself_leaves_nothing_in_flight(tmp_path: Path) -> None:
-    with providing(faults={"server_error": 0.1, "drop": 0.1, "rate_limit": 0.1}) as provider:
-        result = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")
+    with run_batch_provider(faults={"server_error": 0.1, "drop": 0.1, "rate_limit": 0.1}) as provider:
+        result = run_spec(spec_file(tmp_path, provider.base_url), tmp_path / "results")
         with pytest.raises(BudgetExhausted):
-            played(tmp_path / "spec.yaml", tmp_path / "bound", "budget.completions=20")
+            run_spec(tmp_path / "spec.yaml", tmp_path / "bound", "budget.completions=20")
     assert not result.folder.in_flight.exists()
     assert not RunFolder(only_run(tmp_path / "bound")).in_flight.exists()
     assert not [note for note in result.notes if "in flight" in note]
@@ -183,7 +191,7 @@ def test_a_run_that_ends_by_itself_leaves_nothing_in_flight(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota", "unknown_model"])
 def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: str) -> None:
     """A wrong key, tried again and again, eats up no budget."""
-    with serving(kind=kind, latency=[0.0, 0.1]) as server:
+    with run_chat_server(kind=kind, latency=[0.0, 0.1]) as server:
         spec_file(tmp_path, server.base_url, models=PRICED, budget={"usd": 1.0})
         for _ in range(2):
             done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -195,10 +203,10 @@ def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: s
 @pytest.mark.full
 def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> None:
     batch = {"m": {**PRICED["m"], "batch": True, "batch_wait": 0.05, "batch_poll": 0.05}}
-    with providing(delay=60.0) as provider:
+    with run_batch_provider(delay=60.0) as provider:
         spec_file(tmp_path, provider.base_url, models=batch)
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: provider.stats()["looks"] >= 1)
+        process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
         assert spent(tmp_path) == UsageTotals()
@@ -210,7 +218,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
 
 @pytest.mark.full
 def test_a_run_that_lost_calls_is_replayed_and_exported_like_any_other(tmp_path: Path) -> None:
-    with providing(latency=0.5) as provider:
+    with run_batch_provider(latency=0.5) as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
@@ -221,17 +229,17 @@ def test_a_run_that_lost_calls_is_replayed_and_exported_like_any_other(tmp_path:
         done = nip_run_here("spec.yaml", "-q", "--replay", run.name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     (replay,) = (path for path in (tmp_path / "results" / "runs").iterdir() if path != run)
-    assert said(replay) == said(run)
+    assert read_messages(replay) == read_messages(run)
 
 
-def said(run: Path) -> list[dict[str, Any]]:
+def read_messages(run: Path) -> list[dict[str, Any]]:
     """The messages of a run, whichever run it is."""
     return [{**row, "run_id": None} for row in table(run, "messages")]
 
 
 @pytest.mark.full
 def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         live = {"provider": "openai", "model": "tiny", "base_url": provider.base_url}
         by_hand = {"backend": "files"}  # the dummy trainer's models are nobody's to serve
         training_spec(
@@ -248,7 +256,7 @@ def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
 
 
 def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url)
         folder = RunFolder(tmp_path / "results" / "runs" / Plan(load_spec(path)).run_id)
         folder.path.mkdir(parents=True)

@@ -13,41 +13,41 @@ from runner.base.storage.log_lines import from_json, to_json
 from runner.models.interface import Completion
 from runner.models.journal_records import completion_fields, completion_from_fields
 from runner.models.providers.lenient_json import BYTES_ALTERED, read_json
-from tests.support.openai_calls import answered, ask, settings
-from tests.support.servers.chat_client import serving
+from tests.support.openai_calls import complete_chat, complete_with_answer, model_settings
+from tests.support.servers.chat_client import run_chat_server
 
 
 def test_usage_is_what_the_server_says_with_the_cached_tokens() -> None:
-    with serving(cached_tokens=5) as server:
-        usage = ask(settings(server)).usage
+    with run_chat_server(cached_tokens=5) as server:
+        usage = complete_chat(model_settings(server)).usage
     assert (usage.cached_tokens, usage.estimated) == (5, False)
     assert usage.prompt_tokens > 5
 
 
 def test_missing_usage_is_estimated_and_marked() -> None:
-    with serving(usage=False, text="x" * 400) as server:
-        usage = ask(settings(server)).usage
+    with run_chat_server(usage=False, text="x" * 400) as server:
+        usage = complete_chat(model_settings(server)).usage
     assert usage.estimated
     assert 90 <= usage.completion_tokens <= 110
     assert usage.prompt_tokens > 10
 
 
 def test_every_choice_of_n_is_kept() -> None:
-    with serving() as server:
-        completion = ask(settings(server, n=3))
+    with run_chat_server() as server:
+        completion = complete_chat(model_settings(server, n=3))
     assert len(completion.choices) == 3
     assert len({choice.text for choice in completion.choices}) > 1
 
 
 def test_the_model_that_the_server_names_and_unknown_fields_are_kept() -> None:
-    with serving(model="tiny-2026-01-01") as server:
-        completion = ask(settings(server))
+    with run_chat_server(model="tiny-2026-01-01") as server:
+        completion = complete_chat(model_settings(server))
     assert completion.model == "tiny-2026-01-01"
-    assert whole(completion)["system_fingerprint"] == "fp_loopback"
-    assert whole(completion)["id"].startswith("chatcmpl-")
+    assert parse_body(completion)["system_fingerprint"] == "fp_loopback"
+    assert parse_body(completion)["id"].startswith("chatcmpl-")
 
 
-def whole(completion: Completion) -> Any:
+def parse_body(completion: Completion) -> Any:
     """The server's answer, as it is kept."""
     assert completion.body is not None
     return json.loads(completion.body.json)
@@ -66,7 +66,7 @@ def choice(**message: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_json_that_is_no_completion_is_a_failure_of_transport(reply: Any) -> None:
     with pytest.raises(TransientError):
-        answered(200, reply if not isinstance(reply, str) else json.dumps(reply))
+        complete_with_answer(200, reply if not isinstance(reply, str) else json.dumps(reply))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_json_that_is_no_completion_is_a_failure_of_transport(reply: Any) -> Non
     ],
 )  # fmt: skip
 def test_a_good_answer_with_odd_surroundings_is_a_good_answer(more: dict[str, Any]) -> None:
-    completion = answered(200, {"choices": [choice(content="yes")], "model": "tiny", **more})
+    completion = complete_with_answer(200, {"choices": [choice(content="yes")], "model": "tiny", **more})
     assert completion.choices[0].text == "yes"
     assert completion.usage.completion_tokens >= 0
     assert completion.usage.prompt_tokens > 0
@@ -101,13 +101,13 @@ def test_a_good_answer_with_odd_surroundings_is_a_good_answer(more: dict[str, An
     ],
 )
 def test_contents_are_text_or_missing(message: dict[str, Any], text: str | None, refusal: str | None) -> None:
-    (found,) = answered(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
+    (found,) = complete_with_answer(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
     assert (found.text, found.refusal) == (text, refusal)
 
 
 @pytest.mark.parametrize("reason", [None, 3, ["stop"], {"a": 1}])
 def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
-    (found,) = answered(200, {"choices": [{"finish_reason": reason, "message": {"content": "x"}}]}).choices
+    (found,) = complete_with_answer(200, {"choices": [{"finish_reason": reason, "message": {"content": "x"}}]}).choices
     assert found.finish_reason is None or isinstance(found.finish_reason, str)
 
 
@@ -123,7 +123,7 @@ def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
     ],
 )
 def test_a_paid_answer_is_kept_whatever_its_bytes(body: str, text: str) -> None:
-    completion = answered(200, body)
+    completion = complete_with_answer(200, body)
     assert (completion.choices[0].text, completion.altered) == (text, ("bytes",))
     assert completion_from_fields(from_json(to_json(completion_fields(completion)))) == completion
 
@@ -147,12 +147,12 @@ def test_what_need_not_be_mended_stays_to_the_byte(sent: str, kept: str) -> None
 
 
 def test_an_answer_that_was_not_changed_has_no_note_of_it_in_its_record() -> None:
-    completion = answered(200, {"choices": [choice(content="a \0 b \u00e9")]})
+    completion = complete_with_answer(200, {"choices": [choice(content="a \0 b \u00e9")]})
     assert completion.choices[0].text == "a \0 b \u00e9"
     assert "altered" not in completion_fields(completion)
 
 
 @pytest.mark.parametrize("integer", [2**63, 2**64, 10**30])
 def test_large_integers_are_kept_to_the_digit(integer: int) -> None:
-    completion = answered(200, {"choices": [choice(content="x")], "more": integer})
-    assert whole(completion)["more"] == integer
+    completion = complete_with_answer(200, {"choices": [choice(content="x")], "more": integer})
+    assert parse_body(completion)["more"] == integer

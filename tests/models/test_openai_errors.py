@@ -21,14 +21,14 @@ from runner.base.errors import (
 from runner.models.providers.client_errors import map_client_error
 from runner.models.providers.openai_errors import parse_duration, retry_after
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.openai_calls import answered, ask, settings
-from tests.support.servers.chat_client import serving
+from tests.support.openai_calls import complete_chat, complete_with_answer, model_settings
+from tests.support.servers.chat_client import run_chat_server
 
 
 def failure(**options: Any) -> NipRunError:
     """What a call to a server with these options raises."""
-    with serving(**options) as server, pytest.raises(NipRunError) as raised:
-        ask(settings(server, timeout=0.5 if options.get("kind") == "hang" else HANG_SECONDS))
+    with run_chat_server(**options) as server, pytest.raises(NipRunError) as raised:
+        complete_chat(model_settings(server, timeout=0.5 if options.get("kind") == "hang" else HANG_SECONDS))
     return raised.value
 
 
@@ -105,7 +105,7 @@ def test_every_row_of_the_error_table_has_its_class(
     status: int, detail: dict[str, Any], expected: type[NipRunError]
 ) -> None:
     with pytest.raises(NipRunError) as raised:
-        answered(status, {"error": {"message": "no", "type": None, "param": None, "code": None, **detail}})
+        complete_with_answer(status, {"error": {"message": "no", "type": None, "param": None, "code": None, **detail}})
     assert type(raised.value) is expected
 
 
@@ -118,14 +118,14 @@ def test_an_error_in_another_form_is_classified_by_its_status(
     said: str, status: int, expected: type[NipRunError]
 ) -> None:
     with pytest.raises(NipRunError) as raised:
-        answered(status, said)
+        complete_with_answer(status, said)
     assert type(raised.value) is expected
 
 
 def test_an_error_of_vllm_without_an_envelope_is_read() -> None:
     said = {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400}
     with pytest.raises(ContextExceededError):
-        answered(400, said)
+        complete_with_answer(400, said)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_a_rate_limit_carries_the_wait_that_the_server_asks_for(
     headers: dict[str, str], expected: float | None
 ) -> None:
     with pytest.raises(TransientError) as raised:
-        answered(429, {"error": {"message": "slow"}}, headers)
+        complete_with_answer(429, {"error": {"message": "slow"}}, headers)
     assert raised.value.retry_after == expected
 
 
 def test_what_a_server_says_cannot_drive_the_terminal() -> None:
     with pytest.raises(NipRunError) as raised:
-        answered(500, {"error": {"message": "\x1b]0;owned\x07\x1b[2J"}})
+        complete_with_answer(500, {"error": {"message": "\x1b]0;owned\x07\x1b[2J"}})
     assert "\x1b" not in str(raised.value)
     with pytest.raises(NipRunError) as raised:
-        answered(200, "\x1b[2J<html>")
+        complete_with_answer(200, "\x1b[2J<html>")
     assert "\x1b" not in str(raised.value)
 
 
@@ -154,7 +154,7 @@ def test_a_server_that_is_not_there_is_transient() -> None:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         with pytest.raises(TransientError, match=f"127.0.0.1:{port}"):
-            ask(settings(base_url=f"http://127.0.0.1:{port}/v1"))
+            complete_chat(model_settings(base_url=f"http://127.0.0.1:{port}/v1"))
 
 
 def _raised(kind: type[openai.OpenAIError], status: int) -> openai.OpenAIError:
@@ -199,7 +199,7 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
     }  # fmt: skip
     for name, kind in exported.items():
         mapped = map_client_error(
-            _raised(kind, statuses.get(name, 500)), settings(base_url="http://127.0.0.1/v1"), "small"
+            _raised(kind, statuses.get(name, 500)), model_settings(base_url="http://127.0.0.1/v1"), "small"
         )
         assert type(mapped) is (ProviderRefusal if name in refused else TransientError), name
 

@@ -16,20 +16,20 @@ from runner.models.providers.http_model import close_client
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from runner.runs.execution.process import log_to
-from tests.support.openai_calls import answered, ask, settings
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback, running
+from tests.support.openai_calls import complete_chat, complete_with_answer, model_settings
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 KEY = "sk-Loop/back+0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Loopback]:
-    with running(Loopback, "misbehaving") as started:
+def server() -> Iterator[LoopbackServer]:
+    with run_loopback_server(LoopbackServer, "misbehaving") as started:
         yield started
 
 
-def refusal(server: Loopback, row: str) -> openai.APIStatusError:
+def refusal(server: LoopbackServer, row: str) -> openai.APIStatusError:
     """What the client raises."""
     chosen = ModelSettings(model="tiny", base_url=f"{server.root}/{quote(row)}/v1", api_key_env="ROW_VARIABLE")
 
@@ -46,7 +46,7 @@ def refusal(server: Loopback, row: str) -> openai.APIStatusError:
 
 
 @pytest.mark.parametrize("row", ["key in an error", "key in an error, escaped", "key in an error that is a text"])
-def test_an_error_comes_in_without_the_key(row: str, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_comes_in_without_the_key(row: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     error = refusal(server, row)
     assert "[secret removed]" in str(error.body)
@@ -54,7 +54,7 @@ def test_an_error_comes_in_without_the_key(row: str, server: Loopback, monkeypat
     assert "\\u0073" not in error.response.text
 
 
-def test_headers_come_in_without_the_key(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_come_in_without_the_key(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     headers = refusal(server, "key in headers").response.headers
     assert headers["x-echo"] == "Bearer [secret removed]"
@@ -62,25 +62,25 @@ def test_headers_come_in_without_the_key(server: Loopback, monkeypatch: pytest.M
     assert "set-cookie" not in headers
 
 
-def test_the_start_of_an_error_is_read(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_an_error_is_read(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     assert len(refusal(server, "endless error").response.content) == 64 << 10
 
 
 def test_bodies_are_asked_for_as_they_are_and_cookies_are_not_kept() -> None:
-    with serving(record=2) as chat:
-        ask(settings(chat))
-        headers = chat.recorded()[0]["headers"]
+    with run_chat_server(record=2) as chat:
+        complete_chat(model_settings(chat))
+        headers = chat.recorded_requests()[0]["headers"]
     assert headers["accept-encoding"] == "identity"
     assert "cookie" not in headers
 
 
 def test_what_follows_bearer_in_an_error_of_200_is_removed() -> None:
     with pytest.raises(NipRunError) as raised:
-        answered(200, {"error": {"message": "not with Bearer abc-def", "code": 500}})
+        complete_with_answer(200, {"error": {"message": "not with Bearer abc-def", "code": 500}})
     assert "abc-def" not in str(raised.value)
     with pytest.raises(NipRunError) as raised:
-        answered(200, "you sent Bearer abc-def")
+        complete_with_answer(200, "you sent Bearer abc-def")
     assert "abc-def" not in str(raised.value)
 
 

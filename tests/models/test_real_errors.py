@@ -30,15 +30,15 @@ from tests.models.real_errors import (
     error,
     litellm,
 )
-from tests.support.openai_calls import SAMPLE, AsAsked, settings
+from tests.support.openai_calls import SAMPLE, PrescribedAnswerServer, model_settings
 from tests.support.servers import frame
-from tests.support.servers.in_loop import listening
+from tests.support.servers.in_loop import run_in_event_loop
 
 
 async def _all_asked() -> dict[str, Completion | NipRunError]:
     came: dict[str, Completion | NipRunError] = {}
-    async with listening(AsAsked(frame.Options()).connected) as address:
-        model = OpenAiModel(settings(base_url=f"{address}/v1"), "small", 1)
+    async with run_in_event_loop(PrescribedAnswerServer(frame.Options()).connected) as address:
+        model = OpenAiModel(model_settings(base_url=f"{address}/v1"), "small", 1)
         try:
             for name, row in ROWS.items():
                 wanted = json.dumps({"status": row.status, "body": row.body, "headers": {}})

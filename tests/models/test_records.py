@@ -106,7 +106,7 @@ def test_what_ended_a_game_is_raised_again_as_it_was(error: Any) -> None:
     assert (type(again), str(again)) == (type(error), str(error))
 
 
-def written(path: Path, *records: dict[str, Any]) -> None:
+def write_records(path: Path, *records: dict[str, Any]) -> None:
     path.write_bytes(b"".join(encode(number, record) for number, record in enumerate(records)))
 
 
@@ -114,7 +114,7 @@ def test_an_index_gives_answers_ends_failures_and_batches(tmp_path: Path) -> Non
     path, other = tmp_path / "journal.jsonl", SAMPLE._replace(repeat=3)
     call, ended = CallRecord(SAMPLE, ASKED, TWO), EndedRecord(other, ASKED, "RefusedError", "no")
     failure, batch = FailureRecord(SAMPLE, 1, "cut", 0.5), BatchRecord("g", "i", ("a",))
-    written(path, *(record.to_json() for record in (failure, call, batch, ended)))
+    write_records(path, *(record.to_json() for record in (failure, call, batch, ended)))
     reader = JournalReader(path)
     index = JournalIndex(reader.record, read_records(path))
     assert (index.get(SAMPLE), index.get(other), index.get(other._replace(round=9))) == (call, ended, None)
@@ -125,7 +125,7 @@ def test_an_index_gives_answers_ends_failures_and_batches(tmp_path: Path) -> Non
 
 def test_records_of_kinds_to_come_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(
+    write_records(
         path,
         {"kind": "vote", "sample": list(SAMPLE), "n": 1},
         {"kind": "mark"},

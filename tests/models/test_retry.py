@@ -23,17 +23,17 @@ from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import with_retries
 from runner.models.providers.openai_errors import retry_after
 from runner.models.retry_policy import TransientPolicy
-from tests.support.calls import answer_to
-from tests.support.processes import ended_or_killed, started_silent
-from tests.support.runs import journal_records, played
-from tests.support.servers.chat_client import serving
+from tests.support.event_loop import as_coroutine
+from tests.support.processes import start_nip_run_silently, wait_or_kill
+from tests.support.runs import journal_records, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 REQUEST = Request("m", ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 
-class Played(CallEvents):
+class RetriedCall(CallEvents):
     """`with_retries` over a list of outcomes, on a clock that only waiting and calling move."""
 
     def __init__(self, outcomes: Sequence[NipRunError | None], seconds_a_call: float = 0.0, **policy: Any) -> None:
@@ -65,7 +65,7 @@ class Played(CallEvents):
         asked = with_retries(
             self._complete, self.policy, self, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
         )
-        return asyncio.run(answer_to(asked(REQUEST)))
+        return asyncio.run(as_coroutine(asked(REQUEST)))
 
 
 def failures(count: int, **more: Any) -> list[NipRunError | None]:
@@ -73,13 +73,13 @@ def failures(count: int, **more: Any) -> list[NipRunError | None]:
 
 
 def test_an_answer_at_once_is_neither_waited_for_nor_told() -> None:
-    played_ = Played([None])
+    played_ = RetriedCall([None])
     assert played_.ask() == ANSWER
     assert (played_.calls, played_.waits, played_.told) == (1, [], [])
 
 
 def test_a_transient_failure_is_asked_again_and_told() -> None:
-    played_ = Played([*failures(2), None])
+    played_ = RetriedCall([*failures(2), None])
     assert played_.ask() == ANSWER
     assert [(attempt, error) for attempt, error, _ in played_.told] == [(1, "failure 1"), (2, "failure 2")]
     assert [wait for _, _, wait in played_.told] == played_.waits
@@ -87,7 +87,7 @@ def test_a_transient_failure_is_asked_again_and_told() -> None:
 
 @pytest.mark.parametrize("attempts", [1, 2, 8])
 def test_attempts_are_bounded_and_the_last_failure_is_raised(attempts: int) -> None:
-    played_ = Played(failures(20), attempts=attempts, total_seconds=1e9)
+    played_ = RetriedCall(failures(20), attempts=attempts, total_seconds=1e9)
     with pytest.raises(TransientError, match=f"failure {attempts}$"):
         played_.ask()
     assert played_.calls == len(played_.told) == attempts
@@ -96,7 +96,9 @@ def test_attempts_are_bounded_and_the_last_failure_is_raised(attempts: int) -> N
 
 
 def test_total_time_is_bounded_calls_and_waits_together() -> None:
-    played_ = Played(failures(50), seconds_a_call=10.0, attempts=50, total_seconds=60.0, first_wait=5.0, factor=1.0)
+    played_ = RetriedCall(
+        failures(50), seconds_a_call=10.0, attempts=50, total_seconds=60.0, first_wait=5.0, factor=1.0
+    )
     with pytest.raises(TransientError):
         played_.ask()
     assert 3 <= played_.calls <= 6
@@ -105,19 +107,19 @@ def test_total_time_is_bounded_calls_and_waits_together() -> None:
 
 @pytest.mark.parametrize("wait", [0.25, 7.0, 120.0])
 def test_the_wait_that_a_server_asks_for_is_honoured_above_the_own_cap(wait: float) -> None:
-    played_ = Played([*failures(1, retry_after=wait), None], max_wait=1.0)
+    played_ = RetriedCall([*failures(1, retry_after=wait), None], max_wait=1.0)
     played_.ask()
     assert played_.waits == [wait]
 
 
 def test_a_server_that_says_nought_is_waited_for_by_our_own_rule() -> None:
-    played_ = Played([*failures(1, retry_after=0.0), None], first_wait=1.0, jitter=0.0)
+    played_ = RetriedCall([*failures(1, retry_after=0.0), None], first_wait=1.0, jitter=0.0)
     played_.ask()
     assert played_.waits == [1.0]
 
 
 def test_a_wait_beyond_the_total_time_is_not_begun() -> None:
-    played_ = Played(failures(5, retry_after=3600.0), total_seconds=900.0)
+    played_ = RetriedCall(failures(5, retry_after=3600.0), total_seconds=900.0)
     with pytest.raises(TransientError):
         played_.ask()
     assert (played_.calls, played_.waits) == (1, [])
@@ -125,7 +127,7 @@ def test_a_wait_beyond_the_total_time_is_not_begun() -> None:
 
 @pytest.mark.parametrize("error", [ProviderRefusal("x"), ContextExceededError("x"), RefusedError("x")])
 def test_what_no_second_call_can_change_is_not_asked_again(error: NipRunError) -> None:
-    played_ = Played([error, None])
+    played_ = RetriedCall([error, None])
     with pytest.raises(type(error)):
         played_.ask()
     assert (played_.calls, played_.told) == (1, [])
@@ -181,9 +183,9 @@ def test_the_wait_of_a_server_is_read_from_its_headers_or_not_at_all(
 
 @pytest.mark.gate
 def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -> None:
-    with serving(faults={"rate_limit_seconds": 0.2}, retry_after=0.3) as server:
+    with run_chat_server(faults={"rate_limit_seconds": 0.2}, retry_after=0.3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         failed = server.stats()["kinds"]["rate_limit_seconds"]
     records = [r for r in journal_records(result.folder.path) if r["kind"] == "failure"]
     assert len(records) == failed > 0
@@ -196,9 +198,9 @@ def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -
 def test_a_server_that_asks_for_an_hour_does_not_outlast_the_total_time(tmp_path: Path) -> None:
     """Also the calls that wait behind the first are given up: none of them could be made in time."""
 
-    with serving(kind="rate_limit_seconds", retry_after=3600.0) as server:
+    with run_chat_server(kind="rate_limit_seconds", retry_after=3600.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=4, rollouts={"concurrency": 1}, retry={"transient": {"total_seconds": 1.0}},
         )  # fmt: skip
-        code = ended_or_killed(started_silent(path, "-q", cwd=tmp_path))  # far below the hour
+        code = wait_or_kill(start_nip_run_silently(path, "-q", cwd=tmp_path))  # far below the hour
     assert code is not None

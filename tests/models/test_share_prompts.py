@@ -17,16 +17,16 @@ from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
 from runner.models.layers.journal import JournaledCompleter
 from runner.spec.loader import load_spec
-from tests.support.processes import nip_run_here, started_silent, until_asked
-from tests.support.runs import journal_records, only_run, played, table
-from tests.support.servers.batch_client import Provider, providing
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_for_requests
+from tests.support.runs import journal_records, only_run, run_spec, table
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
 REPEATS = 4
 SIZE = 6
 
 
-def shared(folder: Path, provider: Provider, share: bool = True, **changes: Any) -> Path:
+def shared(folder: Path, provider: BatchProvider, share: bool = True, **changes: Any) -> Path:
     return spec_file(
         folder, provider.base_url, size=SIZE,
         **{"models": {"m": {"share_prompts": share}}, "rollouts": {"per_datapoint": REPEATS}, **changes},
@@ -38,8 +38,8 @@ def samples(run: Path) -> Counter[tuple[Any, ...]]:
 
 
 def test_the_first_requests_of_all_repeats_are_one_call(tmp_path: Path) -> None:
-    with providing() as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider() as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     opening = sum(row["round"] == 0 for row in table(result.folder.path, "completions"))
     assert opening == SIZE * REPEATS
@@ -50,8 +50,8 @@ def test_the_first_requests_of_all_repeats_are_one_call(tmp_path: Path) -> None:
 
 
 def test_each_repeat_gets_an_answer_of_its_own(tmp_path: Path) -> None:
-    with providing() as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider() as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
     said: dict[str, set[str]] = {}
     ids = {row["rollout_id"]: row["datapoint_id"] for row in table(result.folder.path, "rollouts")}
     for row in table(result.folder.path, "completions"):
@@ -62,8 +62,8 @@ def test_each_repeat_gets_an_answer_of_its_own(tmp_path: Path) -> None:
 
 def test_the_tokens_in_the_records_are_those_of_the_bill(tmp_path: Path) -> None:
     """The prompt of a shared call stands with one of its answers."""
-    with providing() as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider() as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
         billed = provider.stats()["billed"]
     assert result.manifest.prompt_tokens == billed["prompt_tokens"]
     assert result.manifest.completion_tokens == billed["completion_tokens"]
@@ -77,8 +77,8 @@ def test_the_records_are_those_without_sharing_apart_from_tokens(tmp_path: Path)
     for name, share in (("with", True), ("without", False)):
         folder = tmp_path / name
         folder.mkdir()
-        with providing(chat={"text": "It holds.\n\nDecision: accept"}) as provider:
-            result = played(shared(folder, provider, share), folder / "results")
+        with run_batch_provider(chat={"text": "It holds.\n\nDecision: accept"}) as provider:
+            result = run_spec(shared(folder, provider, share), folder / "results")
         drop = ("run_id", "rollout_id", "prompt_tokens", "completion_tokens", "cached_tokens", "latency_ms")
         found.append(
             [
@@ -90,8 +90,8 @@ def test_the_records_are_those_without_sharing_apart_from_tokens(tmp_path: Path)
 
 
 def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
-    with providing(refuses_n=True) as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(refuses_n=True) as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert result.metrics["outcomes"]["decided"] == SIZE * REPEATS
     rows = table(result.folder.path, "completions")
@@ -110,28 +110,28 @@ def test_answers_to_one_step_of_a_tree_are_one_call_unless_switched_off(
 ) -> None:
     trees = {"num_responses_per_timestep": 3, "per_datapoint": 1}
     models = {"m": {} if share is None else {"share_prompts": share}}
-    with providing(chat={"decide": 0.0}) as provider:
+    with run_batch_provider(chat={"decide": 0.0}) as provider:
         path = shared(tmp_path, provider, rollouts=trees, models=models, protocol={"max_message_rounds": 3})
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
         assert set(provider.stats()["ns"]) == ns
 
 
 @pytest.mark.full
 def test_calls_that_were_refused_for_n_count_in_the_budget(tmp_path: Path) -> None:
-    with providing(refuses_n=True) as provider:
+    with run_batch_provider(refuses_n=True) as provider:
         path = shared(tmp_path, provider)
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results", "budget.completions=10")
+            run_spec(path, tmp_path / "results", "budget.completions=10")
         assert provider.stats()["chat"] <= 10
 
 
 @pytest.mark.full
 def test_where_the_budget_does_not_hold_all_answers_one_is_asked_for(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = shared(tmp_path, provider, models=priced)
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results", "budget.usd=150")  # one call may cost 100
+            run_spec(path, tmp_path / "results", "budget.usd=150")  # one call may cost 100
         assert set(provider.stats()["ns"]) == {1}
 
 
@@ -173,8 +173,8 @@ def test_a_sample_that_was_refused_is_not_asked_for_again_by_its_siblings(tmp_pa
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_server_that_gives_too_few_answers_is_asked_for_the_rest(tmp_path: Path, most: int) -> None:
     """No sample is asked for twice, none is doubled in the journal."""
-    with providing(most_n=most) as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(most_n=most) as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
         billed = provider.stats()["billed"]
     assert result.metrics["outcomes"]["decided"] == SIZE * REPEATS
     assert set(samples(result.folder.path).values()) == {1}
@@ -183,20 +183,20 @@ def test_a_server_that_gives_too_few_answers_is_asked_for_the_rest(tmp_path: Pat
 
 @pytest.mark.full
 def test_a_failed_call_is_asked_again_for_all(tmp_path: Path) -> None:
-    with providing(faults={"server_error": 0.3, "drop": 0.2}, max_faults=2) as provider:
-        result = played(shared(tmp_path, provider), tmp_path / "results")
+    with run_batch_provider(faults={"server_error": 0.3, "drop": 0.2}, max_faults=2) as provider:
+        result = run_spec(shared(tmp_path, provider), tmp_path / "results")
     assert result.metrics["outcomes"]["decided"] == SIZE * REPEATS
     assert set(samples(result.folder.path).values()) == {1}
 
 
 @pytest.mark.full
 def test_more_repeats_pay_for_the_difference_alone(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = shared(tmp_path, provider)
-        played(path, tmp_path / "results", "rollouts.per_datapoint=2")
+        run_spec(path, tmp_path / "results", "rollouts.per_datapoint=2")
         before = samples(only_run(tmp_path / "results"))
         chat = provider.stats()["chat"]
-        played(path, tmp_path / "results", "rollouts.per_datapoint=5")
+        run_spec(path, tmp_path / "results", "rollouts.per_datapoint=5")
         ns = provider.stats()["ns"][chat:]
     after = samples(only_run(tmp_path / "results"))
     assert set(after.values()) == {1}
@@ -206,17 +206,17 @@ def test_more_repeats_pay_for_the_difference_alone(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> None:
-    with providing(latency=0.03) as provider:
+    with run_batch_provider(latency=0.03) as provider:
         path = shared(tmp_path, provider)
         for count in (2, 5, 20):
             before = provider.stats()["chat"]
-            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            until_asked(provider, "chat", before + count, process)
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+            wait_for_requests(provider, "chat", before + count, process)
             process.send_signal(signal.SIGKILL)
             process.wait()
-        result = played(path, tmp_path / "results")
-        whole = played(path, tmp_path / "whole")
-        again = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
+        whole = run_spec(path, tmp_path / "whole")
+        again = run_spec(path, tmp_path / "results")
     assert again.was_finished
     assert set(samples(result.folder.path).values()) == {1}
     assert result.metrics["outcomes"] == whole.metrics["outcomes"]
@@ -225,7 +225,7 @@ def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> 
 @pytest.mark.full
 def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
     priced = {"m": {"share_prompts": True, "price": {"input": 100, "output": 400}, "max_completion_tokens": 60}}
-    with providing(faults={"drop": 0.1}, latency=0.01) as provider:
+    with run_batch_provider(faults={"drop": 0.1}, latency=0.01) as provider:
         shared(tmp_path, provider, models=priced, budget={"usd": 1.5})
         for _ in range(2):
             done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -235,7 +235,7 @@ def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_budget_of_calls_counts_a_shared_call_once_also_after_a_resume(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         shared(tmp_path, provider)
         assert nip_run_here("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path).returncode == 3
         assert provider.stats()["chat"] == 20
@@ -245,8 +245,8 @@ def test_a_budget_of_calls_counts_a_shared_call_once_also_after_a_resume(tmp_pat
 
 @pytest.mark.full
 def test_one_repeat_has_nothing_to_share(tmp_path: Path) -> None:
-    with providing() as provider:
-        played(shared(tmp_path, provider, rollouts={"per_datapoint": 1}), tmp_path / "results")
+    with run_batch_provider() as provider:
+        run_spec(shared(tmp_path, provider, rollouts={"per_datapoint": 1}), tmp_path / "results")
         assert set(provider.stats()["ns"]) == {1}
 
 

@@ -13,8 +13,8 @@ from runner.models import logprobs
 from runner.models.interface import Request
 from runner.models.logprobs import PAccept, p_accept
 from runner.models.providers.answer_reader import read_completion
-from tests.support.bodies import openai_body
-from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
+from tests.support.response_bodies import openai_body
 
 Tops = dict[str, float]
 
@@ -32,7 +32,9 @@ def token(text: str, tops: Tops | None = None, *, spelled: bool = True) -> dict[
 def read(text: str, told: Any, format_: DecisionFormat | None = None) -> PAccept:
     body = openai_body(text)
     body["choices"][0]["logprobs"] = {"content": told} if isinstance(told, list) else told
-    completion = read_completion(json.dumps(body).encode(), {}, Request("m", CHAT, SAMPLE), settings(), latency_ms=1.0)
+    completion = read_completion(
+        json.dumps(body).encode(), {}, Request("m", CHAT, SAMPLE), model_settings(), latency_ms=1.0
+    )
     return p_accept(completion, 0, verdict_fork(text, format_ or DecisionFormat()))
 
 

@@ -26,10 +26,10 @@ from runner.models.providers.openai_http import without_secrets
 from runner.runs.finished.selection import ReplayOf
 from tests.models.test_batch_results import REQUEST as BATCHED
 from tests.models.test_batch_results import batched, name_of
-from tests.support.bodies import SAID, THOUGHT, openai_body, vllm_body
-from tests.support.openai_calls import CHAT, SAMPLE, settings
-from tests.support.runs import journal_records, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.openai_calls import CHAT, SAMPLE, model_settings
+from tests.support.response_bodies import ANSWER_TEXT, REASONING, openai_body, vllm_body
+from tests.support.runs import journal_records, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 KEY = "sk-Loop/back+0123456789abcdef"
@@ -47,10 +47,10 @@ def read(content: bytes, n: int = 1) -> Completion:
     cleaned = without_secrets(content, current_redactor())
     altered = () if cleaned is content else (SECRET_ALTERED,)
     request = replace(REQUEST, n=n)
-    return read_completion(cleaned, {}, request, settings(), latency_ms=1.0, altered=altered)
+    return read_completion(cleaned, {}, request, model_settings(), latency_ms=1.0, altered=altered)
 
 
-def whole(completion: Completion | None) -> Any:
+def parse_body(completion: Completion | None) -> Any:
     assert completion is not None
     assert completion.body is not None
     return json.loads(completion.body.json)
@@ -77,22 +77,22 @@ def test_an_answer_is_whole_in_the_journal_after_a_resume_a_replay_and_from_the_
     tmp_path: Path, name: str
 ) -> None:
     body = BODIES[name]
-    with serving(reply=body) as server:
+    with run_chat_server(reply=body) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", **ALONE)
-        first = played(path, tmp_path / "results", "dataset.limit=1").folder.path
+        first = run_spec(path, tmp_path / "results", "dataset.limit=1").folder.path
         assert answers(first) == [body]
-        assert played(path, tmp_path / "results", "dataset.limit=2").folder.path == first
+        assert run_spec(path, tmp_path / "results", "dataset.limit=2").folder.path == first
         assert answers(first) == [body] * 2
         rows = table(first, "completions")
-        replayed = played(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
-        cached = played(path, tmp_path / "cached").folder.path
+        replayed = run_spec(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
+        cached = run_spec(path, tmp_path / "cached").folder.path
         assert server.requests == 2
     for again in (replayed, cached):
         assert answers(again) == [body] * 2
         assert table(again, "completions") == rows
     (completion,) = recorded(first, SampleKey("p0", 0, 0, "verifier", 0))
-    assert whole(completion) == body
-    assert {row["reasoning"] for row in rows} == {THOUGHT if name == "vllm" else None}
+    assert parse_body(completion) == body
+    assert {row["reasoning"] for row in rows} == {REASONING if name == "vllm" else None}
     verdict = json.loads(rows[0]["verdict_logprobs"] or "null")
     assert (verdict is None) is (name == "openai")
     if verdict is not None:
@@ -101,15 +101,15 @@ def test_an_answer_is_whole_in_the_journal_after_a_resume_a_replay_and_from_the_
 
 
 def test_one_call_for_several_samples_is_kept_once_and_each_has_its_own_choice(tmp_path: Path) -> None:
-    texts = [f"{number}. {SAID}" for number in range(3)]
+    texts = [f"{number}. {ANSWER_TEXT}" for number in range(3)]
     body = vllm_body(texts)
     more = {"models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3}}
     samples = [SampleKey("p0", repeat, 0, "verifier", 0) for repeat in range(3)]
-    with serving(reply=body) as server:
+    with run_chat_server(reply=body) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", **{**ALONE, **more, "size": 1})
-        first = played(path, tmp_path / "results").folder.path
-        replayed = played(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
-        cached = played(path, tmp_path / "cached").folder.path
+        first = run_spec(path, tmp_path / "results").folder.path
+        replayed = run_spec(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
+        cached = run_spec(path, tmp_path / "cached").folder.path
         assert server.requests == 1
     assert answers(first) == [body]
     rows = table(first, "completions")
@@ -119,7 +119,7 @@ def test_one_call_for_several_samples_is_kept_once_and_each_has_its_own_choice(t
     for completion in recorded(first, *samples):
         assert completion.body is not None
         assert completion.choices[0].text == texts[completion.body.choice or 0]
-        assert whole(completion) == body
+        assert parse_body(completion) == body
     for again in (replayed, cached):
         assert table(again, "completions") == rows
         each = [{**body, "choices": [choice]} for choice in body["choices"]]
@@ -134,7 +134,7 @@ def test_a_choice_of_several_stands_by_itself_in_all_that_came_with_it(tmp_path:
     cache = Cache(tmp_path / "cache.sqlite", "run")
     for number, (text, part) in enumerate(zip("xyz", split_choices(read(content.encode(), 3)), strict=True)):
         request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
-        asked = request_fields(request, settings())
+        asked = request_fields(request, model_settings())
         cache.put(request, asked, part)
         found = cache.get(asked)
         assert found is not None
@@ -148,7 +148,7 @@ def test_a_choice_of_several_stands_by_itself_in_all_that_came_with_it(tmp_path:
 def test_a_line_of_a_batch_is_kept_whole() -> None:
     response = {"status_code": 200, "body": vllm_body()}
     content = json.dumps({"custom_id": name_of(BATCHED), "response": response}).encode() + b"\n"
-    assert whole(batched(content)) == vllm_body()
+    assert parse_body(batched(content)) == vllm_body()
 
 
 def test_a_line_of_a_batch_keeps_its_numbers_and_its_doubled_keys_as_they_came() -> None:
@@ -186,9 +186,9 @@ def test_a_key_comes_back_from_no_place_of_an_answer(spelled: str, monkeypatch: 
     content = json.dumps(with_key("KEY")).replace("KEY", spelled).encode()
     for completion in (
         read(content),
-        read_completion(content, {}, REQUEST, settings(), latency_ms=1.0) if spelled != KEY else read(content),
+        read_completion(content, {}, REQUEST, model_settings(), latency_ms=1.0) if spelled != KEY else read(content),
     ):
-        assert whole(completion) == with_key(REMOVED)
+        assert parse_body(completion) == with_key(REMOVED)
         assert completion.altered == (SECRET_ALTERED,)
         assert KEY not in repr(completion)
 
@@ -231,10 +231,10 @@ def test_an_answer_of_many_megabytes_comes_back_from_a_journal_and_a_cache(tmp_p
     assert (tmp_path / JOURNAL).stat().st_size > 5e6
     (found,) = recorded(tmp_path, SAMPLE._replace(agent="long"))
     cache = Cache(tmp_path / "cache.sqlite", "run")
-    asked = request_fields(REQUEST, settings())
+    asked = request_fields(REQUEST, model_settings())
     cache.put(REQUEST, asked, completion)
     for again in (found, cache.get(asked)):
         assert again is not None
         assert again.choices == completion.choices
-        assert whole(again) == body
+        assert parse_body(again) == body
     cache.close()

@@ -18,8 +18,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.sent_prompts import sent_prompts
 from runner.spec.loader import load_spec
-from tests.support.runs import only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -27,7 +27,7 @@ from tests.support.specs import spec_file
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run with answers that cannot be used, failed calls and log-probabilities."""
     folder = tmp_path_factory.mktemp("faulty")
-    with serving(faults={"bad_decision": 0.3, "server_error": 0.2}, logprobs=True, seed=3) as server:
+    with run_chat_server(faults={"bad_decision": 0.3, "server_error": 0.2}, logprobs=True, seed=3) as server:
         path = spec_file(
             folder,
             server.base_url,
@@ -41,7 +41,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return found
 
 
-def kept(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any]]:
+def pack_games(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any]]:
     pieces: dict[str, bytes] = {}
     data = GamesData("r0", pieces.__setitem__)
     for game in games:
@@ -52,7 +52,7 @@ def kept(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.full
 def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder) -> None:
     games = list(games_of(faulty))
-    _, pieces = kept(iter(games))
+    _, pieces = pack_games(iter(games))
     turns = [turn for game in pieces["r0-games-0"]["games"] for turn in game["turns"]]
     answers = [answer for turn in turns for answer in turn["answers"]]
     calls = [call for game in games for call in game.rollout.calls]
@@ -65,7 +65,7 @@ def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder
 
 
 def test_the_chat_of_a_turn_is_what_was_sent(faulty: RunFolder) -> None:
-    _, pieces = kept(games_of(faulty))
+    _, pieces = pack_games(games_of(faulty))
     piece = pieces["r0-games-0"]
     reconstructor = Reconstructor(faulty, played_plan(faulty))
     try:
@@ -102,7 +102,7 @@ def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: P
     data = spec.with_name("data.jsonl")
     rows = [{"topic": "sums", **json.loads(line)} for line in data.read_text("utf-8").splitlines()]
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    played(spec, tmp_path / "results")
+    run_spec(spec, tmp_path / "results")
     games = games_of(RunFolder(only_run(tmp_path / "results")))
     assert {row_of(game)["excerpt"] for game in games} == {
         "Write f(x) that returns x + 0.",
@@ -113,7 +113,7 @@ def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: P
 @pytest.mark.full
 def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:
     game = next(games_of(faulty))
-    about, pieces = kept(iter([game] * (PIECE_ROWS + 1)))
+    about, pieces = pack_games(iter([game] * (PIECE_ROWS + 1)))
     assert about["count"] == PIECE_ROWS + 1
     assert about["lists"] == [0, PIECE_ROWS]
     assert [pieces[f"r0-list-{n}"]["count"] for n in range(2)] == [PIECE_ROWS, 1]
@@ -123,13 +123,13 @@ def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFol
 
 @pytest.mark.full
 def test_a_piece_ends_once_it_is_full(tmp_path: Path) -> None:
-    with serving(prose=60_000) as server:
+    with run_chat_server(prose=60_000) as server:
         path = spec_file(
             tmp_path, server.base_url, size=8, fine_tune=None, agents={"prover": {"max_response_words": 1}}
         )
         run(load_spec(path), tmp_path / "results")
     (folder,) = Results(tmp_path / "results").runs()
-    about, pieces = kept(games_of(folder))
+    about, pieces = pack_games(games_of(folder))
     sizes = [
         sum(len(text) for text in piece["texts"]) for name, piece in pieces.items() if name.startswith("r0-games-")
     ]

@@ -17,8 +17,8 @@ import runner.pages
 from runner.base.text import in_one_line
 from runner.pages.html import as_json, escape_plain, policy, render_template, script, style
 from tests.support.hostile_payloads import PAYLOADS
-from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
-from tests.support.reports import Read, as_shown, read, report
+from tests.support.hostile_text import SHOWN_MANIFEST_FIELDS, expected_in_file, release_with_manifest
+from tests.support.report_pages import ParsedPage, parse_page, report, visible_text
 
 OURS = frozenset(
     [
@@ -93,7 +93,7 @@ OURS = frozenset(
 """Elements that pages have; none of them loads or asks anything."""
 
 
-def faults(page: Read) -> list[str]:
+def faults(page: ParsedPage) -> list[str]:
     """What no page of ours has."""
     found = [f"<{one.tag}>" for one in page.elements if one.tag not in OURS]
     for one in page.elements:
@@ -108,26 +108,28 @@ def faults(page: Read) -> list[str]:
 
 @pytest.mark.full
 def test_the_page_of_a_real_run_of_a_stranger_has_our_elements_alone(of_a_stranger: Path) -> None:
-    page = read(report(of_a_stranger))
+    page = parse_page(report(of_a_stranger))
     assert faults(page) == []
     assert len([one for one in page.elements if one.tag == "title"]) >= 1
     for number, text in enumerate(PAYLOADS.values()):
-        assert as_shown(f"p{number} {in_file(text)[:60]}") in page.text
+        assert visible_text(f"p{number} {expected_in_file(text)[:60]}") in page.text
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_every_place_of_a_manifest_is_text(payload: str, of_a_stranger: Path, tmp_path: Path) -> None:
     text = PAYLOADS[payload]
-    page = read(report(with_manifest(of_a_stranger, tmp_path / "run", text)))
+    page = parse_page(report(release_with_manifest(of_a_stranger, tmp_path / "run", text)))
     assert faults(page) == []
-    missing = [place for place in SHOWN_OF_A_MANIFEST if as_shown(f"{place}: {in_file(text)}") not in page.text]
+    missing = [
+        place for place in SHOWN_MANIFEST_FIELDS if visible_text(f"{place}: {expected_in_file(text)}") not in page.text
+    ]
     assert missing == []
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_data_in_a_page_end_no_element_and_stay_what_they_are(payload: str) -> None:
-    said = {"text": in_file(PAYLOADS[payload]), in_file(PAYLOADS[payload]): [1]}
+    said = {"text": expected_in_file(PAYLOADS[payload]), expected_in_file(PAYLOADS[payload]): [1]}
     written = str(as_json(said))
     assert not set("<>&") & set(written)
     assert json.loads(written) == said
@@ -143,20 +145,20 @@ def test_data_in_a_page_end_no_element_and_stay_what_they_are(payload: str) -> N
     ],
 )  # fmt: skip
 def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str, name: str) -> None:
-    assert as_shown(f"a{character}b") == f"a{name}b"
+    assert visible_text(f"a{character}b") == f"a{name}b"
 
 
 def test_of_a_text_each_character_that_cannot_be_seen_is_a_mark() -> None:
-    assert as_shown("\u202e\u202e– <b>[^-]\n\x00\\\t&\ud800é\x7f") == "RLORLO– <b>[^-]\nNUL\\\t&U+D800éDEL"
+    assert visible_text("\u202e\u202e– <b>[^-]\n\x00\\\t&\ud800é\x7f") == "RLORLO– <b>[^-]\nNUL\\\t&U+D800éDEL"
 
 
 def test_what_can_be_seen_is_no_mark() -> None:
     for text in ("tab\tand\nline", "שלום", "中文", "é", "🙂", "{{7*7}}", "&lt;"):
-        assert as_shown(text) == text
+        assert visible_text(text) == text
 
 
 def test_a_template_runs_nothing_of_its_facts() -> None:
-    page = read(render_template("base.html", {
+    page = parse_page(render_template("base.html", {
         "title": "{{7*7}}<b>", "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [("run/a b\"<>'&?#/games", "<i>x")], "sections": [],
     }))  # fmt: skip
@@ -173,7 +175,7 @@ def test_a_pages_title_is_text_of_one_line_without_what_cannot_be_seen(payload: 
         "title": text, "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [], "sections": [],
     })  # fmt: skip
-    assert faults(read(page)) == []
+    assert faults(parse_page(page)) == []
     assert unescape(page.partition("<title>")[2].partition("</title>")[0]) == in_one_line(text)
 
 
@@ -231,6 +233,6 @@ def test_no_attribute_of_a_template_has_a_text_that_may_become_a_mark() -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_a_text_in_an_attribute_is_one_value_without_what_cannot_be_seen(payload: str) -> None:
-    (made,) = read(f'<p title="{escape_plain(PAYLOADS[payload])}">').elements
+    (made,) = parse_page(f'<p title="{escape_plain(PAYLOADS[payload])}">').elements
     assert made.attributes == {"title": in_one_line(PAYLOADS[payload])}
-    assert as_shown(str(made.attributes["title"])) == made.attributes["title"]
+    assert visible_text(str(made.attributes["title"])) == made.attributes["title"]

@@ -22,10 +22,10 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_rows import metric_rows
 from runner.runs.finished.stored_problems import load_problems
 from tests.support.files import parquet_rows
-from tests.support.got import publish
-from tests.support.runs import only_run, played
+from tests.support.report_summaries import SummarySection, build_run_pages, build_site, read_summaries
+from tests.support.run_bundles import publish_bundles
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
-from tests.support.summaries import Summary, pages_of, site_of, summaries
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 SERVED = "served-c534600bdb"
@@ -38,12 +38,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(results: Path) -> Summary:
+def served(results: Path) -> SummarySection:
     return summary(results / "runs" / SERVED)
 
 
-def summary(run: Path | RunFolder) -> Summary:
-    (found,) = summaries(run).values()
+def summary(run: Path | RunFolder) -> SummarySection:
+    (found,) = read_summaries(run).values()
     return found
 
 
@@ -51,7 +51,7 @@ def summary(run: Path | RunFolder) -> Summary:
 def ours(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run of this version."""
     folder = tmp_path_factory.mktemp("ours")
-    played(spec_file(folder / "spec", size=4, fine_tune=None), folder / "results")
+    run_spec(spec_file(folder / "spec", size=4, fine_tune=None), folder / "results")
     return RunFolder(only_run(folder / "results"))
 
 
@@ -66,7 +66,7 @@ def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
     assert accuracy["95 % interval"] in found.text.split("Metrics")[0]
 
 
-def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: Summary, results: Path) -> None:
+def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: SummarySection, results: Path) -> None:
     rows = parquet_rows(results / "runs" / SERVED / "rollouts.parquet")
     for row in served.table("Verdicts by label"):
         label = int(row["The solution should be"] == "accepted")
@@ -78,7 +78,7 @@ def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: Summary,
     assert by_rounds[-1]["Ended by then"] == "100.0 %"
 
 
-def test_what_agents_took_adds_up_to_what_the_run_took(served: Summary, results: Path) -> None:
+def test_what_agents_took_adds_up_to_what_the_run_took(served: SummarySection, results: Path) -> None:
     manifest = RunFolder(results / "runs" / SERVED).manifest()
     *agents, everyone = served.table("Calls, tokens and cost by agent")
     for column, said in (
@@ -91,7 +91,7 @@ def test_what_agents_took_adds_up_to_what_the_run_took(served: Summary, results:
     assert everyone["Cost"] == f"${manifest.cost_usd:,.4f}"
 
 
-def test_what_went_wrong_leads_to_games_that_the_page_has(served: Summary, results: Path) -> None:
+def test_what_went_wrong_leads_to_games_that_the_page_has(served: SummarySection, results: Path) -> None:
     assert "calls were repeated because of unparsable answers" in served.text
     rollouts = {row["rollout_id"] for row in parquet_rows(results / "runs" / SERVED / "rollouts.parquet")}
     games = {href.rpartition("/")[2] for href in served.links if "/game/" in href}
@@ -111,7 +111,7 @@ def test_the_rules_are_told_in_tables_too(results: Path) -> None:
 @pytest.mark.full
 def test_headings_go_down_one_at_a_time_and_nothing_is_styled_inline(results: Path) -> None:
     runs = [results / "runs" / name for name in (SERVED, "trees-9c3a6124d5", "sweep-3942dc58ea")]
-    for found in (page for run in runs for page in summaries(run).values()):
+    for found in (page for run in runs for page in read_summaries(run).values()):
         levels = [1, *(level for level, _ in found.headings)]
         assert all(after <= before + 1 for before, after in pairwise(levels))
         assert "style" not in found.attributes
@@ -123,8 +123,8 @@ def test_headings_go_down_one_at_a_time_and_nothing_is_styled_inline(results: Pa
 
 def test_a_run_that_stopped_says_how_far_it_came_and_how_it_goes_on(results: Path) -> None:
     folder = RunFolder(results / "runs" / "killed-0a7bdc90e0")
-    site, _ = site_of(folder)
-    found = Summary(str(site.sections[0].html))
+    site, _ = build_site(folder)
+    found = SummarySection(str(site.sections[0].html))
     count = site.about["runs"][0]["count"]
     assert count
     assert f"The run was stopped: {count} of" in found.text
@@ -145,8 +145,8 @@ def test_a_run_without_a_game_has_a_page(results: Path, tmp_path: Path) -> None:
 def test_a_replay_leads_to_the_run_whose_answers_it_has(results: Path) -> None:
     replay = results / "runs" / f"{SERVED}-replay"
     assert f"#/run/{SERVED}" not in summary(replay).links
-    _, made = pages_of(results / "runs" / SERVED, replay)
-    found = Summary(str(made.section.html))
+    _, made = build_run_pages(results / "runs" / SERVED, replay)
+    found = SummarySection(str(made.section.html))
     assert found.links[f"#/run/{SERVED}"] == f"the answers of {SERVED}"
     assert "no model was called" in found.text
 
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_named(results: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(results / "runs" / SERVED, tmp_path / "results" / "runs" / SERVED))
     (run / "metrics.json").write_text("{")
     with pytest.raises(NipRunError, match=r"metrics\.json"):
-        site_of(run)
+        build_site(run)
 
 
 @pytest.mark.full
@@ -173,7 +173,7 @@ def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(resu
 def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(ours: RunFolder, tmp_path: Path) -> None:
     results = Results.of(ours)
     made = build_run_draft(ours, results, Naming("shy", licence="MIT", dataset_licence="none"))
-    reference = publish(tmp_path / "registry", made.bundle())
+    reference = publish_bundles(tmp_path / "registry", made.bundle())
     with connect(str(tmp_path / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), tmp_path / "got")
     found = summary(RunFolder.from_release(tmp_path / "got" / "data"))
@@ -190,8 +190,8 @@ def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) 
     names = ("sweep-3942dc58ea", "sweep-838e83c049")
     for name in names:
         Results(results).board.append(RunFolder(results / "runs" / name))
-    html = str(overview(pages_of(*(results / "runs" / name for name in names))).html)
-    found = Summary(html)
+    html = str(overview(build_run_pages(*(results / "runs" / name for name in names))).html)
+    found = SummarySection(html)
     assert html.count("<svg") == html.count("Accuracy of each point</title>") == 1  # and none of each run
     assert html.index("Points of the sweep") < html.index("Runs side by side")
     assert "rank: 95 % confidence set of ranks, from tests of all pairs" in html

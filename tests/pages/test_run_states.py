@@ -17,12 +17,12 @@ from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.pages.live.test_states import followed
-from tests.support.got import publish
 from tests.support.processes import nip_run_here
-from tests.support.runs import only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.report_summaries import SummarySection, build_site, read_summaries
+from tests.support.run_bundles import publish_bundles
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.summaries import Summary, site_of, summaries
 
 PRICED = {"m": {"price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60}}
 
@@ -35,17 +35,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "spec", size=50, until={"width": 0.6}, fine_tune=None,
         protocol={"use": "nip", "max_message_rounds": 3},
     )  # fmt: skip
-    played(path, folder / "results", run_id="decided")
+    run_spec(path, folder / "results", run_id="decided")
     return folder / "results"
 
 
-def page(run: Path | RunFolder) -> Summary:
+def page(run: Path | RunFolder) -> SummarySection:
     """A run's page, which is the same in a report and in a view."""
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
-    site, _ = site_of(folder)
+    site, _ = build_site(folder)
     with followed(folder) as live:
         assert str(site.sections[0].html) in live.page().decode()
-    return Summary(str(site.sections[0].html))
+    return SummarySection(str(site.sections[0].html))
 
 
 @pytest.mark.full
@@ -55,11 +55,11 @@ def test_a_run_that_until_stopped_says_after_how_many_games(results: Path) -> No
 
 @pytest.mark.full
 def test_a_run_that_its_budget_stopped_says_so_and_its_command_raises_it(tmp_path: Path) -> None:
-    with serving() as server, pytest.raises(NipRunError, match="used up"):
+    with run_chat_server() as server, pytest.raises(NipRunError, match="used up"):
         path = spec_file(
             tmp_path, server.base_url, size=8, models=PRICED, budget={"usd": 0.5}, rollouts={"concurrency": 1}
         )
-        played(path, tmp_path / "results", run_id="poor")
+        run_spec(path, tmp_path / "results", run_id="poor")
     with chdir(tmp_path):
         found = page(Path("results/runs/poor"))
     assert "stopped by its budget" in found.text
@@ -67,9 +67,9 @@ def test_a_run_that_its_budget_stopped_says_so_and_its_command_raises_it(tmp_pat
 
 
 def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: Path) -> None:
-    with serving(kind="server_error") as server:
+    with run_chat_server(kind="server_error") as server:
         path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, retry={"transient": {"attempts": 1}})
-        played(path, tmp_path / "results", run_id="lost")
+        run_spec(path, tmp_path / "results", run_id="lost")
     found = page(tmp_path / "results" / "runs" / "lost")
     assert "The run failed: 2 of 2 games are finished." in found.text
     assert "2 of 2 rollouts failed in transport" in found.text
@@ -95,10 +95,10 @@ def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(r
 @pytest.mark.full
 @pytest.mark.parametrize("rows", [True, False])
 def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path: Path, rows: bool) -> None:
-    played(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
+    run_spec(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
     own = RunFolder(only_run(tmp_path / "results"))
     naming = Naming("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
-    reference = publish(tmp_path / "registry", build_run_draft(own, Results.of(own), naming).bundle())
+    reference = publish_bundles(tmp_path / "registry", build_run_draft(own, Results.of(own), naming).bundle())
     with connect(str(tmp_path / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), tmp_path / "got")
     found = page(RunFolder.from_release(tmp_path / "got" / "data"))
@@ -113,5 +113,5 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
             reproduced = page(again)
         assert "This run is a replay: every answer comes from another run" in reproduced.text
         assert reference in reproduced.text
-        assert reproduced.table("Verdicts by label") == summaries(own).popitem()[1].table("Verdicts by label")
+        assert reproduced.table("Verdicts by label") == read_summaries(own).popitem()[1].table("Verdicts by label")
         assert "data/spec.yaml" not in reproduced.text.split("Origin")[0]

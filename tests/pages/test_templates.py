@@ -18,7 +18,7 @@ from runner.pages.site import as_index
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.support.paths import ROOT
-from tests.support.runs import played
+from tests.support.runs import run_spec
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 TEMPLATES = Path(runner.pages.__file__).parent / "templates"
@@ -30,7 +30,7 @@ def test_every_template_of_a_report_is_rendered_without_an_undefined_name(
 ) -> None:
     results = Path(shutil.copytree(OLD, tmp_path / "results"))
     quickstart = ROOT / "specs" / "quickstart.yaml"
-    finished = played(quickstart, results, "dataset.limit=6", "verdict.confidence=stated")
+    finished = run_spec(quickstart, results, "dataset.limit=6", "verdict.confidence=stated")
     data: dict[str, bytes] = {}
     rendered: set[str] = set()
     get_source = jinja2.FileSystemLoader.get_source

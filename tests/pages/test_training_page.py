@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.results.folder import RunFolder
-from tests.support.summaries import Summary, site_of, summaries
+from tests.support.report_summaries import SummarySection, build_site, read_summaries
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 RUN = "malt-c2d863dc7d"
@@ -21,12 +21,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pages(results: Path) -> dict[str, Summary]:
-    return summaries(results / "runs" / RUN)
+def pages(results: Path) -> dict[str, SummarySection]:
+    return read_summaries(results / "runs" / RUN)
 
 
 @pytest.mark.full
-def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, Summary], results: Path) -> None:
+def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, SummarySection], results: Path) -> None:
     parts = sorted(path.name for path in (results / "runs").glob(f"{RUN}-*"))
     assert list(pages) == [
         f"run/{RUN}",
@@ -38,7 +38,7 @@ def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, Summary],
         assert f"#/run/{RUN}" in pages[f"run/{part}"].links
 
 
-def test_the_learning_curve_has_the_accuracy_of_every_test(pages: dict[str, Summary], results: Path) -> None:
+def test_the_learning_curve_has_the_accuracy_of_every_test(pages: dict[str, SummarySection], results: Path) -> None:
     tests = json.loads((results / "runs" / RUN / "metrics.json").read_text("utf-8"))["tests"]
     rows = pages[f"run/{RUN}"].table("Accuracy on the test")
     assert [(row["Test"], row["Accuracy"]) for row in rows] == [
@@ -48,7 +48,9 @@ def test_the_learning_curve_has_the_accuracy_of_every_test(pages: dict[str, Summ
     assert "svg" in pages[f"run/{RUN}"].tags
 
 
-def test_what_became_of_each_model_and_what_it_was_trained_on_is_told(pages: dict[str, Summary], results: Path) -> None:
+def test_what_became_of_each_model_and_what_it_was_trained_on_is_told(
+    pages: dict[str, SummarySection], results: Path
+) -> None:
     stages = [
         json.loads(line[9:]) for line in (results / "runs" / RUN / "stages.jsonl").read_text("utf-8").splitlines()
     ]
@@ -71,7 +73,7 @@ def test_a_training_run_that_stopped_says_what_comes_next(results: Path, tmp_pat
     (run / "metrics.json").unlink()
     manifest = json.loads((run / "manifest.json").read_text("utf-8"))
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
-    page = summaries(run)[f"run/{RUN}"]
+    page = read_summaries(run)[f"run/{RUN}"]
     assert "Next step: iteration 0" in page.text
     assert not [caption for caption in page.tables if caption.startswith("Result of each iteration")]
 
@@ -87,9 +89,9 @@ def test_names_of_models_and_templates_are_text(results: Path, tmp_path: Path) -
     (run / "metrics.json").write_text(json.dumps(metrics))
     manifest = json.loads((run / "manifest.json").read_text("utf-8"))
     (run / "manifest.json").write_text(json.dumps({**manifest, "benchmark": hostile, "status": "done"}))
-    site, _ = site_of(RunFolder(run))
+    site, _ = build_site(RunFolder(run))
     html = str(site.sections[0].html)
-    page = Summary(html)
+    page = SummarySection(html)
     assert "img" not in page.tags
     assert page.text.count("<img src=x onerror=alert(1)>") > 2
     assert "\u202e" not in html

@@ -16,9 +16,9 @@ from runner.rollouts.trees import build_tree
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from tests.support.files import parquet_rows
 from tests.support.hostile_payloads import PAYLOADS
-from tests.support.runs import only_run, played
+from tests.support.report_summaries import SummarySection, build_site, unpack_piece
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
-from tests.support.summaries import Summary, piece, site_of
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 TRAINED = "malt-c2d863dc7d"
@@ -29,17 +29,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(OLD, tmp_path_factory.mktemp("old") / "results"))
 
 
-Trees = tuple[Summary, list[dict[str, Any]], list[dict[str, Any]]]
+Trees = tuple[SummarySection, list[dict[str, Any]], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def trees(results: Path) -> Trees:
     """The summary of the games that a MALT run was trained on, the list of their trees, and each with its texts."""
-    site, data = site_of(results / "runs" / f"{TRAINED}-i0")
+    site, data = build_site(results / "runs" / f"{TRAINED}-i0")
     (about,) = site.about["runs"]
-    pieces = [piece(data, f"{about['slug']}-trees-{number}") for number in range(len(about["trees"]["pieces"]))]
+    pieces = [unpack_piece(data, f"{about['slug']}-trees-{number}") for number in range(len(about["trees"]["pieces"]))]
     whole = [{**tree, "texts": one["texts"]} for one in pieces for tree in one["trees"]]
-    return Summary(str(site.sections[0].html)), piece(data, f"{about['slug']}-treelist")["trees"], whole
+    return SummarySection(str(site.sections[0].html)), unpack_piece(data, f"{about['slug']}-treelist")["trees"], whole
 
 
 def nodes_of(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -70,10 +70,10 @@ def test_the_pairs_are_those_that_the_datasets_of_the_training_have(trees: Trees
     shown = {(tree["datapoint"], pair["agent"], pair["round"], *pair["rewards"]) for tree, pair in pairs}
     assert learnt
     assert learnt <= shown  # of two pairs that say the same, a dataset has one
-    assert texts <= {said(tree, pair["chosen"], pair["agent"]) for tree, pair in pairs}
+    assert texts <= {read_text_of(tree, pair["chosen"], pair["agent"]) for tree, pair in pairs}
 
 
-def said(tree: dict[str, Any], path: list[int], agent: str) -> str:
+def read_text_of(tree: dict[str, Any], path: list[int], agent: str) -> str:
     node = next(node for node in nodes_of(tree) if node["path"] == path)
     (one,) = [one for one in node["said"] if one["agent"] == agent]
     assert one["learnt"] == "chosen"
@@ -110,12 +110,12 @@ def test_datapoints_with_hostile_names_have_trees_that_their_links_lead_to(tmp_p
     lines = map(json.loads, (tmp_path / "data.jsonl").read_text("utf-8").splitlines())
     rows = [{**row, "id": name} for row, name in zip(lines, names, strict=True)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     run = only_run(tmp_path / "results")
-    site, data = site_of(run)
+    site, data = build_site(run)
     (about,) = site.about["runs"]
-    assert {row["datapoint"] for row in piece(data, f"{about['slug']}-treelist")["trees"]} == set(names)
-    summary = Summary(str(site.sections[0].html))
+    assert {row["datapoint"] for row in unpack_piece(data, f"{about['slug']}-treelist")["trees"]} == set(names)
+    summary = SummarySection(str(site.sections[0].html))
     assert {row["Datapoint"] for row in summary.table("The first trees")} == set(names)
     links = [link.removeprefix(f"#/run/{run.name}/tree/") for link in summary.links if "/tree/" in link]
     assert all(set("/?#&<>\"' ").isdisjoint(link) for link in links)  # each is one part of an address

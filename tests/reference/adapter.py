@@ -179,7 +179,7 @@ def scripted_game(
         return end.value, script, prompts
 
 
-def named(error: BaseException) -> Iterator[str]:
+def class_names(error: BaseException) -> Iterator[str]:
     """An exception's class name and those of its bases."""
     return (cls.__name__ for cls in type(error).__mro__)
 

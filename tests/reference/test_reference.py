@@ -28,7 +28,7 @@ from tests.reference.adapter import (
     agents_of,
     cases,
     cases_folder,
-    named,
+    class_names,
     passed_over,
     protocol_of,
     scripted_game,
@@ -116,7 +116,7 @@ def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
     if "error" in want:
         with pytest.raises(NipRunError) as caught:
             agent.parse(case["text"], case["round"])
-        assert want["error"] in named(caught.value)
+        assert want["error"] in class_names(caught.value)
         return
     parsed = agent.parse(case["text"], case["round"])
     assert parsed.decision == want["decision"]
@@ -179,7 +179,7 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
     if "error" in want:
         with pytest.raises((NipRunError, ValueError, AssertionError)) as caught:
             chat()
-        assert want["error"] in [*named(caught.value), *str(caught.value).split()]
+        assert want["error"] in [*class_names(caught.value), *str(caught.value).split()]
     else:
         assert chat() == want["chat_messages"]
 
@@ -191,7 +191,7 @@ def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
     if "error" in want:
         with pytest.raises(NipRunError) as caught:
             scripted_game(case, case["config"])
-        assert want["error"] in named(caught.value)
+        assert want["error"] in class_names(caught.value)
         if "error_num_retries" in want:
             assert caught.value.num_retries == want["error_num_retries"]  # type: ignore[attr-defined]
         return
@@ -262,7 +262,7 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
     if "error" in want:
         with pytest.raises((NipRunError, ValueError)) as caught:
             agent.build_fine_tune_dataset(data, *flags)
-        assert want["error"] in named(caught.value)
+        assert want["error"] in class_names(caught.value)
         return
     assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
 

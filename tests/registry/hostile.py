@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.release_trees import Tree, entry, manifest_bytes
+from tests.support.release_trees import ReleaseTree, file_entry, manifest_bytes
 
-Change = Callable[[Tree], object]
+Change = Callable[[ReleaseTree], object]
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ NOT_OURS = "not formatted as nip-run writes it"
 def _named(path: str) -> Change:
     """The manifest names a file so; the bytes are in the registry wherever its path can lead."""
 
-    def change(tree: Tree) -> None:
-        tree.changes["files"] = [entry(path, b"evil")]
+    def change(tree: ReleaseTree) -> None:
+        tree.changes["files"] = [file_entry(path, b"evil")]
 
     return change
 
 
 def _files(*paths: str) -> Change:
-    return lambda tree: tree.changes.update(files=[entry(path, b"x") for path in paths])
+    return lambda tree: tree.changes.update(files=[file_entry(path, b"x") for path in paths])
 
 
 def _file(**changes: Any) -> Change:
     """One file of the manifest says something else."""
 
-    def change(tree: Tree) -> None:
-        said = entry("README.md", b"hello\n")
+    def change(tree: ReleaseTree) -> None:
+        said = file_entry("README.md", b"hello\n")
         tree.files = {"README.md": b"hello\n"}
         tree.changes["files"] = [{name: value for name, value in {**said, **changes}.items() if value is not ...}]
 
@@ -66,8 +66,8 @@ def _says(**changes: Any) -> Change:
 def _bytes(make: Callable[[dict[str, Any]], bytes]) -> Change:
     """The manifest has other bytes, made of what it says."""
 
-    def change(tree: Tree) -> None:
-        tree.manifest = make(tree.said())
+    def change(tree: ReleaseTree) -> None:
+        tree.manifest = make(tree.manifest_data())
 
     return change
 
@@ -82,7 +82,7 @@ def _replaced(old: str, new: str) -> Change:
 
 
 def _after(action: Callable[[Path], object]) -> Change:
-    def change(tree: Tree) -> None:
+    def change(tree: ReleaseTree) -> None:
         tree.after = action
 
     return change
@@ -124,7 +124,11 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     ("a size in words", _file(size="6"), "unexpected value"),
     ("a size of 2**63", _file(size=1 << 63), "at most 4,294,967,296 are allowed"),
     ("one file too large", _file(size=(4 << 30) + 1), "at most 4,294,967,296 are allowed"),
-    ("too much in all", _says(files=[entry(f"f{n}", b"", size=4 << 30) for n in range(5)]), "bytes in all; at most"),
+    (
+        "too much in all",
+        _says(files=[file_entry(f"f{n}", b"", size=4 << 30) for n in range(5)]),
+        "bytes in all; at most",
+    ),
     ("a size that is too small", _file(size=5), "longer than the 5 bytes"),
     ("a size that is too large", _file(size=7), "has 6 of 7 bytes"),
     ("a size of 0", _file(size=0), "longer than the 0 bytes"),
@@ -244,7 +248,7 @@ CHECKSUMS = (
 
 
 def _checksum(form: bytes) -> Change:
-    def change(tree: Tree) -> None:
+    def change(tree: ReleaseTree) -> None:
         tree.checksum = form.replace(b"%b", b"a" * 64).replace(b"%B", b"A" * 64)
 
     return change

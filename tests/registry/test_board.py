@@ -19,9 +19,9 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.unranked import Unranked
 from tests.registry.planted import Watched, by_release, publish, release_of
-from tests.support.boards import board_row
+from tests.support.board_pages import board_row
 from tests.support.processes import nip_run_here
-from tests.support.registries import ALIKE, PLACES
+from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 
 
 def release(results: Path, name: str, owner: str = "acme", **changes: Any) -> Bundle:
@@ -338,7 +338,7 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
 
 def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
     """The board of a place with one run of the registry of a folder is that folder's board of this run."""
-    with PLACES[place](root) as where, connect(where) as registry:
+    with LOCATIONS[place](root) as where, connect(where) as registry:
         publish(registry, release(results, "before"))
         with connect(where) as again:
             board = registry_board(again, cache=root / "cache")
@@ -352,7 +352,7 @@ def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", ["git", *ALIKE])
+@pytest.mark.parametrize("place", ["git", *SIMILAR_LOCATIONS])
 def test_the_board_of_a_repository_is_that_of_a_folder(
     place: str, tmp_path: Path, looked_at: Path, trained_results: Path
 ) -> None:

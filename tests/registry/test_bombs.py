@@ -14,7 +14,7 @@ from tests.registry.hostile_contents import ALIASES, GOOD, MERGES
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment
-from tests.support.release_trees import Tree, entry, manifest_bytes, snapshot
+from tests.support.release_trees import ReleaseTree, file_entry, manifest_bytes, snapshot_folder
 
 MEGABYTES = 700
 SECONDS = 20
@@ -40,23 +40,25 @@ for name in sys.argv[2:]:
 
 
 def _spec(text: str) -> Callable[[Path], object]:
-    return lambda registry: Tree(registry, files={**GOOD, "spec.yaml": text.encode()}).write()
+    return lambda registry: ReleaseTree(registry, files={**GOOD, "spec.yaml": text.encode()}).write()
 
 
 def _manifest(data: bytes) -> Callable[[Path], object]:
-    return lambda registry: Tree(registry, manifest=data).write()
+    return lambda registry: ReleaseTree(registry, manifest=data).write()
 
 
 def _sparse(registry: Path, name: str, size: int = 1 << 40) -> None:
     """A file of a terabyte that takes no room."""
-    folder = Tree(registry).write() / "run/acme/tiny/1"
+    folder = ReleaseTree(registry).write() / "run/acme/tiny/1"
     with (folder / name).open("ab") as file:
         file.truncate(size)
 
 
 def _many(registry: Path) -> None:
     """20,000 files that are none of the release."""
-    folder = Tree(registry, files=dict(GOOD) | {"spec.yaml": b"[" * 100_000}).write() / "run/acme/tiny/1/signature"
+    folder = (
+        ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"[" * 100_000}).write() / "run/acme/tiny/1/signature"
+    )
     folder.mkdir()
     for number in range(2_000):
         (folder / str(number)).touch()
@@ -73,13 +75,13 @@ for _ in range(100):
 
 def _deep(registry: Path) -> None:
     """A tree of folders one in another, deeper than a path can say, and so than the guard of the tests can look."""
-    Tree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
+    ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
     subprocess.run([sys.executable, "-S", "-c", DEEP, registry / "run" / "acme" / "tiny"], check=True)
 
 
 def _said_and_not_there(registry: Path) -> None:
     """A manifest of four gigabytes, in a file of a few bytes."""
-    Tree(registry, changes={"files": [entry("README.md", b"hello\n", size=4 << 30)]}).write()
+    ReleaseTree(registry, changes={"files": [file_entry("README.md", b"hello\n", size=4 << 30)]}).write()
 
 
 BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
@@ -92,13 +94,13 @@ BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "wide-manifest": (_manifest(b'{"a":[' + b"1," * 500_000 + b"1]}"), "its format cannot be None"),
     "long-manifest": (_manifest(b'"' + b"x" * 1_040_000 + b'"'), "not an object"),
     "2001-files": (
-        lambda registry: Tree(
-            registry, changes={"files": [entry(f"f{n:06}", b"") for n in range(2_001)]}
+        lambda registry: ReleaseTree(
+            registry, changes={"files": [file_entry(f"f{n:06}", b"") for n in range(2_001)]}
         ).write(),
         "2001 files; at most 2000",
     ),
     "many-names": (
-        lambda registry: Tree(registry, manifest=manifest_bytes({f"k{n}": n for n in range(30_000)})).write(),
+        lambda registry: ReleaseTree(registry, manifest=manifest_bytes({f"k{n}": n for n in range(30_000)})).write(),
         "its format cannot be None",
     ),
     "sparse-manifest": (lambda registry: _sparse(registry, "release.json"), "larger than 1,048,576 bytes"),
@@ -137,7 +139,7 @@ def test_every_bomb_is_refused_within_memory_and_time(bombs: Path) -> None:
     assert {name: words for name, (_, words) in BOMBS.items() if words not in said[name]} == {}
     assert {path.name for path in bombs.iterdir()} == before
     assert not list((bombs / "sparse-file").glob(".nip-run-*"))
-    assert snapshot(bombs / "said-and-not-there").keys() == {"registry", *(f"registry/{path}" for path in (
+    assert snapshot_folder(bombs / "said-and-not-there").keys() == {"registry", *(f"registry/{path}" for path in (
         "run", "run/acme", "run/acme/tiny", "run/acme/tiny/1", "run/acme/tiny/1/README.md", "run/acme/tiny/1/data",
         "run/acme/tiny/1/data/a.txt", "run/acme/tiny/1/release.json", "run/acme/tiny/1/release.sha256",
     ))}  # fmt: skip

@@ -21,14 +21,14 @@ from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec, load_specs
-from tests.support.components import naming
+from tests.support.components import component_naming
 from tests.support.specs import dataset_file, spec_file
 
 PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
 
 
 def bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
-    return build_component_draft(path, kind, naming("one"), part).bundle()
+    return build_component_draft(path, kind, component_naming("one"), part).bundle()
 
 
 def unpacked(made: Bundle, folder: Path) -> Path:
@@ -97,7 +97,7 @@ SERVED: dict[str, Any] = {
 
 def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Path) -> None:
     path = spec_file(tmp_path, **SERVED, agents={"verifier": {"max_response_words": 77}})
-    draft = build_component_draft(path, Kind.AGENT, naming("one"), "verifier")
+    draft = build_component_draft(path, Kind.AGENT, component_naming("one"), "verifier")
     said = read_yaml(unpacked(draft.bundle(), tmp_path / "out") / "agent.yaml").data
     assert said["max_response_words"] == 77
     assert said["model_group"] == {
@@ -107,7 +107,7 @@ def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Pa
     assert len(draft.notes) == 2
     assert not any(word in every_byte(draft.bundle()) for word in (b"gpu7", b"/srv", b"8000"))
     with pytest.raises(UsageError, match="choose --part from prover, verifier"):
-        build_component_draft(path, Kind.AGENT, naming("one"), "verifer")
+        build_component_draft(path, Kind.AGENT, component_naming("one"), "verifer")
 
 
 def test_a_spec_travels_with_all_that_it_names_and_is_the_same_runs(tmp_path: Path) -> None:
@@ -138,7 +138,9 @@ def test_of_a_list_of_servers_no_address_is_left_in_a_swept_spec_nor_in_an_agent
     assert not any(word in every_byte(made) for word in (b"gpu7", b"gpu8", b"8000"))
     specs = load_specs(unpacked(made, tmp_path / "out") / "spec.yaml")
     assert {one.experiment.models["m"].base_url for one in specs} == {"???"}
-    draft = build_component_draft(spec_file(tmp_path / "a", models={"m": model}), Kind.AGENT, naming("one"), "verifier")
+    draft = build_component_draft(
+        spec_file(tmp_path / "a", models={"m": model}), Kind.AGENT, component_naming("one"), "verifier"
+    )
     said = read_yaml(unpacked(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
     assert (said["base_url"], said["headers"]) == ("???", {"X-Team": "$TEAM_ID"})
 

@@ -15,10 +15,10 @@ import pytest
 
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.database import Leaderboard
-from tests.support.processes import nip_run_here, until
-from tests.support.servers.chat_client import serving
-from tests.support.serving import Served
-from tests.support.serving import serving as serving_releases
+from tests.support.processes import nip_run_here, wait_until
+from tests.support.server_process import ServerProcess
+from tests.support.server_process import run_server as serving_releases
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 FORCED = "its verdicts are the labels, not answers: protocol.force_guess is 'y'"
@@ -38,15 +38,15 @@ RUNS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Runs of one task at a server that gives equal requests equal answers."""
     folder = tmp_path_factory.mktemp("copied")
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(folder, server.base_url, cache="cache.sqlite", fine_tune=None)
         for name, overrides in RUNS.items():
-            said(folder, "spec.yaml", "--run-id", name, "-q", *overrides)
-        said(folder, "spec.yaml", "--replay", "first", "--run-id", "replayed", "-q")
+            run_command(folder, "spec.yaml", "--run-id", name, "-q", *overrides)
+        run_command(folder, "spec.yaml", "--replay", "first", "--run-id", "replayed", "-q")
         yield folder
 
 
-def said(folder: Path, *words: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
+def run_command(folder: Path, *words: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
     """Run a command, and return what it printed."""
     done = nip_run_here(*words, cwd=folder, **variables)
     assert done.returncode == code, done.stderr
@@ -65,23 +65,23 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
 
 
 def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
-    listed = json.loads(said(folder, "leaderboard", "--json"))
+    listed = json.loads(run_command(folder, "leaderboard", "--json"))
     names = {*RUNS, "replayed"}
     rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed if row["run_id"] in names}
-    text = said(folder, "leaderboard", variables={"COLUMNS": "300"})
+    text = run_command(folder, "leaderboard", variables={"COLUMNS": "300"})
     assert f"note: more: {SHARED}first" in text
     rows["more"] = (rows["more"][0], text)
     check_rows(rows, "first")
     for reason in (FORCED, f"{COPIED}first"):
         assert reason in text
-    (row,) = json.loads(said(folder, "sql", "SELECT reason FROM leaderboard WHERE run_id = 'cached'", "--json"))
+    (row,) = json.loads(run_command(folder, "sql", "SELECT reason FROM leaderboard WHERE run_id = 'cached'", "--json"))
     assert row["reason"] == f"{COPIED}first"
 
 
 def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> None:
     columns = "run_b, difference, p, ci_low, ci_high, detectable, reason"
     sql = f"SELECT {columns} FROM comparisons WHERE run_a = 'first'"
-    rows = {row["run_b"]: row for row in json.loads(said(folder, "sql", sql, "--json"))}
+    rows = {row["run_b"]: row for row in json.loads(run_command(folder, "sql", sql, "--json"))}
     reasons = {
         "forced": f"forced: {FORCED}",
         "replayed": "replayed: replay of first",
@@ -97,24 +97,24 @@ def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> N
 
 @pytest.mark.gate
 def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Path) -> None:
-    before = json.loads(said(folder, "leaderboard", "--json"))
-    said(folder, "leaderboard", "--rebuild")
-    assert json.loads(said(folder, "leaderboard", "--json")) == before
+    before = json.loads(run_command(folder, "leaderboard", "--json"))
+    run_command(folder, "leaderboard", "--rebuild")
+    assert json.loads(run_command(folder, "leaderboard", "--json")) == before
     with duckdb.connect(str(folder / "results" / "leaderboard.duckdb")) as board:
         board.execute("DROP VIEW leaderboard; DROP VIEW copies; DROP VIEW shared_answers; DROP VIEW flips")
         for column in ("fixed_verdicts", "journal", "answers_from", "published"):
             board.execute(f"ALTER TABLE runs DROP COLUMN {column}")
         board.execute("UPDATE format SET version = 3")
-    assert json.loads(said(folder, "leaderboard", "--json")) == before
+    assert json.loads(run_command(folder, "leaderboard", "--json")) == before
 
 
 @pytest.mark.gate
 def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(folder: Path, tmp_path: Path) -> None:
     names = [*RUNS, "replayed"]
     words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
-    said(folder, "publish", *names, "--to", "registry", *words)
+    run_command(folder, "publish", *names, "--to", "registry", *words)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    board = json.loads(said(folder, "leaderboard", "--from", "registry", "--json", variables=cache))
+    board = json.loads(run_command(folder, "leaderboard", "--from", "registry", "--json", variables=cache))
     check_rows(
         {row["run_id"]: (row["rank"], " ".join([str(row["reason"]), *row["marks"]])) for row in board["rows"]},
         "run/acme/first@1",
@@ -126,7 +126,7 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
         assert reason is None or f"**Boards do not rank this run**: {reason}." in text
     with serving_releases(tmp_path / "server") as server:
         access = {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": server.tokens["alice"]}
-        said(folder, "publish", *names, "--to", server.address, *words, variables=access)
+        run_command(folder, "publish", *names, "--to", server.address, *words, variables=access)
         rows = server_rows(server, tmp_path / "board.duckdb", len(names))
         check_rows(rows, "run/acme/first@1")
 
@@ -153,11 +153,11 @@ def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None
     assert board.query("SELECT run_id, rank FROM leaderboard")[1] == [("cached", 1)]
 
 
-def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int | None, str]]:
+def server_rows(server: ServerProcess, path: Path, count: int) -> dict[str, tuple[int | None, str]]:
     found: list[Any] = []
 
     def is_made() -> bool:
-        answer = server.ask("/board.duckdb")
+        answer = server.request("/board.duckdb")
         if answer.status != 200:
             return False
         path.write_bytes(answer.body)
@@ -165,7 +165,7 @@ def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int |
             found[:] = board.execute("SELECT run_id, rank, marks FROM runs").fetchall()
         return len(found) == count
 
-    until(is_made)
+    wait_until(is_made)
     return {name: (rank, " ".join(marks)) for name, rank, marks in found}
 
 
@@ -182,24 +182,26 @@ def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int |
     ],
 )
 def test_compare_says_why_it_tests_none_of_them(folder: Path, other: str, words: str) -> None:
-    found = json.loads(said(folder, "compare", "first", other, "--json"))
+    found = json.loads(run_command(folder, "compare", "first", other, "--json"))
     (pair,) = found["pairs"]
     assert pair["verdict"].startswith(words)
     assert (pair["p"], pair["ci_low"], pair["ci_high"], pair["detectable"]) == (None, None, None, None)
     for false in ("no evidence", "better", "worse"):
-        assert false not in said(folder, "compare", "first", other)
+        assert false not in run_command(folder, "compare", "first", other)
 
 
 def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
-    (pair,) = json.loads(said(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
+    (pair,) = json.loads(run_command(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
 
 
 def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folder: Path) -> None:
     for shard in ("1/2", "2/2"):
-        said(folder, "spec.yaml", "--run-id", "parts", "-q", "--shard", shard, "name=parts", "cache=parts.sqlite")
-    said(folder, "spec.yaml", "--run-id", "later", "-q", "cache=parts.sqlite", "protocol.verifier_reward=6")
-    (pair,) = json.loads(said(folder, "compare", "parts", "later", "--json"))["pairs"]
+        run_command(
+            folder, "spec.yaml", "--run-id", "parts", "-q", "--shard", shard, "name=parts", "cache=parts.sqlite"
+        )
+    run_command(folder, "spec.yaml", "--run-id", "later", "-q", "cache=parts.sqlite", "protocol.verifier_reward=6")
+    (pair,) = json.loads(run_command(folder, "compare", "parts", "later", "--json"))["pairs"]
     assert "12 of 12 verdicts of parts come from answers that it shares with later" in pair["verdict"]
 
 
@@ -207,10 +209,10 @@ def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folde
 def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> None:
     for name in (*RUNS, "replayed"):
         shutil.copytree(folder / "results" / "runs" / name, tmp_path / "results" / "runs" / name)
-    said(tmp_path, "leaderboard", "--rebuild")
+    run_command(tmp_path, "leaderboard", "--rebuild")
 
     def rows(name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(said(tmp_path, "sql", f"@{name}", "--json"))
+        found: list[dict[str, Any]] = json.loads(run_command(tmp_path, "sql", f"@{name}", "--json"))
         return found
 
     for name in ("worst_prover", "cost_per_right_verdict"):
@@ -218,7 +220,7 @@ def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> No
     assert sorted(row["games"] for row in rows("protocols")) == [12, 12, 36]
     assert {row["runs"] for row in rows("hardest")} == {3}
     assert sorted(str(row["fixed_verdicts"]) for row in rows("seeds")) == ["None", "None", "None", FORCED]
-    always_failed = json.loads(said(tmp_path, "sql", "@always_failed", "repeats=1", "--json"))
+    always_failed = json.loads(run_command(tmp_path, "sql", "@always_failed", "repeats=1", "--json"))
     assert {row["run_id"] for row in always_failed if row["reason"] is None} == {"first", "more", "fresh"}
 
 
@@ -232,11 +234,11 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
     for name, reason in reasons.items():
         out = ("--out", str(tmp_path / name))
         hub = ("--hf-dataset", "acme/claims", "--task-id", "claims")
-        text = said(folder, "export", name, "--format", "hf-eval-results", *subject, *hub, *out, code=2)
+        text = run_command(folder, "export", name, "--format", "hf-eval-results", *subject, *hub, *out, code=2)
         assert f"{name} has no accuracy of its own: {reason}" in text
         who = ("--organization", "Acme Evals", "--relationship", "third_party")
-        said(folder, "export", name, "--format", "every-eval-ever", *subject, *who, *out)
-        said(folder, "export", name, "--format", "inspect", *out)
+        run_command(folder, "export", name, "--format", "every-eval-ever", *subject, *who, *out)
+        run_command(folder, "export", name, "--format", "inspect", *out)
         (record,) = (tmp_path / name).glob("data/*/*/*/*.json")
         assert reason in json.loads(record.read_text())["source_metadata"]["additional_details"].values()
         with zipfile.ZipFile(tmp_path / name / f"{name}.eval") as log:
@@ -246,31 +248,33 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
 def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "figure.json")
     for figure in ("forest", "accuracy_by_protocol"):
-        text = said(folder, "plot", figure, "first", "forced", "-o", target)
+        text = run_command(folder, "plot", figure, "first", "forced", "-o", target)
         assert f"forced: {FORCED}" in text
         rows = {row["system"]: row for row in json.loads(Path(target).read_text())["rows"]}
         assert rows["first"]["value"] is not None
         assert (rows["forced"]["value"], rows["forced"]["ci_low"]) == (None, None)
         assert rows["forced"]["reason"] == FORCED
-    assert FORCED in said(folder, "plot", "forest", "forced", "-o", target, code=2)
-    assert "shares with cached" in said(folder, "plot", "forest", "first", "cached", "-o", target)
-    said(folder, "spec.yaml", "--run-id", "other-name", "-q", "name=other")  # the same game, from the cache
+    assert FORCED in run_command(folder, "plot", "forest", "forced", "-o", target, code=2)
+    assert "shares with cached" in run_command(folder, "plot", "forest", "first", "cached", "-o", target)
+    run_command(folder, "spec.yaml", "--run-id", "other-name", "-q", "name=other")  # the same game, from the cache
     for name, words in (("other-name", "they are not two samples"), ("replayed", "have the same answers")):
-        assert words in said(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
+        assert words in run_command(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
 
 
 def test_the_page_of_a_forced_run_says_why_it_has_no_rank(folder: Path, tmp_path: Path) -> None:
-    said(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
+    run_command(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
     assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
 
 
 @pytest.mark.gate
 def test_workers_record_where_answers_came_from(folder: Path) -> None:
-    said(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
-    (pair,) = json.loads(said(folder, "compare", "first", "crew", "--json"))["pairs"]
+    run_command(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
+    (pair,) = json.loads(run_command(folder, "compare", "first", "crew", "--json"))["pairs"]
     assert "12 of 12 verdicts of first come from answers that it shares with crew" in pair["verdict"]
-    said(folder, "spec.yaml", "--run-id", "crew-first", "-q", "execution.processes=2", "cache=crew.sqlite", "name=crew")
-    said(folder, "spec.yaml", "--run-id", "after-crew", "-q", "cache=crew.sqlite", "protocol.verifier_reward=8")
+    run_command(
+        folder, "spec.yaml", "--run-id", "crew-first", "-q", "execution.processes=2", "cache=crew.sqlite", "name=crew"
+    )
+    run_command(folder, "spec.yaml", "--run-id", "after-crew", "-q", "cache=crew.sqlite", "protocol.verifier_reward=8")
     manifests = [
         json.loads((folder / "results" / "runs" / name / "manifest.json").read_text())
         for name in ("crew-first", "after-crew")
@@ -281,30 +285,32 @@ def test_workers_record_where_answers_came_from(folder: Path) -> None:
 def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
     """Two runs over 12 datapoints, of which 4 were played by a third one before."""
     own = ["-q", "cache=few.sqlite"]
-    said(folder, "spec.yaml", "--run-id", "few", *own, "protocol.verifier_reward=10", "dataset.limit=4")
+    run_command(folder, "spec.yaml", "--run-id", "few", *own, "protocol.verifier_reward=10", "dataset.limit=4")
     shutil.copy(folder / "few.sqlite", folder / "few-too.sqlite")
-    said(folder, "spec.yaml", "--run-id", "mixed", *own, "protocol.verifier_reward=11")
-    said(folder, "spec.yaml", "--run-id", "mixed-too", "-q", "cache=few-too.sqlite", "protocol.verifier_reward=12")
-    (pair,) = json.loads(said(folder, "compare", "mixed", "mixed-too", "--json"))["pairs"]
+    run_command(folder, "spec.yaml", "--run-id", "mixed", *own, "protocol.verifier_reward=11")
+    run_command(
+        folder, "spec.yaml", "--run-id", "mixed-too", "-q", "cache=few-too.sqlite", "protocol.verifier_reward=12"
+    )
+    (pair,) = json.loads(run_command(folder, "compare", "mixed", "mixed-too", "--json"))["pairs"]
     assert pair["p"] is not None
     assert "4 of 12 verdicts of mixed come from answers that it shares with mixed-too" in pair["notes"]
-    (pair,) = json.loads(said(folder, "compare", "first", "fresh", "--json"))["pairs"]
+    (pair,) = json.loads(run_command(folder, "compare", "first", "fresh", "--json"))["pairs"]
     assert pair["p"] is not None
     assert not any("shares" in note for note in pair["notes"])
 
 
 def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
-    said(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
-    text = said(folder, "compare", "first,twin", "fresh", code=2)
+    run_command(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
+    text = run_command(folder, "compare", "first,twin", "fresh", code=2)
     assert "12 of 12 verdicts of first come from answers that it shares with twin" in text
     assert "Pool only one of them" in text
 
 
 def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -> None:
-    assert f"the run will have no rank on any leaderboard: {FORCED}" in said(
+    assert f"the run will have no rank on any leaderboard: {FORCED}" in run_command(
         folder, "check", "spec.yaml", "protocol.force_guess=y"
     )
-    assert f"no rank   {FORCED}" in said(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
+    assert f"no rank   {FORCED}" in run_command(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
 
 
 def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
@@ -312,18 +318,18 @@ def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
     forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
     assert "force_guess: one" in forced
     (folder / "own.yaml").write_text(forced)
-    text = said(folder, "check", "spec.yaml", "protocol.use=own.yaml")
+    text = run_command(folder, "check", "spec.yaml", "protocol.use=own.yaml")
     assert "its verdicts are fixed in advance, not answers: protocol.force_guess is 'one'" in text
 
 
 @pytest.mark.parametrize("guess", ["y", "one"])
 def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, guess: str) -> None:
     spec_file(tmp_path)
-    said(tmp_path, "spec.yaml", "-q", "--run-id", "answered")
-    said(tmp_path, "spec.yaml", f"protocol.force_guess={guess}", "-q", "--run-id", "forced")
-    alone = json.loads(said(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
+    run_command(tmp_path, "spec.yaml", "-q", "--run-id", "answered")
+    run_command(tmp_path, "spec.yaml", f"protocol.force_guess={guess}", "-q", "--run-id", "forced")
+    alone = json.loads(run_command(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
     assert [(row["ci_low"], row["held"]) for row in alone["asserted"]] == [(None, "cannot be decided")]
-    (pair,) = json.loads(said(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
+    (pair,) = json.loads(run_command(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
     assert (pair["p"], pair["ci_low"]) == (None, None)
     assert "not answers: protocol.force_guess" in pair["verdict"]
 
@@ -332,16 +338,16 @@ def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, gue
 def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     (folder / "sweep").mkdir()
     shutil.copy(folder / "data.jsonl", folder / "sweep" / "data.jsonl")
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(folder / "sweep", server.base_url, cache="cache.sqlite", fine_tune=None)
         points = "sweep={protocol.force_guess: [null, y]}"
-        said(folder / "sweep", "spec.yaml", points, "-q")
-        rows = json.loads(said(folder / "sweep", "sweep", "spec.yaml", points, "--json"))
+        run_command(folder / "sweep", "spec.yaml", points, "-q")
+        rows = json.loads(run_command(folder / "sweep", "sweep", "spec.yaml", points, "--json"))
         ranks = {row["point"]["protocol.force_guess"]: (row["rank"], row["reason"]) for row in rows}
         assert ranks["y"] == (None, FORCED)
         copies = "sweep={seed: [0, 1], protocol.verifier_reward: [6]}"
-        said(folder / "sweep", "spec.yaml", copies, "-q")
-        (row,) = json.loads(said(folder / "sweep", "sweep", "spec.yaml", copies, "--json"))
+        run_command(folder / "sweep", "spec.yaml", copies, "-q")
+        (row,) = json.loads(run_command(folder / "sweep", "sweep", "spec.yaml", copies, "--json"))
     assert row["rank"] is None
     assert "not a sample of its own" in row["reason"]
     accuracy = row["metrics"]["accuracy"]
@@ -350,7 +356,7 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
 
 
 def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
-    text = said(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
+    text = run_command(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
     assert "has no verdicts to compare with: its verdicts are the labels" in text
-    text = said(folder, "compare", "first", "forced", "--worst", code=2)
+    text = run_command(folder, "compare", "first", "forced", "--worst", code=2)
     assert "forced has no accuracy of its own" in text

@@ -23,10 +23,10 @@ from runner.results.folder import RunFolder
 from runner.results.tasks import Task
 from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
-from tests.support.got import bundle_of, publish
-from tests.support.processes import command, environment, nip_run_here, until
-from tests.support.runs import played, table
-from tests.support.servers.chat_client import serving
+from tests.support.processes import command, environment, nip_run_here, wait_until
+from tests.support.run_bundles import build_run_bundle, publish_bundles
+from tests.support.runs import run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -34,11 +34,11 @@ from tests.support.specs import spec_file
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
     """A registry with one run in it, its reference, and the folder of the run itself."""
     folder = tmp_path_factory.mktemp("published")
-    result = played(spec_file(folder), folder / "results")
-    return folder / "registry", publish(folder / "registry", bundle_of(result.path)), result.path
+    result = run_spec(spec_file(folder), folder / "results")
+    return folder / "registry", publish_bundles(folder / "registry", build_run_bundle(result.path)), result.path
 
 
-def got(published: tuple[Path, str, Path], folder: Path) -> Path:
+def fetch(published: tuple[Path, str, Path], folder: Path) -> Path:
     with connect(str(published[0])) as registry:
         fetch_release(registry, parse_reference(published[1]), folder)
     return folder
@@ -48,7 +48,7 @@ def got(published: tuple[Path, str, Path], folder: Path) -> Path:
 def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    folder = got(published, tmp_path / "a" / "got")
+    folder = fetch(published, tmp_path / "a" / "got")
     said = json.loads((folder / MARKER).read_bytes())
     assert (said["release"], said["where"]) == (published[1], f"file:{published[0]}")
     assert said["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
@@ -58,7 +58,7 @@ def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
 
 @pytest.mark.full
 def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, str, Path], tmp_path: Path) -> None:
-    folder = got(published, tmp_path / "got")
+    folder = fetch(published, tmp_path / "got")
     for name in ("rollouts", "messages", "completions"):
         assert table(folder / "data", name) == table(published[2], name)
 
@@ -78,7 +78,7 @@ def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, 
 def test_an_edited_file_of_a_fetched_run_is_an_error_that_names_verify_which_names_the_file(
     name: str, command: tuple[str, ...], published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    path = got(published, tmp_path / "got") / "data" / name
+    path = fetch(published, tmp_path / "got") / "data" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1  # the same size; in JSON it may be invalid afterward
     path.write_bytes(data)
@@ -92,7 +92,7 @@ def test_an_edited_file_of_a_fetched_run_is_an_error_that_names_verify_which_nam
 def test_metrics_of_a_run_without_sealed_tables_are_compared_with_its_release(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    folder = RunFolder.from_release(got(published, tmp_path / "got") / "data")
+    folder = RunFolder.from_release(fetch(published, tmp_path / "got") / "data")
     folder.sums.unlink()  # as in a folder that an earlier version fetched
     assert open_run(tmp_path / "got").rollouts().fetchall()
     metrics = json.loads(folder.metrics.read_bytes())
@@ -105,7 +105,7 @@ def test_metrics_of_a_run_without_sealed_tables_are_compared_with_its_release(
 def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
     published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = got(published, tmp_path / "got")
+    folder = fetch(published, tmp_path / "got")
     hashed: list[str] = []
 
     def counted_hash(path: Path) -> str:
@@ -122,7 +122,7 @@ def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
 def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    folder = got(published, tmp_path / "got")
+    folder = fetch(published, tmp_path / "got")
     for named in (folder, folder / "data"):
         found = open_run(named, tmp_path / "results")
         assert found.run_id == published[2].name
@@ -141,7 +141,7 @@ def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
 def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    folder = got(published, tmp_path / "got")
+    folder = fetch(published, tmp_path / "got")
     again = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
     release = {"release": published[1], "sha256": open_fetched(folder).sha256}
     assert again.manifest.got_from == release
@@ -152,7 +152,7 @@ def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
 
 
 def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tmp_path: Path) -> None:
-    folder = got(published, tmp_path / "got")
+    folder = fetch(published, tmp_path / "got")
     path = folder / "parameters.yaml"
     path.write_text(path.read_text().replace("max_response_words: 150", "max_response_words: 31"))
     agents = load_spec(folder / "spec.yaml").experiment.agents
@@ -174,7 +174,7 @@ def test_a_folder_that_holds_something_is_left_as_it_is(
         (target / "mine").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match="already exists"):
-        got(published, target)
+        fetch(published, target)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -184,7 +184,7 @@ def test_the_current_folder_is_not_replaced_under_the_shell(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(UsageError, match="is the current folder"):
-        got(published, Path())
+        fetch(published, Path())
 
 
 def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_le
 @pytest.mark.full
 def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_hash(tmp_path: Path) -> None:
     """By the real publish."""
-    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     where = tmp_path / "registry"
     options = (
         "--as",
@@ -250,12 +250,12 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
 
 def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
-    assert open_fetched(got(published, tmp_path / "got")).release.kind == Kind.RUN
+    assert open_fetched(fetch(published, tmp_path / "got")).release.kind == Kind.RUN
 
 
 def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
-    publish(registry, bundle_of(published[2]))
+    publish_bundles(registry, build_run_bundle(published[2]))
     (file,) = registry.rglob("metrics.json")
     file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
     with connect(str(registry)) as there, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
@@ -273,7 +273,7 @@ def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
 
 def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
-    reference = publish(registry, bundle_of(published[2]))
+    reference = publish_bundles(registry, build_run_bundle(published[2]))
     with connect(str(registry)) as there:
         named = parse_reference(reference)
         there.yank(there.find(named).reference, "the labels are wrong")
@@ -302,11 +302,11 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROW_VARIABLE", "sk-0123456789")
-    with serving() as server:
+    with run_chat_server() as server:
         models = {"m": {"api_key_env": "ROW_VARIABLE"}}
         spec = spec_file(tmp_path, server.base_url, size=2, models=models)
-        result = played(spec, tmp_path / "results")
-        reference = publish(tmp_path / "registry", bundle_of(result.path))
+        result = run_spec(spec, tmp_path / "results")
+        reference = publish_bundles(tmp_path / "registry", build_run_bundle(result.path))
         with connect(str(tmp_path / "registry")) as registry:
             fetch_release(registry, parse_reference(reference), tmp_path / "got")
         takes = find_requirements(tmp_path / "got")
@@ -339,7 +339,7 @@ def test_a_killed_get_leaves_nothing_or_all_of_it(
         command("get", published[1], "got", "--from", published[0], "-q"), cwd=tmp_path, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    until(lambda: any(tmp_path.iterdir()) or process.poll() is not None)
+    wait_until(lambda: any(tmp_path.iterdir()) or process.poll() is not None)
     time.sleep(wait)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -20,7 +20,7 @@ from tests.registry.planted import measured, step, training
 BASE, ONE = "base", "ft:one"
 
 
-def again(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
+def make_reproduction(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
     """A run that plays a published one again: from its transcripts, or anew."""
     link = ReleaseLink(role="reproduces", release=of.key, sha256=of.sha256)
     return measured(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
@@ -28,9 +28,9 @@ def again(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> Li
 
 def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session() -> None:
     first = measured("a", BASE)
-    replay, fresh = again("b", first, replay=True), again("c", first, replay=False)
+    replay, fresh = make_reproduction("b", first, replay=True), make_reproduction("c", first, replay=False)
     here = replace(replay, owner=None, key="b", sha256=None)
-    rows = build_history("verifier", [again("d", replay, replay=True), replay, here, fresh, first])
+    rows = build_history("verifier", [make_reproduction("d", replay, replay=True), replay, here, fresh, first])
     told = [(row.node.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
     assert told == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]

@@ -9,13 +9,13 @@ import pytest
 from runner.base.errors import NewerFormatError, ReleaseError
 from runner.registry.transports.locations import connect
 from tests.registry.hostile import ROWS, SECRET, Row
-from tests.support.release_trees import REFERENCE, Tree, snapshot
+from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 LONGEST = 700
 """Characters of a message, with the path of the registry in it."""
 
 
-def got(registry: Path, target: Path) -> None:
+def unpack(registry: Path, target: Path) -> None:
     """What `get` does, up to a folder with a release in it."""
     with connect(f"file:{registry}") as opened:
         opened.unpack(opened.find(REFERENCE), target)
@@ -31,24 +31,24 @@ def canaries(folder: Path) -> Path:
 
 
 def test_the_release_that_the_rows_change_is_good(tmp_path: Path) -> None:
-    got(Tree(tmp_path / "registry").write(), tmp_path / "got")
+    unpack(ReleaseTree(tmp_path / "registry").write(), tmp_path / "got")
     assert (tmp_path / "got" / "data" / "a.txt").read_bytes() == b"one\ntwo\n"
 
 
 def refusal(row: Row, folder: Path, home: Path) -> str | None:
     """What is wrong with how a row is refused; None where nothing is."""
-    tree = Tree(folder / "registry")
+    tree = ReleaseTree(folder / "registry")
     row.change(tree)
     tree.write()
     (folder / SECRET).write_text("hello\n")
-    before = snapshot(folder)
+    before = snapshot_folder(folder)
     try:
-        got(tree.registry, home / "work" / "got")
+        unpack(tree.registry, home / "work" / "got")
     except (ReleaseError, NewerFormatError) as error:
         said = str(error).replace(str(folder), "")
         if row.words not in said or len(said) > LONGEST:
             return said
-        return None if snapshot(folder) == before else "the registry has changed"
+        return None if snapshot_folder(folder) == before else "the registry has changed"
     return "it was taken"
 
 
@@ -57,11 +57,11 @@ def refusal(row: Row, folder: Path, home: Path) -> str | None:
 def test_a_hostile_release_is_refused_in_words_and_leaves_nothing(tmp_path: Path, group: str) -> None:
     rows = [row for row in ROWS if row.name.startswith(f"{group}")]
     home = canaries(tmp_path)
-    before = snapshot(home)
+    before = snapshot_folder(home)
     wrong = {}
     for number, row in enumerate(rows):
         said = refusal(row, tmp_path / str(number), home)
-        if said is not None or snapshot(home) != before:
+        if said is not None or snapshot_folder(home) != before:
             wrong[row.name] = said
     assert wrong == {}
     assert len(rows) > 10

@@ -19,7 +19,7 @@ from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
 from tests.registry.hostile_contents import GOOD, ROWS, Row
 from tests.registry.test_hostile import canaries
-from tests.support.release_trees import REFERENCE, Tree, snapshot
+from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 HERE = Place("spec.yaml", 1, 1)
 
@@ -48,11 +48,11 @@ SLOW = (
 """Rows that are read to the end before they are refused: a tenth of a second each."""
 
 
-def got(rows: list[Row], folder: Path) -> Path:
+def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
     """The rows as folders of one release, published by somebody and got."""
     files = {f"r{number:03}/{path}": data for number, row in enumerate(rows) for path, data in
              {**GOOD, **row.files}.items()}  # fmt: skip
-    registry = Tree(folder / "registry", files=files).write()
+    registry = ReleaseTree(folder / "registry", files=files).write()
     with connect(f"file:{registry}") as opened:
         opened.unpack(opened.find(REFERENCE), folder / "home" / "got", extra_files={MARKER: b"{}\n"})
     return folder / "home" / "got"
@@ -74,8 +74,8 @@ def chosen(kind: str, *, slow: bool) -> list[Row]:
 def test_what_a_got_release_must_not_hold_is_refused_in_words(tmp_path: Path, kind: str, slow: bool) -> None:
     rows = chosen(kind, slow=slow)
     canaries(tmp_path)
-    folder = got(rows, tmp_path)
-    before = snapshot(tmp_path)
+    folder = publish_and_fetch(rows, tmp_path)
+    before = snapshot_folder(tmp_path)
     wrong = {}
     for number, row in enumerate(rows):
         try:
@@ -88,18 +88,18 @@ def test_what_a_got_release_must_not_hold_is_refused_in_words(tmp_path: Path, ki
             wrong[row.name] = "it was taken"
     assert wrong == {}
     assert len(rows) >= 5
-    assert snapshot(tmp_path) == before
+    assert snapshot_folder(tmp_path) == before
 
 
 def test_a_good_folder_of_a_got_release_is_read(tmp_path: Path) -> None:
-    folder = got([Row("good", {}, "")], tmp_path)
+    folder = publish_and_fetch([Row("good", {}, "")], tmp_path)
     assert len(load_spec(folder / "r000" / "spec.yaml").dataset.datapoints) == 4
 
 
 def test_text_of_a_dataset_is_no_template_and_no_interpolation(tmp_path: Path) -> None:
     text = "{{ 7*7 }} ${oc.env:HOME} {% include '/etc/passwd' %}"
     row = json.dumps({"id": "a", "label": 0, "question": text, "solution": "s"}) + "\n"
-    folder = got([Row("data", {"data.jsonl": row.encode()}, "")], tmp_path)
+    folder = publish_and_fetch([Row("data", {"data.jsonl": row.encode()}, "")], tmp_path)
     points = load_spec(folder / "r000" / "spec.yaml").dataset.datapoints
     assert [point.columns["question"] for point in points] == [text]
 

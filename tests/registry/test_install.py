@@ -17,7 +17,7 @@ from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.lockfile import LOCK, Lock, LockedPin
 from runner.registry.transports.locations import connect
-from tests.support.components import Project, naming, published
+from tests.support.components import Project, component_naming, publish_component
 from tests.support.processes import command, environment, nip_run_here
 
 PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
@@ -27,17 +27,17 @@ TERSE = Reference(Kind.PROMPTS, "acme", "terse", "1")
 @pytest.fixture
 def registry(tmp_path: Path) -> Path:
     place = tmp_path / "registry"
-    published(place, PROMPTS, Kind.PROMPTS, naming("terse"))
+    publish_component(place, PROMPTS, Kind.PROMPTS, component_naming("terse"))
     shutil.copy(package_data.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
     for version in ("1.2", "1.10"):
-        said = naming("council", version, description=f"Five judges, {version}")
-        published(place, tmp_path / "council.yaml", Kind.PROTOCOL, said)
+        said = component_naming("council", version, description=f"Five judges, {version}")
+        publish_component(place, tmp_path / "council.yaml", Kind.PROTOCOL, said)
     return place
 
 
 @pytest.fixture
 def project(tmp_path: Path, registry: Path) -> Project:
-    return Project.at(tmp_path / "user", registry)
+    return Project.create(tmp_path / "user", registry)
 
 
 def pins(project: Project) -> dict[str, dict[str, str]]:
@@ -46,7 +46,7 @@ def pins(project: Project) -> dict[str, dict[str, str]]:
 
 
 def test_the_newest_is_pinned_by_its_version_and_never_as_latest(project: Project, registry: Path) -> None:
-    project.installs("protocol/acme/council@latest")
+    project.install("protocol/acme/council@latest")
     assert list(pins(project)) == ["protocol/acme/council@1.10"]
     with connect(str(registry)) as there:
         (entry,) = (one for one in there.entries(Kind.PROTOCOL) if one.reference.version == "1.10")
@@ -54,7 +54,7 @@ def test_the_newest_is_pinned_by_its_version_and_never_as_latest(project: Projec
 
 
 def test_a_lock_has_a_line_for_each_release_and_brings_all_back(project: Project, tmp_path: Path) -> None:
-    project.installs("prompts/acme/terse", "protocol/acme/council@1.2")
+    project.install("prompts/acme/terse", "protocol/acme/council@1.2")
     lock = (project.folder / LOCK).read_bytes()
     assert [line.strip()[:10] for line in lock.decode().splitlines()] == [
         '{"format":',
@@ -62,26 +62,26 @@ def test_a_lock_has_a_line_for_each_release_and_brings_all_back(project: Project
         '"protocol/',
         "}}",
     ]
-    other = Project.at(tmp_path / "colleague", project.registry)
+    other = Project.create(tmp_path / "colleague", project.registry)
     (other.folder / LOCK).write_bytes(lock)
-    done = other.here("install")
+    done = other.nip_run("install")
     assert done.returncode == 0, done.stderr
     assert (other.folder / LOCK).read_bytes() == lock
     assert (other.store / TERSE.folder / "verifier.jinja").read_bytes() == (PROMPTS / "verifier.jinja").read_bytes()
-    assert other.here("install").stdout.count("already installed") == 2
+    assert other.nip_run("install").stdout.count("already installed") == 2
 
 
 def test_a_registry_that_now_has_other_bytes_is_not_believed(project: Project, registry: Path, tmp_path: Path) -> None:
-    project.installs("prompts/acme/terse")
+    project.install("prompts/acme/terse")
     shutil.rmtree(registry / "prompts")
-    published(registry, PROMPTS, Kind.PROMPTS, naming("terse", description="others"))
-    other = Project.at(tmp_path / "colleague", registry)
+    publish_component(registry, PROMPTS, Kind.PROMPTS, component_naming("terse", description="others"))
+    other = Project.create(tmp_path / "colleague", registry)
     shutil.copy(project.folder / LOCK, other.folder)
-    done = other.here("install")
+    done = other.nip_run("install")
     assert done.returncode == 1
     assert "is not the one that was installed before" in done.stderr
     assert not other.store.exists()
-    done = project.here("install", "prompts/acme/terse@1", "--from", registry)
+    done = project.nip_run("install", "prompts/acme/terse@1", "--from", registry)
     assert done.returncode == 1
     assert "nip-run uninstall prompts/acme/terse@1" in done.stderr
 
@@ -89,7 +89,7 @@ def test_a_registry_that_now_has_other_bytes_is_not_believed(project: Project, r
 def test_a_damaged_release_is_not_installed_and_its_file_is_named(project: Project, registry: Path) -> None:
     file = registry / TERSE.folder / "prover.jinja"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    done = project.here("install", "prompts/acme/terse")
+    done = project.nip_run("install", "prompts/acme/terse")
     assert done.returncode == 1
     assert "prover.jinja is damaged" in done.stderr
     assert not (project.store / TERSE.folder).exists()
@@ -102,18 +102,18 @@ def test_what_a_release_needs_is_installed_with_it(project: Project, registry: P
     lacking = replace(whole, name="lacking", links=(ReleaseLink(role="dataset", release="dataset/acme/none@3"),))
     with connect(str(registry)) as there:
         there.publish([Bundle.of(one, {"spec.yaml": b"seed: 1\n"}) for one in (whole, lacking)], "a test")
-    project.installs("spec/acme/whole")
+    project.install("spec/acme/whole")
     assert sorted(pins(project)) == [str(TERSE), "spec/acme/whole@1"]
-    done = project.here("install", "spec/acme/lacking")
+    done = project.nip_run("install", "spec/acme/lacking")
     assert done.returncode == 1
     assert "spec/acme/lacking@1 needs dataset/acme/none@3" in done.stderr
     assert "lacking" not in (project.folder / LOCK).read_text("utf-8")
-    done = project.here("uninstall", str(TERSE))
+    done = project.nip_run("uninstall", str(TERSE))
     assert "spec/acme/whole@1 is still installed, and needs prompts/acme/terse@1" in done.stderr
 
 
 def test_without_a_registry_that_of_all_the_others_is_asked(project: Project) -> None:
-    project.installs("prompts/acme/terse")
+    project.install("prompts/acme/terse")
     words = ("install", "protocol/acme/council@1.2")
     done = nip_run_here(*words, cwd=project.folder, NIP_RUN_STORE=str(project.store))
     assert (done.returncode, "protocol/acme/council@1.2" in done.stdout) == (0, True), done.stderr
@@ -122,18 +122,18 @@ def test_without_a_registry_that_of_all_the_others_is_asked(project: Project) ->
 def test_a_yanked_release_is_passed_over_and_told_of_when_asked_for(project: Project, registry: Path) -> None:
     with connect(str(registry)) as there:
         there.yank(Reference(Kind.PROTOCOL, "acme", "council", "1.10"), "it leaks the label")
-    project.installs("protocol/acme/council")
+    project.install("protocol/acme/council")
     assert list(pins(project)) == ["protocol/acme/council@1.2"]
-    assert "was yanked: it leaks the label" in project.here("install", "protocol/acme/council@1.10").stderr
+    assert "was yanked: it leaks the label" in project.nip_run("install", "protocol/acme/council@1.10").stderr
 
 
 def test_uninstall_says_what_still_names_it(project: Project) -> None:
-    project.installs("prompts/acme/terse")
-    done = project.here("uninstall", "prompts/acme/terse")
+    project.install("prompts/acme/terse")
+    done = project.nip_run("uninstall", "prompts/acme/terse")
     assert done.returncode == 0
     assert f"{project.folder / LOCK} still pins prompts/acme/terse" in done.stderr
     assert not (project.store / "prompts").exists()
-    done = project.here("uninstall", "prompts/acme/tersse")
+    done = project.nip_run("uninstall", "prompts/acme/tersse")
     assert done.returncode == 1
     assert "prompts/acme/tersse is not installed" in done.stderr
 
@@ -141,25 +141,25 @@ def test_uninstall_says_what_still_names_it(project: Project) -> None:
 def test_a_run_is_got_and_not_installed(project: Project, registry: Path) -> None:
     with connect(str(registry)) as there:
         there.publish([Bundle.of(Release(kind=Kind.RUN, owner="acme", name="r", version="1"), {"a": b""})], "a test")
-    done = project.here("install", "run/acme/r")
+    done = project.nip_run("install", "run/acme/r")
     assert done.returncode == 2
     assert "nip-run get run/acme/r@1 DIR" in done.stderr
 
 
 def test_search_shows_the_newest_of_each_and_fits_a_terminal(project: Project, registry: Path, tmp_path: Path) -> None:
-    said = naming("secret", visibility="private")
-    published(registry, PROMPTS, Kind.PROMPTS, said)
-    done = project.here("search", "JUDGES")
+    said = component_naming("secret", visibility="private")
+    publish_component(registry, PROMPTS, Kind.PROMPTS, said)
+    done = project.nip_run("search", "JUDGES")
     assert "protocol/acme/council@1.10" in done.stdout
     assert "council@1.2 " not in done.stdout
-    assert "secret" not in project.here("search").stdout
-    found = json.loads(project.here("search", "--all", "--json").stdout)["releases"]
+    assert "secret" not in project.nip_run("search").stdout
+    found = json.loads(project.nip_run("search", "--all", "--json").stdout)["releases"]
     assert {one["release"]: one["visibility"] for one in found} == {
         "prompts/acme/secret@1": "private", "prompts/acme/terse@1": "public",
         "protocol/acme/council@1.10": "public", "protocol/acme/council@1.2": "public",
     }  # fmt: skip
-    assert "no match among 4 releases" in project.here("search", "no such word").stdout
-    assert project.here("search", "--kind", "protocl").returncode == 2
+    assert "no match among 4 releases" in project.nip_run("search", "no such word").stdout
+    assert project.nip_run("search", "--kind", "protocl").returncode == 2
 
 
 # The lock's file

@@ -57,7 +57,7 @@ HONEST = (
 )  # fmt: skip
 
 
-def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
+def search_contents(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
     return [str(one) for one in group_by_cause(search(contents, [finder]))]
 
 
@@ -66,7 +66,7 @@ def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
 @pytest.mark.parametrize("around", ["{}", '{{"content": "line\\n{}\\nline"}}', "x={}&y", "'{}'"])
 def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) -> None:
     key = KEYS[name] if around.startswith(("{}", "'", "x")) else json.dumps(KEYS[name])[1:-1]
-    said = found(find_secret_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
+    said = search_contents(find_secret_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
     assert said
     assert ": 1 occurrence in 1 file: data/x.jsonl:2; " in said[0]
     assert said[0].endswith("no option allows a secret")
@@ -75,7 +75,7 @@ def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) ->
 
 @pytest.mark.parametrize("text", HONEST)
 def test_honest_texts_hold_no_key(text: str) -> None:
-    assert found(find_secret_forms, {"x": text.encode()}) == []
+    assert search_contents(find_secret_forms, {"x": text.encode()}) == []
 
 
 FORMS = {
@@ -97,7 +97,7 @@ def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form
     file = tmp_path / "journal.jsonl"
     lines = b"an honest line of text, as there are many\n" * (at // 42)
     file.write_bytes(lines + FORMS[form].encode() + b"\nand more\n" * 3)
-    (said,) = found(ProcessSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
+    (said,) = search_contents(ProcessSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
     assert f" in 1 file: data/journal.jsonl:{at // 42 + 1}; " in said
     assert HELD not in said
 
@@ -113,7 +113,7 @@ NAMES = MachineNames({CAROL: "the path of your home"}, {"carol": "your user name
      "//nas/carol", "$HOME/carol", "C:Users\\carol", "s3://x/carol", "me%40box7.lan"],
 )  # fmt: skip
 def test_a_name_of_this_machine_is_found(text: str) -> None:
-    said = found(NAMES, {"README.md": f"one\ntwo\n{text}\n".encode()})
+    said = search_contents(NAMES, {"README.md": f"one\ntwo\n{text}\n".encode()})
     assert said
     assert all(": 1 occurrence in 1 file: README.md:3; " in line for line in said)
     words = [next(word for word in (CAROL, "carol", "box7.lan") if line.startswith(f"{word!r} (")) for line in said]
@@ -122,19 +122,19 @@ def test_a_name_of_this_machine_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["carolina", "Carol has 3 apples", f"{CAROL}us/x", "mybox7.lanes", "a_carol"])
 def test_other_words_are_no_names(text: str) -> None:
-    assert found(NAMES, {"x": text.encode()}) == []
+    assert search_contents(NAMES, {"x": text.encode()}) == []
 
 
 def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
     names = NAMES.allow({"Carol"})
-    assert found(names, {"x": b"carol"}) == []
-    assert found(names, {"x": f"{CAROL}/y".encode()})
-    assert found(names.allow({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
+    assert search_contents(names, {"x": b"carol"}) == []
+    assert search_contents(names, {"x": f"{CAROL}/y".encode()})
+    assert search_contents(names.allow({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
     hosts = names.with_terms(["queen", "vllm", "carol"], "a host")
-    assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
-    assert found(hosts.allow({"queen"}), {"x": b"on queen"}) == []
+    assert [len(search_contents(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
+    assert search_contents(hosts.allow({"queen"}), {"x": b"on queen"}) == []
     short = NAMES.with_terms(["g7", "h"], "a host")
-    assert [len(found(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
+    assert [len(search_contents(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,14 @@ def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPa
 
 def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_first_places() -> None:
     token = f"hf_{ABC[:34]}\n".encode()
-    (said,) = found(find_secret_forms, {"a": token * 40, "b": b"\n" + token * 2})
+    (said,) = search_contents(find_secret_forms, {"a": token * 40, "b": b"\n" + token * 2})
     assert said == (
         "a token of Hugging Face: 42 occurrences in 2 files: a:1, a:2, a:3, a:4, a:5, ...; "
         "remove this text and publish again; no option allows a secret"
     )
-    (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK_BYTES - 5) + b"carol"})
+    (said,) = search_contents(
+        NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK_BYTES - 5) + b"carol"}
+    )
     assert said == (
         "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove this text and publish again; "
         "if it identifies no one, add --allow-name carol"

@@ -9,13 +9,13 @@ import pytest
 
 from runner.registry.transports.locations import connect
 from tests.support.processes import python
-from tests.support.registries import bundle
+from tests.support.registry_locations import bundle
 
 PUBLISH = """
 import resource, signal, sys
 from pathlib import Path
 from runner.registry.transports.locations import connect
-from tests.support.registries import bundle
+from tests.support.registry_locations import bundle
 where, journal, most, kills = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "kills"
 made = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\\n", "run_data.yaml": b"a: 1\\n"})
 if kills:

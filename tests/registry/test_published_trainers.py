@@ -20,9 +20,9 @@ from runner.results.folder import RunFolder
 from runner.server.web.views import commands_of
 from runner.spec.trainer_files import NO_FILES, read_index
 from tests.support.components import Project
+from tests.support.git_repositories import commit_and_push, commit_folder, git
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.repositories import committed, git, pushed
-from tests.support.serving import serving
+from tests.support.server_process import run_server
 from tests.support.training import training_spec
 
 TRAIN = """
@@ -99,7 +99,7 @@ def trainer_spec(home: Path, **trainer: Any) -> Path:
 def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but_the_release(tmp_path: Path) -> None:
     ada, bob = user(tmp_path, "ada", "Pacific/Auckland"), user(tmp_path, "bob", "America/Bogota")
     registry = tmp_path / "registry"
-    with serving(tmp_path / "served") as served:
+    with run_server(tmp_path / "served") as served:
         trainer_spec(ada.home)
         ada.says("spec.yaml", "--run-id", "learn", "-q")
         to_publish = ("publish", "learn", "--as", "acme", "--licence", "MIT", "--force")
@@ -147,13 +147,13 @@ def test_a_trainer_component_brings_its_script_and_trains_in_somebody_elses_spec
                         tmp_path / "registry", "--licence", "MIT", "--force", cwd=source.parent)  # fmt: skip
     assert made.returncode == 0, made.stderr
     shutil.rmtree(source.parent)
-    bob = Project.at(tmp_path / "bob", tmp_path / "registry")
-    bob.installs("trainer/acme/words@1")
+    bob = Project.create(tmp_path / "bob", tmp_path / "registry")
+    bob.install("trainer/acme/words@1")
     training_spec(bob.folder, training={
         "iterations": 1, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "none"},
         "trainers": {"p": {"backend": None, "use": "acme/words@1"}},
     })  # fmt: skip
-    asked = bob.here("spec.yaml", "--run-id", "own")
+    asked = bob.nip_run("spec.yaml", "--run-id", "own")
     assert asked.returncode == 2
     assert "trainer/train.py: " in asked.stderr
     program = Path(sys.executable).name
@@ -244,11 +244,11 @@ def test_a_training_run_is_pinned_only_by_a_commit_with_the_files_of_its_trainer
         "spec.yaml",
     )
     files = [file.name for file in home.iterdir() if file.name not in {"results", "trainer"}]
-    pushed(home, *files)
+    commit_and_push(home, *files)
     done = nip_run_here(*words, cwd=home)
     assert done.returncode == 1
     assert "trainer of p: " in done.stderr, "its files are in no commit"
-    commit = committed(home, "trainer")
+    commit = commit_folder(home, "trainer")
     git(home, "update-ref", "refs/remotes/origin/main", commit)
     script.write_text(TRAIN + "# changed")
     done = nip_run_here(*words, cwd=home)

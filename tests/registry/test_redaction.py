@@ -32,8 +32,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import METRICS
 from runner.spec.rejudged_run import DEBATES
 from tests.support.drafts import draft_by_hand
-from tests.support.runs import journal_records, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import journal_records, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 HOMES = "/home" + "/"
@@ -46,11 +46,11 @@ FAULTS = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
 def on_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A run on a loopback server, whose model's name is a path, with failures in its journal; and the address."""
     folder = tmp_path_factory.mktemp("vllm")
-    with serving(faults=FAULTS, usage=False) as server:
+    with run_chat_server(faults=FAULTS, usage=False) as server:
         spec = spec_file(folder, server.base_url, size=6, models={"m": {"model": MODEL}})
         text = json.loads(spec.read_text())
         spec.write_text(f"# On our machine: {server.base_url}, models in {MODEL}\n{json.dumps(text, indent=1)}\n")
-        result = played(spec, folder / "results")
+        result = run_spec(spec, folder / "results")
         yield result.folder.path, server.base_url
 
 
@@ -164,7 +164,7 @@ def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing
 
 @pytest.mark.full
 def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> None:
-    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
     (draft,) = redact_drafts([raw], tmp_path / "work")
     assert draft.contents == raw.contents
@@ -173,8 +173,8 @@ def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path) -> None:
-    with serving(faults=FAULTS) as server:
-        result = played(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
+    with run_chat_server(faults=FAULTS) as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
     run = result.folder.path
     folder = run_folder(write_draft_folder(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
     assert list(find_run_problems(folder)) == []
@@ -227,11 +227,11 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
 
 
 def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         other = server.base_url.replace("127.0.0.1", "localhost")
         spec = spec_file(tmp_path, server.base_url, size=2)
         given = f"models.m.base_url=[{server.base_url},{other}]"
-        run = played(spec, tmp_path / "results", given).path
+        run = run_spec(spec, tmp_path / "results", given).path
     draft = cleaned(run, tmp_path / "work")
     assert [word for word in (server.base_url, other, f":{server.port}") if word.encode() in all_bytes(draft)] == []
     with open_content(draft.contents["data/spec.yaml"]) as file:
@@ -242,7 +242,7 @@ def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
     from runner.documents.releases.manifest import FileSource
 
-    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
     sources = {
         "spec": FileSource(repository="https://me:word@git.example.org/a/b", commit="1" * 40, path="s", clean=True),

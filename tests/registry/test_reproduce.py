@@ -32,18 +32,18 @@ from runner.runs.finished.saved_spec import with_published_identity
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from runner.training.stage_log import read_stages
-from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
-from tests.support.runs import metric, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.judges_client import judged_spec, judging
+from tests.support.run_bundles import build_run_bundle, publish_bundles
+from tests.support.runs import metric, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.judges_client import judged_spec, run_judge_server
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 
 def got_of(run: Path, folder: Path) -> FetchedRelease:
     """A run, published as it is and got again."""
-    reference = publish(folder / "registry", bundle_of(run))
+    reference = publish_bundles(folder / "registry", build_run_bundle(run))
     with connect(str(folder / "registry")) as registry:
         return fetch_release(registry, parse_reference(reference), folder / "got")
 
@@ -51,7 +51,7 @@ def got_of(run: Path, folder: Path) -> FetchedRelease:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("played")
-    return played(spec_file(folder, size=4), folder / "results").path
+    return run_spec(spec_file(folder, size=4), folder / "results").path
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: Fe
 
 @pytest.mark.full
 def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_path: Path) -> None:
-    reference = publish(tmp_path / "registry", bundle_of(run))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
     for _ in range(2):
         done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
         assert (done.returncode, json.loads(done.stdout)["follows"]) == (0, True), done.stderr
@@ -93,7 +93,7 @@ def test_a_run_of_ones_own_is_said_to_be_one(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
-    reference = publish(tmp_path / "registry", bundle_of(run))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
     results = Results(tmp_path / "my results")
     folder = results.path / "published" / "acme" / run.name / "1"
     with connect(str(tmp_path / "registry")) as registry:
@@ -138,10 +138,10 @@ def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, t
 
 @pytest.mark.full
 def test_a_missing_rollout_is_told_by_its_id_in_one_line(run: Path, tmp_path: Path) -> None:
-    lines = bytes(bundle_of(run).contents["data/rollouts.jsonl"]).splitlines()
+    lines = bytes(build_run_bundle(run).contents["data/rollouts.jsonl"]).splitlines()
     gone, following = json.loads(lines.pop(1))["rollout_id"], json.loads(lines[1])["rollout_id"]
-    changed = bundle_of(run, data__rollouts_DOT_jsonl=b"\n".join(lines) + b"\n")
-    reference = publish(tmp_path / "registry", changed)
+    changed = build_run_bundle(run, data__rollouts_DOT_jsonl=b"\n".join(lines) + b"\n")
+    reference = publish_bundles(tmp_path / "registry", changed)
     done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
     (line,) = json.loads(done.stdout)["different"]
     assert (done.returncode, f"row 2: rollout {following}, but the journal gives rollout {gone} here" in line) == (
@@ -152,8 +152,8 @@ def test_a_missing_rollout_is_told_by_its_id_in_one_line(run: Path, tmp_path: Pa
 @pytest.mark.full
 def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tmp_path: Path) -> None:
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    changed = bundle_of(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
-    reference = publish(tmp_path / "registry", changed)
+    changed = build_run_bundle(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
+    reference = publish_bundles(tmp_path / "registry", changed)
     with connect(str(tmp_path / "registry")) as registry:
         got = fetch_release(registry, parse_reference(reference), tmp_path / "got")
     missing, *different = replay_run(got, Results(tmp_path / "results")).errors
@@ -195,7 +195,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
-    result = played(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
     found = replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results"))
     assert not found.errors
 
@@ -210,23 +210,25 @@ def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
-    with serving(faults={"drop": 0.3}, seed=3) as server:
+    with run_chat_server(faults={"drop": 0.3}, seed=3) as server:
         spec = spec_file(
             tmp_path, server.base_url, size=6, fine_tune=None, rollouts={"max_transport_failed": 1.0},
             retry={"transient": {"attempts": 2, "first_wait": 0.001}},
         )  # fmt: skip
-        result = played(spec, tmp_path / "results")
+        result = run_spec(spec, tmp_path / "results")
     assert result.manifest.failed_calls
     assert not replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results")).errors
 
 
 def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
     """A training run with its parts in a registry; `changes` are of the parent's files."""
-    result = trained(training_spec(folder, training={"iterations": 1}), folder / "results")
+    result = run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
     parts = Results(folder / "results").parts_of(result.run_id)
-    bundles = [bundle_of(part.path) for part in parts]
+    bundles = [build_run_bundle(part.path) for part in parts]
     links = tuple(ReleaseLink(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
-    return folder / "registry", publish(folder / "registry", *bundles, bundle_of(result.path, links=links, **changes))
+    return folder / "registry", publish_bundles(
+        folder / "registry", *bundles, build_run_bundle(result.path, links=links, **changes)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -294,9 +296,9 @@ LABELS = [number % 2 for number in range(160)]
 
 def judged(folder: Path, sensitivity: float, seed: int) -> tuple[Path, float]:
     """A published run of a planted judge in a got folder below this one; and its accuracy."""
-    with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
+    with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         spec = judged_spec(folder, server.base_url, "solo_verifier", "seer", labels=LABELS, fine_tune=None)
-        result = played(spec, folder / "theirs")
+        result = run_spec(spec, folder / "theirs")
     got_of(result.path, folder)
     return folder / "got", metric(result, "accuracy")["value"]
 
@@ -306,9 +308,9 @@ def seer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     return judged(tmp_path_factory.mktemp("seer"), 3.0, 1)
 
 
-def anew(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
+def reproduce_fresh(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
     """The got run played anew at a server whose judge is as sensitive as this."""
-    with judging(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
+    with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         return nip_run_here(
             "reproduce", got, "--fresh", "--set", f"models.seer.base_url={server.base_url}", *options, cwd=folder
         )
@@ -317,7 +319,7 @@ def anew(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) 
 @pytest.mark.full
 def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple[Path, float], tmp_path: Path) -> None:
     """Accuracies of d' 3 and of d' 0.6 are about 0.93 and 0.62."""
-    done = anew(seer[0], tmp_path, 0.6, 2, "--json")
+    done = reproduce_fresh(seer[0], tmp_path, 0.6, 2, "--json")
     said = json.loads(done.stdout)
     assert (done.returncode, said["outcome"]) == (1, "drifted"), done.stderr
     assert said["compared"]["ci_low"] <= 0.618 - 0.933 <= said["compared"]["ci_high"]
@@ -326,7 +328,7 @@ def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple
     manifest = Results(tmp_path / "results").find(said["run_id"]).manifest()
     assert manifest.reproduces is not None
     assert manifest.got_from == manifest.reproduces
-    shown = anew(seer[0], tmp_path / "results", 0.6, 2)
+    shown = reproduce_fresh(seer[0], tmp_path / "results", 0.6, 2)
     assert "nip-run show" in shown.stdout
 
 
@@ -334,7 +336,7 @@ def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple
 def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_margin(
     seer: tuple[Path, float], tmp_path: Path
 ) -> None:
-    done = anew(seer[0], tmp_path, 3.0, 5, "--margin", "0.2")
+    done = reproduce_fresh(seer[0], tmp_path, 3.0, 5, "--margin", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accuracy reproduced within 20 points: " in done.stdout
     got = open_fetched(seer[0])
@@ -372,7 +374,7 @@ def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(
 
 @pytest.mark.full
 def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) -> None:
-    with judging(judges={"other": {}}) as server:
+    with run_judge_server(judges={"other": {}}) as server:
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )
@@ -382,7 +384,7 @@ def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) 
 
 
 def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Path) -> None:
-    with serving(kind="unauthorized") as server:
+    with run_chat_server(kind="unauthorized") as server:
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )

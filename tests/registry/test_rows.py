@@ -16,8 +16,8 @@ from runner.registry.check_notes import MAX_LISTED, limit_differences
 from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.verification.rows import find_published_differences, find_row_differences
 from runner.results.folder import RunFolder
-from tests.support.got import bundle_of
-from tests.support.runs import played
+from tests.support.run_bundles import build_run_bundle
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 Rows = list[dict[str, Any]]
@@ -26,16 +26,16 @@ Rows = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("rows")
-    return RunFolder(played(spec_file(folder, size=6, fine_tune=None), folder / "results").path)
+    return RunFolder(run_spec(spec_file(folder, size=6, fine_tune=None), folder / "results").path)
 
 
-def at(row: int, recorded: object, expected: object) -> str:
+def difference_in_row(row: int, recorded: object, expected: object) -> str:
     return f"{ROLLOUTS_FILE}, row {row}: rollout {recorded}, but the journal gives rollout {expected} here; "
 
 
 def removed(rows: Rows) -> list[str]:
     gone = rows.pop(1)
-    return [at(2, rows[1]["rollout_id"], gone["rollout_id"])]
+    return [difference_in_row(2, rows[1]["rollout_id"], gone["rollout_id"])]
 
 
 def cut(rows: Rows) -> list[str]:
@@ -45,12 +45,12 @@ def cut(rows: Rows) -> list[str]:
 
 def doubled(rows: Rows) -> list[str]:
     rows.insert(3, dict(rows[1]))
-    return [at(4, rows[1]["rollout_id"], rows[4]["rollout_id"])]
+    return [difference_in_row(4, rows[1]["rollout_id"], rows[4]["rollout_id"])]
 
 
 def added(rows: Rows) -> list[str]:
     rows.insert(2, {**rows[0], "rollout_id": "\x1b[31m"})
-    return [at(3, r"\x1b[31m", rows[3]["rollout_id"])]
+    return [difference_in_row(3, r"\x1b[31m", rows[3]["rollout_id"])]
 
 
 def added_at_the_end(rows: Rows) -> list[str]:
@@ -61,7 +61,7 @@ def added_at_the_end(rows: Rows) -> list[str]:
 def moved(rows: Rows) -> list[str]:
     row = rows.pop(1)
     rows.append(row)
-    return [at(2, rows[1]["rollout_id"], row["rollout_id"])]
+    return [difference_in_row(2, rows[1]["rollout_id"], row["rollout_id"])]
 
 
 def changed(rows: Rows) -> list[str]:
@@ -72,12 +72,12 @@ def changed(rows: Rows) -> list[str]:
 def changed_before_a_gap(rows: Rows) -> list[str]:
     changed_first = changed(rows)
     gone = rows.pop(3)
-    return [*changed_first, at(4, rows[3]["rollout_id"], gone["rollout_id"])]
+    return [*changed_first, difference_in_row(4, rows[3]["rollout_id"], gone["rollout_id"])]
 
 
 def renamed(rows: Rows) -> list[str]:
     was, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
-    return [at(1, "[1]", was)]
+    return [difference_in_row(1, "[1]", was)]
 
 
 def many_columns(rows: Rows) -> list[str]:
@@ -110,7 +110,7 @@ FORGED = (
 def test_what_was_done_to_published_rows_is_told_once(
     forge: Callable[[Rows], list[str]], run: RunFolder, tmp_path: Path
 ) -> None:
-    lines = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
+    lines = bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
     rows = [json.loads(line) for line in lines]
     expected = forge(rows)
     (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,7 +122,7 @@ def test_what_was_done_to_published_rows_is_told_once(
 
 
 def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Path) -> None:
-    rows = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"])
+    rows = bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"])
     (tmp_path / ROLLOUTS_FILE).write_bytes(rows.replace(b'"correct":', b'"correct":true,"correct":', 1))
     with pytest.raises(
         RunError, match=re.escape(f"{ROLLOUTS_FILE}:1 is damaged: its JSON has duplicate keys: correct")
@@ -133,7 +133,9 @@ def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Pa
 def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or_of_none(
     run: RunFolder, tmp_path: Path
 ) -> None:
-    rows = [json.loads(line) for line in bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()]
+    rows = [
+        json.loads(line) for line in bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
+    ]
     for without in (rows, rows[1:]):
         written = [row if row not in without else {**row, "votes": ...} for row in rows]
         plain = [{name: value for name, value in row.items() if value is not ...} for row in written]

@@ -30,12 +30,12 @@ from runner.results.table_columns import COLUMNS
 from runner.spec.loader import load_spec, load_specs
 from runner.training.plan import plan_of
 from tests.compatibility.old import FIXTURES
+from tests.support.git_repositories import commit_and_push
 from tests.support.paths import ROOT
 from tests.support.processes import python
-from tests.support.repositories import pushed
-from tests.support.runs import played, table
+from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 NAMING = Naming("acme", licence="CC-BY-4.0")
 
@@ -50,7 +50,7 @@ def read(made: Draft, path: str) -> bytes:
         return file.read()
 
 
-def got(made: Draft, target: Path) -> Path:
+def write_draft(made: Draft, target: Path) -> Path:
     """A folder as `get` leaves it, written by other means."""
     for path in made.contents:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ def got(made: Draft, target: Path) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
     spec = spec_file(folder, size=6, description="Sums | `and` *more*")
-    pushed(folder, "spec.yaml", "data.jsonl")
-    return played(spec, folder / "results", "seed=9").folder.path
+    commit_and_push(folder, "spec.yaml", "data.jsonl")
+    return run_spec(spec, folder / "results", "seed=9").folder.path
 
 
 def test_a_release_records_when_its_models_are_shut_down(run: Path, tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path
 @pytest.mark.full
 @pytest.mark.parametrize("changes", [{}, {"votes": 3, "stances": "both", "seats": None}])
 def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
-    path = played(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
+    path = run_spec(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
     made = draft(path)
-    folder = RunFolder.from_release(got(made, tmp_path / "got") / "data")
+    folder = RunFolder.from_release(write_draft(made, tmp_path / "got") / "data")
     write_tables(folder)
     for name in COLUMNS:
         ours, theirs = table(path, name), table(folder.path, name)
@@ -203,7 +203,7 @@ def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Pat
 
 
 def test_as_published_the_spec_is_the_one_that_was_played(run: Path, tmp_path: Path) -> None:
-    folder = got(draft(run), tmp_path / "got")
+    folder = write_draft(draft(run), tmp_path / "got")
     ours, theirs = (
         to_plain(load_spec(path).experiment) for path in (folder / "spec.yaml", folder / "data" / "spec.yaml")
     )
@@ -254,7 +254,7 @@ EDITS: list[tuple[tuple[str, ...], Any]] = [
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("at", "value"), EDITS, ids=[".".join(at) for at, _ in EDITS])
 def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tuple[str, ...], value: Any) -> None:
-    folder = got(draft(run), tmp_path / "got")
+    folder = write_draft(draft(run), tmp_path / "got")
     file = folder / "parameters.yaml"
     said = yaml.safe_load(file.read_text())
     section = said
@@ -271,12 +271,12 @@ def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tu
 
 @pytest.mark.full
 def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
-    folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
+    folder = run_training(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
     made = draft(folder.path)
     said = yaml.safe_load(read(made, "parameters.yaml"))
     assert said["training"]["iterations"] == 1
     assert {"backend", "n_epochs", "beta"} <= next(iter(said["training"]["trainers"].values())).keys()
-    there = got(made, tmp_path / "got")
+    there = write_draft(made, tmp_path / "got")
     said["training"]["iterations"] = 2
     (there / "parameters.yaml").write_text(yaml.safe_dump(said))
     training = load_spec(there / "spec.yaml").experiment.training
@@ -340,7 +340,9 @@ def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
 def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
     hostile = "x`</code><img src=x onerror=alert(1)>|[a](javascript:b)\n# Title"
     spec = spec_file(tmp_path, size=2, fine_tune=None, benchmark=hostile, models={"m": {"model": hostile}})
-    text = read(draft(played(spec, tmp_path / "results").folder.path, Naming("acme", description=hostile)), "README.md")
+    text = read(
+        draft(run_spec(spec, tmp_path / "results").folder.path, Naming("acme", description=hostile)), "README.md"
+    )
     shown = text.decode()
     assert "\n# Title" not in shown
     outside = "".join(part for index, part in enumerate(shown.replace("\\`", "").split("``")) if index % 2 == 0)
@@ -360,7 +362,7 @@ def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> Non
 
 @pytest.mark.full
 def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: Path) -> None:
-    folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
+    folder = run_training(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
     drafts = build_run_drafts(folder, Results(tmp_path / "results"), NAMING)
     kinds = [str(one.release.kind) for one in drafts]
     names = [one.release.name for one in drafts if one.release.kind == "run"]
@@ -377,15 +379,15 @@ def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: P
 
 @pytest.mark.full
 def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
-    first = played(spec_file(tmp_path, size=3, fine_tune=None), tmp_path / "results").folder
+    first = run_spec(spec_file(tmp_path, size=3, fine_tune=None), tmp_path / "results").folder
     again = {"provider": "replay", "run": str(first.path)}
-    second = played(
+    second = run_spec(
         spec_file(tmp_path, size=3, fine_tune=None, name="b", models={"m": again}), tmp_path / "results"
     ).folder
     made = draft(second.path)
     assert str(tmp_path).encode() not in read(made, "data/spec.yaml")
     assert ".." not in yaml.safe_load(read(made, "data/spec.yaml"))["models"]["m"]["run"]
-    folder = RunFolder.from_release(got(made, tmp_path / "got") / "data")
+    folder = RunFolder.from_release(write_draft(made, tmp_path / "got") / "data")
     shutil.rmtree(first.path)
     write_tables(folder)
     assert table(folder.path, "messages") == table(second.path, "messages")

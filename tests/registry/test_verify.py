@@ -22,30 +22,30 @@ from runner.registry.verification.verify import find_edited_files as edited_sinc
 from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
 from runner.results.folder import RunFolder
 from runner.version import __version__
-from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
+from tests.support.run_bundles import build_run_bundle, publish_bundles
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `results/`, a `registry/` that has its run, and `got/`."""
     folder = tmp_path_factory.mktemp("there")
-    result = played(spec_file(folder, size=4), folder / "results")
-    publish(folder / "registry", bundle_of(result.path))
+    result = run_spec(spec_file(folder, size=4), folder / "results")
+    publish_bundles(folder / "registry", build_run_bundle(result.path))
     with connect(str(folder / "registry")) as registry:
         fetch_release(registry, registry.entries()[0].reference, folder / "got")
     return folder
 
 
 @pytest.fixture
-def copy(there: Path, tmp_path: Path) -> Path:
-    shutil.copytree(there, tmp_path / "copy")
+def copy(published_folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(published_folder, tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def run_in(folder: Path) -> Path:
+def find_run(folder: Path) -> Path:
     return next((folder / "results" / "runs").iterdir())
 
 
@@ -58,12 +58,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_nothing_is_wrong_with_what_was_just_published_and_nothing_is_written(there: Path) -> None:
-    before = contents(there)
-    for what in (run_in(there).name, "got", reference_in(there)):
-        done = nip_run_here("verify", what, "--from", there / "registry", cwd=there)
+def test_nothing_is_wrong_with_what_was_just_published_and_nothing_is_written(published_folder: Path) -> None:
+    before = contents(published_folder)
+    for what in (find_run(published_folder).name, "got", reference_in(published_folder)):
+        done = nip_run_here("verify", what, "--from", published_folder / "registry", cwd=published_folder)
         assert (done.returncode, "every hash is right" in done.stdout) == (0, True), done.stdout + done.stderr
-    assert contents(there) == before
+    assert contents(published_folder) == before
 
 
 def wrong_of(registry: Path, reference: str) -> list[str]:
@@ -169,10 +169,10 @@ def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) 
         "${A}==1",
     ],
 )
-def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, tmp_path: Path) -> None:
+def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, published_folder: Path, tmp_path: Path) -> None:
     lock = f"# Python 3.11.7\nnip-run==0.2.0\n{line}\n".encode()
-    bundle = bundle_of(run_in(there), environment_DOT_lock=lock)
-    reference = publish(tmp_path / "registry", bundle)
+    bundle = build_run_bundle(find_run(published_folder), environment_DOT_lock=lock)
+    reference = publish_bundles(tmp_path / "registry", bundle)
     with (
         connect(str(tmp_path / "registry")) as registry,
         pytest.raises(ReleaseError, match=r"environment\.lock:3: expected NAME==VERSION"),
@@ -184,7 +184,7 @@ def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, t
 
 @pytest.mark.full
 def test_a_run_whose_spec_was_saved_before_a_key_existed_is_not_called_changed(copy: Path) -> None:
-    run = run_in(copy)
+    run = find_run(copy)
     said = yaml.safe_load((run / "spec.yaml").read_text())
     assert said.pop("cache", 0) is None
     (run / "spec.yaml").write_text(yaml.safe_dump(said))
@@ -303,7 +303,7 @@ def _table(run: Path) -> str:
     ],
 )  # fmt: skip
 def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: Path) -> None:
-    run = run_in(copy)
+    run = find_run(copy)
     said = forge(run)
     before = contents(run)
     wrong = list(find_run_problems(RunFolder(run)))
@@ -313,21 +313,21 @@ def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: 
 
 @pytest.mark.full
 def test_a_score_that_its_records_do_not_bear_is_named_in_a_release_whose_hashes_are_all_right(
-    there: Path, tmp_path: Path
+    published_folder: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(run_in(there), tmp_path / "run")
+    shutil.copytree(find_run(published_folder), tmp_path / "run")
     _metric(tmp_path / "run")
-    reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(tmp_path / "run"))
     wrong = wrong_of(tmp_path / "registry", reference)
     assert any("metric accuracy, value: recorded 0.9999, recomputed" in line for line in wrong), wrong
 
 
 @pytest.mark.full
-def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: Path) -> None:
-    bundle = bundle_of(run_in(there))
+def test_facts_that_are_not_those_of_the_files_are_named(published_folder: Path, tmp_path: Path) -> None:
+    bundle = build_run_bundle(find_run(published_folder))
     accuracy = {**bundle.release.facts["accuracy"], "value": 0.9999}
     forged = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": accuracy}))
-    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", forged))
+    wrong = wrong_of(tmp_path / "registry", publish_bundles(tmp_path / "registry", forged))
     assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
 
 
@@ -343,60 +343,62 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     ],
 )
 def test_what_stands_beside_the_run_for_readers_is_what_follows_from_it(
-    name: str, before: str, after: str, told: str, there: Path, tmp_path: Path
+    name: str, before: str, after: str, told: str, published_folder: Path, tmp_path: Path
 ) -> None:
-    bundle = bundle_of(run_in(there))
+    bundle = build_run_bundle(find_run(published_folder))
     with open_content(bundle.contents[name]) as file:
         text = file.read().decode()
     assert before in text
     contents = {**bundle.contents, name: text.replace(before, after, 1).encode()}
-    changed = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
+    changed = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     (wrong,) = wrong_of(tmp_path / "registry", changed)
     assert wrong.startswith(f"{name} ")
     assert told in wrong
 
 
 def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_on_folders_that_are_gone(
-    there: Path, tmp_path: Path
+    published_folder: Path, tmp_path: Path
 ) -> None:
-    bundle = bundle_of(run_in(there))
-    first, _, *rest = (run_in(there) / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    bundle = build_run_bundle(find_run(published_folder))
+    first, _, *rest = (find_run(published_folder) / "journal.jsonl").read_bytes().splitlines(keepends=True)
     contents = {path: content for path, content in bundle.contents.items() if "rollouts.jsonl" not in path}
     contents["data/journal.jsonl"] = b"".join([first, *rest])
-    reference = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
+    reference = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     damaged, missing = wrong_of(tmp_path / "registry", reference)
     assert damaged.startswith(f"data/journal.jsonl is damaged at byte {len(first)}: ")
     assert damaged.endswith("or is from another log"), damaged
     assert missing.endswith("data/rollouts.jsonl is missing")
 
 
-def test_what_stands_behind_a_journals_last_record_is_named(there: Path, tmp_path: Path) -> None:
-    bundle = bundle_of(run_in(there))
-    journal = (run_in(there) / "journal.jsonl").read_bytes() + bytes(100)
+def test_what_stands_behind_a_journals_last_record_is_named(published_folder: Path, tmp_path: Path) -> None:
+    bundle = build_run_bundle(find_run(published_folder))
+    journal = (find_run(published_folder) / "journal.jsonl").read_bytes() + bytes(100)
     torn = Bundle.of(replace(bundle.release, files=()), {**bundle.contents, "data/journal.jsonl": journal})
-    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", torn))
+    wrong = wrong_of(tmp_path / "registry", publish_bundles(tmp_path / "registry", torn))
     assert wrong == ["data/journal.jsonl ends with 100 bytes of an incomplete record"]
 
 
-def test_a_lock_that_is_too_large_is_told_without_a_folder_that_is_gone(there: Path, tmp_path: Path) -> None:
-    bundle = bundle_of(run_in(there), environment_DOT_lock=bytes(5 << 20))
-    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", bundle))
+def test_a_lock_that_is_too_large_is_told_without_a_folder_that_is_gone(published_folder: Path, tmp_path: Path) -> None:
+    bundle = build_run_bundle(find_run(published_folder), environment_DOT_lock=bytes(5 << 20))
+    wrong = wrong_of(tmp_path / "registry", publish_bundles(tmp_path / "registry", bundle))
     assert any("environment.lock: larger than 4,096 KiB" in line for line in wrong), wrong
     assert not any(".nip-run-" in line for line in wrong), wrong
 
 
-def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: Path) -> None:
-    bundle = bundle_of(run_in(there))
+def test_facts_of_no_form_are_told_as_the_releases_fault(published_folder: Path, tmp_path: Path) -> None:
+    bundle = build_run_bundle(find_run(published_folder))
     odd = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
-    (wrong,) = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", odd))
+    (wrong,) = wrong_of(tmp_path / "registry", publish_bundles(tmp_path / "registry", odd))
     assert wrong.endswith("invalid facts of a run: accuracy cannot be '5'")
 
 
-def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(there: Path, tmp_path: Path) -> None:
-    shutil.copytree(run_in(there), tmp_path / "run")
+def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(
+    published_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(find_run(published_folder), tmp_path / "run")
     spec = tmp_path / "run" / "spec.yaml"
     edited(spec, "per_datapoint: 1", "per_datapoint: 2000000000")
-    reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(tmp_path / "run"))
     with connect(str(tmp_path / "registry")) as registry:
         found = fetch_release(registry, parse_reference(reference), tmp_path / "got")
     assert any(

@@ -21,14 +21,14 @@ from runner.results.provenance.sources_snapshot import MAX_WRITTEN, written_file
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.source_files import SpecSources
 from runner.version import __version__
+from tests.support.git_repositories import commit_and_push, commit_folder
 from tests.support.processes import python
-from tests.support.repositories import committed, pushed
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 
-def kept(run_folder: Path) -> dict[str, bytes]:
+def read_written_inputs(run_folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((run_folder / "inputs" / "written").iterdir())}
 
 
@@ -50,8 +50,8 @@ def extended(folder: Path) -> Path:
 
 def test_every_file_of_a_spec_is_kept_by_its_bytes_and_what_comes_with_nip_run_by_its_name(tmp_path: Path) -> None:
     spec = extended(tmp_path)
-    run_folder = played(spec, tmp_path / "results", "seed=4", "+models.m.temperature=0.5").folder.path
-    found = kept(run_folder)
+    run_folder = run_spec(spec, tmp_path / "results", "seed=4", "+models.m.temperature=0.5").folder.path
+    found = read_written_inputs(run_folder)
     assert found["spec.yaml"] == spec.read_bytes()
     assert found["spec-2.yaml"] == (tmp_path / "bases" / "spec.yaml").read_bytes()
     assert found["overrides.txt"] == b"seed=4\n+models.m.temperature=0.5\n"
@@ -76,7 +76,9 @@ def test_every_file_of_a_spec_is_kept_by_its_bytes_and_what_comes_with_nip_run_b
 def test_each_point_of_a_sweep_says_which_it_is(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2, fine_tune=None, sweep={"seed": [1, 2], "models.m": [{"provider": "dummy"}]})
     for point in load_specs(spec, ["votes=3"]):
-        overrides = kept(run(point, tmp_path / "results").folder.path)["overrides.txt"].decode().splitlines()
+        overrides = (
+            read_written_inputs(run(point, tmp_path / "results").folder.path)["overrides.txt"].decode().splitlines()
+        )
         assert overrides == ["votes=3", "sweep={}", f"seed={point.experiment.seed}", "models.m={provider: dummy}"]
         again = [one for one in overrides if not one.startswith("votes")]
         assert load_spec(spec, [*again, "votes=3"]).experiment == point.experiment
@@ -84,11 +86,11 @@ def test_each_point_of_a_sweep_says_which_it_is(tmp_path: Path) -> None:
 
 def test_a_mapping_given_in_python_has_no_file_and_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = json.loads(spec_file(tmp_path, size=2, fine_tune=None).read_text())
-    pushed(tmp_path)
+    commit_and_push(tmp_path)
     monkeypatch.chdir(tmp_path)
     folder = run(load_spec(said, {"seed": 5, "description": "a: b"}), tmp_path / "results").folder.path
-    assert set(kept(folder)) == {"overrides.txt", "files.json"}
-    assert kept(folder)["overrides.txt"] == b'seed=5\ndescription="a: b"\n'
+    assert set(read_written_inputs(folder)) == {"overrides.txt", "files.json"}
+    assert read_written_inputs(folder)["overrides.txt"] == b'seed=5\ndescription="a: b"\n'
     assert {name: one["clean"] for name, one in manifest_of(folder)["sources"].items()} == {
         "protocol": True, "prompts": True, "dataset": True,
     }  # fmt: skip
@@ -99,20 +101,20 @@ def test_a_run_says_which_commit_each_part_is_in_and_keeps_it_when_it_goes_on(tm
     spec = spec_file(tmp_path, size=4, fine_tune=None)
     prompts = shutil.copytree("prompts/code_validation/nip", tmp_path / "prompts" / "mine")
     spec.write_text(spec.read_text().replace("prompts/code_validation/nip", "prompts/mine"))
-    commit = pushed(tmp_path)
-    first = played(spec, tmp_path / "results", "dataset.limit=2", run_id="mine").folder
+    commit = commit_and_push(tmp_path)
+    first = run_spec(spec, tmp_path / "results", "dataset.limit=2", run_id="mine").folder
     began = manifest_of(first.path)["sources"]
     for part, path in (("spec", "spec.yaml"), ("prompts", "prompts/mine"), ("dataset", "data.jsonl")):
         assert (began[part]["commit"], began[part]["path"], began[part]["clean"]) == (commit, path, True)
-    before = kept(first.path), (first.path / "inputs" / "environment.lock").read_bytes()
+    before = read_written_inputs(first.path), (first.path / "inputs" / "environment.lock").read_bytes()
     spec.write_text(spec.read_text() + "\n")
     (tmp_path / "unused.txt").write_text("x")
-    played(spec, tmp_path / "results", run_id="mine")
+    run_spec(spec, tmp_path / "results", run_id="mine")
     assert manifest_of(first.path)["rollouts"] == 4
     assert manifest_of(first.path)["sources"] == began
-    assert (kept(first.path), (first.path / "inputs" / "environment.lock").read_bytes()) == before
+    assert (read_written_inputs(first.path), (first.path / "inputs" / "environment.lock").read_bytes()) == before
     (prompts / "notes.txt").write_text("no template")
-    again = manifest_of(played(spec, tmp_path / "results", run_id="another").folder.path)["sources"]
+    again = manifest_of(run_spec(spec, tmp_path / "results", run_id="another").folder.path)["sources"]
     assert (again["spec"]["why"], again["prompts"]["clean"]) == (CHANGED, True)
 
 
@@ -123,11 +125,11 @@ def test_nothing_of_it_is_part_of_what_a_run_is(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         spec = spec_file(tmp_path / name, size=2, fine_tune=None)
         if name == "in_git":
-            committed(tmp_path / name)
+            commit_folder(tmp_path / name)
         if name == "split":
             spec.rename(tmp_path / name / "base.yaml")
             spec.write_text("extends: base.yaml\n")
-        manifest = manifest_of(played(spec, tmp_path / name / "results").folder.path)
+        manifest = manifest_of(run_spec(spec, tmp_path / name / "results").folder.path)
         hashes.append([manifest[one] for one in ("run_id", "identity", "game_sha256", "spec_sha256")])
         if name == "in_git":
             assert manifest["sources"]["spec"]["why"] == NO_REMOTE
@@ -137,24 +139,24 @@ def test_nothing_of_it_is_part_of_what_a_run_is(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_parts_of_a_training_run_have_what_it_began_with(tmp_path: Path) -> None:
     spec = training_spec(tmp_path, training={"iterations": 1})
-    pushed(tmp_path, "spec.yaml", "data.jsonl")
-    folder = trained(spec, tmp_path / "results").folder
+    commit_and_push(tmp_path, "spec.yaml", "data.jsonl")
+    folder = run_training(spec, tmp_path / "results").folder
     part = folder.path.with_name(f"{folder.run_id}-i0")
     assert manifest_of(part)["sources"] == manifest_of(folder.path)["sources"]
     assert manifest_of(part)["sources"]["spec"]["clean"]
-    assert kept(part)["spec.yaml"] == kept(folder.path)["spec.yaml"] == spec.read_bytes()
+    assert read_written_inputs(part)["spec.yaml"] == read_written_inputs(folder.path)["spec.yaml"] == spec.read_bytes()
 
 
 @pytest.mark.full
 def test_a_run_that_was_begun_without_any_goes_on_without_any(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4, fine_tune=None)
-    folder = played(spec, tmp_path / "results", "dataset.limit=2", run_id="mine").folder.path
+    folder = run_spec(spec, tmp_path / "results", "dataset.limit=2", run_id="mine").folder.path
     shutil.rmtree(folder / "inputs" / "written")
     (folder / "inputs" / "environment.lock").unlink()
     said = manifest_of(folder)
     del said["sources"]
     (folder / "manifest.json").write_text(json.dumps(said))
-    played(spec, tmp_path / "results", run_id="mine")
+    run_spec(spec, tmp_path / "results", run_id="mine")
     assert manifest_of(folder)["rollouts"] == 4
     assert "sources" not in manifest_of(folder)
     assert not (folder / "inputs" / "environment.lock").exists()
@@ -163,9 +165,9 @@ def test_a_run_that_was_begun_without_any_goes_on_without_any(tmp_path: Path) ->
 @pytest.mark.full
 def test_a_replay_has_its_own_beginning(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2, fine_tune=None)
-    first = played(spec, tmp_path / "results").folder
-    replay = played(spec, tmp_path / "results", replay=ReplayOf(first.path, None)).folder
-    assert kept(replay.path) == kept(first.path)
+    first = run_spec(spec, tmp_path / "results").folder
+    replay = run_spec(spec, tmp_path / "results", replay=ReplayOf(first.path, None)).folder
+    assert read_written_inputs(replay.path) == read_written_inputs(first.path)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_what_is_kept_is_bounded_and_what_is_left_out_is_named() -> None:
 
 
 def test_the_packages_stand_by_their_versions_alone(tmp_path: Path) -> None:
-    folder = RunFolder(played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results").folder.path)
+    folder = RunFolder(run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results").folder.path)
     python_version, *lines = (folder.path / "inputs" / "environment.lock").read_text().splitlines()
     assert python_version == f"# Python {folder.manifest().python}"
     found = dict(line.split("==") for line in lines)

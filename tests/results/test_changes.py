@@ -13,9 +13,9 @@ import yaml
 from runner.base.errors import RunDirectoryError
 from runner.results.folder import RunFolder
 from runner.runs.finished.selection import ReplayOf
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 
 def saved_otherwise(folder: RunFolder, change: Callable[[dict[str, Any]], object]) -> None:
@@ -37,20 +37,20 @@ def contents(folder: RunFolder) -> dict[str, bytes]:
 @pytest.mark.full
 def test_a_finished_run_that_knew_fewer_defaults_is_shown_as_it_is(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     saved_otherwise(folder, without_defaults)
     before = contents(folder)
-    assert played(path, tmp_path / "results").was_finished
+    assert run_spec(path, tmp_path / "results").was_finished
     assert contents(folder) == before
 
 
 @pytest.mark.full
 def test_a_finished_training_run_that_knew_fewer_defaults_is_too(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    folder = trained(path, tmp_path / "results").folder
+    folder = run_training(path, tmp_path / "results").folder
     saved_otherwise(folder, without_defaults)
     before = contents(folder)
-    again = trained(path, tmp_path / "results")
+    again = run_training(path, tmp_path / "results")
     assert (again.was_finished, again.notes) == (True, ())
     assert contents(folder) == before
 
@@ -59,47 +59,47 @@ def test_a_finished_training_run_that_knew_fewer_defaults_is_too(tmp_path: Path)
 @pytest.mark.parametrize("override", ["rollouts.per_datapoint=2", "fine_tune.min_examples=3"])
 def test_a_changed_key_is_seen_whatever_the_defaults(tmp_path: Path, override: str) -> None:
     path = spec_file(tmp_path, size=2)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     saved_otherwise(folder, without_defaults)
-    assert not played(path, tmp_path / "results", override).was_finished
+    assert not run_spec(path, tmp_path / "results", override).was_finished
 
 
 def test_what_an_earlier_version_did_not_know_is_no_changed_key(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     saved_otherwise(folder, without_defaults)
     with pytest.raises(RunDirectoryError, match=r"these keys differ: seed\. Choose"):
-        played(path, tmp_path / "results", "seed=8", run_id=folder.run_id)
+        run_spec(path, tmp_path / "results", "seed=8", run_id=folder.run_id)
 
 
 @pytest.mark.full
 def test_a_saved_spec_that_cannot_be_read_is_written_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     before = folder.spec.read_bytes()
     saved_otherwise(folder, lambda spec: spec.update(no_such_key=1))
-    assert not played(path, tmp_path / "results").was_finished
+    assert not run_spec(path, tmp_path / "results").was_finished
     assert folder.spec.read_bytes() == before
 
 
 def test_a_saved_spec_under_its_own_hash_is_not_even_read(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     folder.spec.write_text("damaged: [", "utf-8")
-    assert played(path, tmp_path / "results").was_finished
+    assert run_spec(path, tmp_path / "results").was_finished
 
 
 @pytest.mark.full
 def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
-    first = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    first = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     models = {"m": {"provider": "replay", "run": str(first.path)}}
     path = spec_file(tmp_path, size=2, name="copy", models=models)
-    folder = played(path, tmp_path / "results").folder
+    folder = run_spec(path, tmp_path / "results").folder
     saved_otherwise(folder, without_defaults)
-    assert played(path, tmp_path / "results").was_finished
-    again = played(spec_file(tmp_path, size=2), tmp_path / "results", replay=ReplayOf(first.path))
+    assert run_spec(path, tmp_path / "results").was_finished
+    again = run_spec(spec_file(tmp_path, size=2), tmp_path / "results", replay=ReplayOf(first.path))
     saved_otherwise(again.folder, without_defaults)
-    same = played(
+    same = run_spec(
         spec_file(tmp_path, size=2), tmp_path / "results", run_id=again.folder.run_id, replay=ReplayOf(first.path)
     )
     assert same.was_finished
@@ -110,7 +110,7 @@ def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
     "saved", ["dataset: {path: x}\nkind: benchmark\n", "dataset: {}\nmodels: {m: 1}\n", "models: {}\n"]
 )
 def test_a_saved_spec_that_is_damaged_is_said_to_be(tmp_path: Path, saved: str) -> None:
-    run = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    run = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     run.spec.write_text(saved)
     with pytest.raises(RunDirectoryError, match=r"the saved spec cannot be read \(.*spec\.yaml"):
-        played(tmp_path / "spec.yaml", tmp_path / "results", "seed=8", run_id=run.run_id)
+        run_spec(tmp_path / "spec.yaml", tmp_path / "results", "seed=8", run_id=run.run_id)

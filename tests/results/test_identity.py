@@ -14,7 +14,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.provenance.manifest_writer import git_state
 from runner.runs.finished.selection import ReplayOf
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 CSV = "".join(
@@ -34,9 +34,9 @@ def hashes(run: Path) -> dict[str, Any]:
 def test_a_replay_of_a_copy_has_the_hashes_of_the_run(tmp_path: Path) -> None:
     path = spec_file(tmp_path, dataset={"path": "data.csv", "split": "b"}, fine_tune=None)
     (tmp_path / "data.csv").write_text(CSV)
-    run = played(path, tmp_path / "results").folder.path
+    run = run_spec(path, tmp_path / "results").folder.path
     copy = shutil.copytree(run, tmp_path / "elsewhere" / "copy")
-    again = played(copy, tmp_path / "other", replay=ReplayOf(copy)).folder.path
+    again = run_spec(copy, tmp_path / "other", replay=ReplayOf(copy)).folder.path
     assert len(hashes(run)) == 8
     assert hashes(again) == hashes(run)
     tasks = [
@@ -47,22 +47,22 @@ def test_a_replay_of_a_copy_has_the_hashes_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_of_a_copy_goes_on_by_its_own_folder(tmp_path: Path) -> None:
-    first = played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results").folder.path
+    first = run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results").folder.path
     copy = shutil.copytree(first, tmp_path / "copy")
-    run = played(copy, tmp_path / "other").folder.path
+    run = run_spec(copy, tmp_path / "other").folder.path
     before = hashes(run)
     assert before == hashes(first)
-    assert played(run, tmp_path / "other", "rollouts.per_datapoint=2").folder.path == run
+    assert run_spec(run, tmp_path / "other", "rollouts.per_datapoint=2").folder.path == run
     assert hashes(run) | {"spec_sha256": ""} == before | {"spec_sha256": ""}
 
 
 @pytest.mark.full
 def test_a_copied_dataset_that_was_changed_is_another_one(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results").folder.path
+    run = run_spec(spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results").folder.path
     copy = shutil.copytree(run, tmp_path / "copy")
     dataset = copy / "inputs" / "dataset.jsonl"
     dataset.write_bytes(dataset.read_bytes().replace(b"x + 1.", b"x + 9."))
-    other = hashes(played(copy, tmp_path / "other").folder.path)
+    other = hashes(run_spec(copy, tmp_path / "other").folder.path)
     assert {name for name, value in hashes(run).items() if other[name] != value} >= {
         "dataset_sha256",
         "dataset_source_sha256",
@@ -72,10 +72,10 @@ def test_a_copied_dataset_that_was_changed_is_another_one(tmp_path: Path) -> Non
 @pytest.mark.full
 def test_a_protocol_by_name_and_a_copy_of_its_file_are_one(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, fine_tune=None)
-    run = played(path, tmp_path / "results").folder
+    run = run_spec(path, tmp_path / "results").folder
     shutil.copy(run.path / "inputs" / "protocol.yaml", tmp_path / "mine.yaml")
-    mine = played(path, tmp_path / "other", f"protocol.use={tmp_path / 'mine.yaml'}").folder
-    rounds = played(path, tmp_path / "third", "protocol.max_message_rounds=4").folder
+    mine = run_spec(path, tmp_path / "other", f"protocol.use={tmp_path / 'mine.yaml'}").folder
+    rounds = run_spec(path, tmp_path / "third", "protocol.max_message_rounds=4").folder
     assert hashes(mine.path)["protocol_sha256"] == hashes(run.path)["protocol_sha256"]
     assert hashes(rounds.path)["protocol_sha256"] != hashes(run.path)["protocol_sha256"]
 
@@ -88,7 +88,7 @@ def test_the_repository_is_the_one_that_holds_the_spec(tmp_path: Path) -> None:
         spec_file(folder, size=2, name=folder.name, fine_tune=None)
         (folder / ".gitignore").write_text("results/\n")
         commits[folder] = repository(folder)
-    run = RunFolder(played(mine / "spec.yaml", other / "results").folder.path)
+    run = RunFolder(run_spec(mine / "spec.yaml", other / "results").folder.path)
     manifest = run.manifest()
     assert (manifest.git_commit, manifest.git_dirty) == (commits[mine], False)
     assert git_state(run.spec) == (None, None)  # the other repository is told to ignore it

@@ -23,9 +23,9 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import VIEWS, used_views_sql
 from runner.results.manifest import Status
 from runner.results.table_columns import COLUMNS
-from tests.support.processes import ended, environment, nip_run_here
-from tests.support.runs import played, table
-from tests.support.servers.chat_client import serving
+from tests.support.processes import environment, nip_run_here, wait_for_exit
+from tests.support.runs import run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 TABLES = ("runs", "agents", "metrics", "rollouts")
@@ -37,7 +37,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("three")
     path = spec_file(folder, size=4)
     for seed in (1, 2, 3):
-        played(path, folder / "results", f"seed={seed}")
+        run_spec(path, folder / "results", f"seed={seed}")
     (folder / "results" / FILE).unlink()
     return folder / "results"
 
@@ -76,8 +76,8 @@ def test_each_run_has_its_rows_once_however_often_it_is_appended(results: Path) 
 def test_appending_a_run_that_has_grown_replaces_its_rows(three: Path, tmp_path: Path) -> None:
     del three
     path = spec_file(tmp_path, size=4)
-    played(path, tmp_path / "results", "dataset.limit=2")
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results", "dataset.limit=2")
+    run_spec(path, tmp_path / "results")
     found = rows(tmp_path / "results")
     assert (len(found["runs"]), len(found["rollouts"])) == (1, 4)
 
@@ -113,10 +113,10 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
 
 @pytest.mark.full
 def test_a_refused_run_is_failed_on_a_board_that_is_made_again(tmp_path: Path) -> None:
-    with serving(kind="unauthorized", after=3) as server:
+    with run_chat_server(kind="unauthorized", after=3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)
         with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
     Results(tmp_path / "results").board.rebuild()
     assert Results(tmp_path / "results").board.query("SELECT status FROM runs")[1] == [("failed",)]
 
@@ -140,7 +140,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
         for _ in range(3)
     ]
     for process in processes:
-        assert ended(process) == (0, "", "")
+        assert wait_for_exit(process) == (0, "", "")
     assert len(rows(results)["runs"]) == 3
     assert len(rows(results)["rollouts"]) == 12
 
@@ -331,7 +331,7 @@ def test_a_view_that_a_query_does_not_name_is_empty_and_its_name_is_suggested(re
 
 def test_a_finished_run_without_rows_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     (tmp_path / "results" / FILE).unlink()  # as after a kill between the last record and the append
     done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

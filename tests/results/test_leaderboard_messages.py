@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import python
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 REBUILD = "nip-run leaderboard --rebuild --results"
@@ -33,12 +33,12 @@ except LeaderboardError as error:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("board")
-    played(spec_file(folder, size=4), folder / "results")
+    run_spec(spec_file(folder, size=4), folder / "results")
     (folder / "results" / "leaderboard.duckdb").unlink()
     return folder / "results"
 
 
-def said(results: Path, action: str) -> str:
+def run_action(results: Path, action: str) -> str:
     done = python(CODE, results, action)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,7 +46,7 @@ def said(results: Path, action: str) -> str:
 
 @pytest.mark.full
 def test_an_append_without_room_names_the_later_command_once(results: Path) -> None:
-    message = said(results, "append")
+    message = run_action(results, "append")
     assert "cannot write" in message
     assert message.count(REBUILD) == 1
     assert "damaged" not in message
@@ -54,7 +54,7 @@ def test_an_append_without_room_names_the_later_command_once(results: Path) -> N
 
 @pytest.mark.full
 def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> None:
-    message = said(results, "rebuild")
+    message = run_action(results, "rebuild")
     assert "cannot write" in message
     assert "Try again later" in message
     assert REBUILD not in message

@@ -21,8 +21,8 @@ from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from tests.support.files import parquet_rows
 from tests.support.processes import nip_run_here, python
-from tests.support.runs import derived_files, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -127,9 +127,9 @@ def test_rows_of_many_parts_have_the_order_types_and_texts_that_they_had(tmp_pat
 @pytest.mark.full
 def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Path) -> None:
     """As the journals stand that an earlier version paid for and could not finish."""
-    with serving(length=60_000) as server:
+    with run_chat_server(length=60_000) as server:
         path = spec_file(tmp_path, server.base_url, size=8)
-        whole = played(path, tmp_path / "results").folder.path
+        whole = run_spec(path, tmp_path / "results").folder.path
         wanted, asked = derived_files(whole), server.requests
         for name in COLUMNS:
             (whole / f"{name}.parquet").unlink()
@@ -148,7 +148,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
 
 
 def test_no_call_is_made_where_the_disk_has_no_room_for_the_answers(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         words = {"max_response_words": 10**15}
         spec_file(tmp_path, server.base_url, size=2, agents={"prover": words, "verifier": words})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -167,7 +167,7 @@ def test_no_call_is_made_where_a_newer_version_has_the_board(tmp_path: Path) -> 
     (tmp_path / "results").mkdir()
     with duckdb.connect(str(tmp_path / "results" / "leaderboard.duckdb")) as connection:
         connection.execute(f"CREATE TABLE format AS SELECT {LEADERBOARD + 1} AS version")
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=2)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert (done.returncode, server.requests) == (1, 0)
@@ -177,8 +177,8 @@ def test_no_call_is_made_where_a_newer_version_has_the_board(tmp_path: Path) -> 
 @pytest.mark.full
 def test_a_board_takes_errors_as_long_as_answers(tmp_path: Path) -> None:
     """A refusal is kept whole as a rollout's error, and is as long as the server likes."""
-    with serving(kind="refusal") as server:
-        played(spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 2}), tmp_path / "results")
+    with run_chat_server(kind="refusal") as server:
+        run_spec(spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 2}), tmp_path / "results")
     run = only_run(tmp_path / "results")
     refusal = "no " * (6 << 20)
     sealed(run, (rollout(index, "a", error=refusal) for index in range(4)))

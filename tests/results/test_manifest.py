@@ -18,9 +18,9 @@ from runner.results.manifest import Manifest, ReplaySource, Status
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 BEGUN: dict[str, Any] = {
     "run_id": "tiny-0123456789", "name": "tiny", "kind": "benchmark", "benchmark": "tiny/v1", "protocol": "nip",
@@ -131,7 +131,7 @@ def test_a_run_that_says_it_is_running_and_is_not_was_interrupted(tmp_path: Path
 
 def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    first = played(path, tmp_path / "results", run_id="mine").folder.manifest()
+    first = run_spec(path, tmp_path / "results", run_id="mine").folder.manifest()
     began = replace(first, started_at="2020-01-01T00:00:00Z", version="0.0.1", unknown={"carbon": 3})
     again = updated_manifest(began, Plan(load_spec(path, ["dataset.limit=1"])))
     assert (again.started_at, again.version, again.unknown) == (began.started_at, "0.0.1", {"carbon": 3})
@@ -141,15 +141,15 @@ def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path) -> None:
-    games = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
-    assert written(games) == ["format", *DONE]
-    training = trained(training_spec(tmp_path / "t", training={"iterations": 1}), tmp_path / "results").folder
-    assert [fact for fact in written(training) if fact != "cache"] == ["format", *TRAINING]
+    games = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    assert list_fields(games) == ["format", *DONE]
+    training = run_training(training_spec(tmp_path / "t", training={"iterations": 1}), tmp_path / "results").folder
+    assert [fact for fact in list_fields(training) if fact != "cache"] == ["format", *TRAINING]
     part = RunFolder(training.path.with_name(f"{training.run_id}-i0"))
-    assert written(part) == ["format", *DONE, "training"]
+    assert list_fields(part) == ["format", *DONE, "training"]
 
 
-def written(folder: RunFolder) -> list[str]:
+def list_fields(folder: RunFolder) -> list[str]:
     """Return the facts of a manifest without those that runs of 0.1.0 did not have."""
     facts = list(json.loads(folder.manifest_path.read_text()))
     assert "sources" in facts
@@ -169,7 +169,7 @@ def written(folder: RunFolder) -> list[str]:
     ],
 )
 def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, fact: str, value: object) -> None:
-    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     data = json.loads(folder.manifest_path.read_text())
     folder.manifest_path.write_text(json.dumps({**data, fact: value}))
     assert "is not a manifest of nip-run" in (folder.damage() or "")
@@ -181,14 +181,14 @@ def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("found", ["x", None, True, -1])
 def test_a_format_that_is_no_version_is_damage_and_not_newer(tmp_path: Path, found: object) -> None:
-    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     data = json.loads(folder.manifest_path.read_text())
     folder.manifest_path.write_text(json.dumps({**data, "format": found}))
     assert "is damaged: its format cannot be" in (folder.damage() or "")
 
 
 def test_metrics_that_hold_no_mapping_are_damaged(tmp_path: Path) -> None:
-    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.metrics.write_text("5")
     with pytest.raises(RunError, match="is not a JSON object"):
         read_json(folder.metrics)

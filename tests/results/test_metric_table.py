@@ -20,7 +20,7 @@ from runner.spec.loader import load_specs
 from tests.support.documentation import with_metric_tables
 from tests.support.modules import FILES, tree, walk
 from tests.support.paths import ROOT
-from tests.support.runs import metric, played
+from tests.support.runs import metric, run_spec
 from tests.support.specs import spec_file
 
 TOY = Metric(
@@ -75,7 +75,7 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
 @pytest.mark.gate
 def test_a_metric_says_the_same_in_python_and_in_sql(tmp_path: Path) -> None:
     """What `compare` and sweeps compute from rows of `rollouts` is what `metrics.json` has from the games."""
-    result = played(spec_file(tmp_path, size=12, fine_tune=None), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=12, fine_tune=None), tmp_path / "results")
     checked = 0
     for one in METRICS.values():
         if not one.sql or one.source is Source.CALLS or one.is_balanced or one.kind is not None:

@@ -18,7 +18,7 @@ from runner.rollouts.agents.arrays import timesteps
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
-from tests.support.games import bare_agent
+from tests.support.games import make_agent
 
 GAMES = 30
 
@@ -93,7 +93,7 @@ def test_attempts_that_run_out_count_as_the_calls_that_they_were(name: str, roun
         calls.append(request.sample.agent)
         return Completion((Choice("Decision: I am not", "length"),), "scripted")
 
-    agent = bare_agent(protocol, "verifier", attempts=3)
+    agent = make_agent(protocol, "verifier", attempts=3)
     game = play(protocol, seed=0, label=1, prover_stance=1)
     metrics = Metrics(protocol)
     try:

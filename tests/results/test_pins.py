@@ -16,7 +16,7 @@ from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.results.provenance import file_pins
 from runner.results.provenance.file_pins import PinnedFiles, find_sources, hub_source, public_url
-from tests.support.repositories import ADDRESS, committed, git, pushed
+from tests.support.git_repositories import REMOTE_URL, commit_and_push, commit_folder, git
 
 
 def source(path: Path, *files: Path) -> FileSource:
@@ -34,18 +34,18 @@ def laid_out(folder: Path) -> Path:
 
 def test_a_file_that_was_pushed_is_pinned_by_its_repository_commit_and_path(tmp_path: Path) -> None:
     spec = laid_out(tmp_path)
-    commit = pushed(tmp_path, url="https://someone:secret@example.org:8443/acme/games.git?token=secret")
+    commit = commit_and_push(tmp_path, url="https://someone:secret@example.org:8443/acme/games.git?token=secret")
     address = "https://example.org:8443/acme/games.git"
     assert source(spec) == FileSource(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
 
 
 def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_path: Path) -> None:
     ours, theirs = laid_out(tmp_path / "ours"), laid_out(tmp_path / "ours" / "modules" / "theirs")
-    inner = pushed(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
+    inner = commit_and_push(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
     (tmp_path / "ours" / ".gitignore").write_text("modules\n")
-    outer = pushed(tmp_path / "ours")
+    outer = commit_and_push(tmp_path / "ours")
     found = find_sources({"ours": PinnedFiles(ours, (ours,)), "theirs": PinnedFiles(theirs, (theirs,))})
-    assert (found["ours"].repository, found["ours"].commit) == (ADDRESS, outer)
+    assert (found["ours"].repository, found["ours"].commit) == (REMOTE_URL, outer)
     assert (found["theirs"].repository, found["theirs"].commit) == ("https://example.org/theirs.git", inner)
     link = tmp_path / "link.yaml"
     link.symlink_to(theirs)
@@ -61,20 +61,20 @@ def no_commit(folder: Path) -> None:
 
 
 def no_remote(folder: Path) -> None:
-    committed(folder)
+    commit_folder(folder)
 
 
 def a_remote_on_this_machine(folder: Path) -> None:
-    pushed(folder, url=str(folder.parent / "bare.git"))
+    commit_and_push(folder, url=str(folder.parent / "bare.git"))
 
 
 def not_pushed(folder: Path) -> None:
-    pushed(folder)
+    commit_and_push(folder)
     git(folder, "commit", "-q", "--allow-empty", "-m", "more")
 
 
 def changed(folder: Path) -> None:
-    pushed(folder)
+    commit_and_push(folder)
     (folder / "specs" / "mine.yaml").write_text("name: other\n")
 
 
@@ -85,19 +85,19 @@ def changed_and_staged(folder: Path) -> None:
 
 def changed_behind_gits_back(folder: Path) -> None:
     """`git status` calls this clean."""
-    pushed(folder)
+    commit_and_push(folder)
     git(folder, "update-index", "--assume-unchanged", "specs/mine.yaml")
     (folder / "specs" / "mine.yaml").write_text("name: mine!\n")
     assert git(folder, "status", "--porcelain") == ""
 
 
 def not_tracked(folder: Path) -> None:
-    pushed(folder, "base.yaml")
+    commit_and_push(folder, "base.yaml")
 
 
 def ignored(folder: Path) -> None:
     (folder / ".gitignore").write_text("specs\n")
-    pushed(folder)
+    commit_and_push(folder)
 
 
 def damaged(folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_nobody_else_can_get_is_not_pinned_and_says_why(
 
 def test_of_several_files_the_one_that_is_not_pinned_is_named(tmp_path: Path) -> None:
     spec = laid_out(tmp_path)
-    pushed(tmp_path)
+    commit_and_push(tmp_path)
     assert source(spec, spec, tmp_path / "base.yaml").clean
     (tmp_path / "base.yaml").write_text("seed: 2\n")
     found = source(spec, spec, tmp_path / "base.yaml")
@@ -144,7 +144,7 @@ def test_a_file_in_git_lfs_is_the_one_that_its_pointer_names(tmp_path: Path) -> 
     content = b'{"id": 1}\n' * 100
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(content).hexdigest()}\n"
     data.write_text(f"{pointer}size {len(content)}\n")
-    pushed(tmp_path)
+    commit_and_push(tmp_path)
     data.write_bytes(content)
     assert source(data).clean
     data.write_bytes(content + b"\n")
@@ -155,7 +155,7 @@ def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
     """Monitors, filters and aliases that its configuration names."""
     spec = laid_out(tmp_path / "here")
     (tmp_path / "here" / ".gitattributes").write_text("* filter=own diff=own\n")
-    pushed(tmp_path / "here")
+    commit_and_push(tmp_path / "here")
     ran = tmp_path / "ran"
     for key in ("core.fsmonitor", "filter.own.clean", "filter.own.process", "diff.own.textconv", "core.sshCommand"):
         git(tmp_path / "here", "config", key, f"touch {ran}")
@@ -166,9 +166,9 @@ def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
 
 def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = laid_out(tmp_path / "here")
-    commit = pushed(tmp_path / "here")
+    commit = commit_and_push(tmp_path / "here")
     laid_out(tmp_path / "other")
-    committed(tmp_path / "other")
+    commit_folder(tmp_path / "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     assert (source(spec).commit, source(spec).clean) == (commit, True)
 
@@ -176,7 +176,7 @@ def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monke
 @pytest.mark.gate
 def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = laid_out(tmp_path / "here")
-    pushed(tmp_path / "here")
+    commit_and_push(tmp_path / "here")
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 3600\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -190,7 +190,7 @@ def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
     files = [tmp_path / "here" / f"f{number}.yaml" for number in range(50)]
     for file in files:
         file.write_text(file.name)
-    pushed(tmp_path / "here")
+    commit_and_push(tmp_path / "here")
     real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / "git").write_text(f'#!/bin/sh\necho >> {tmp_path}/asked\nexec {real} "$@"\n')
     (tmp_path / "git").chmod(0o755)

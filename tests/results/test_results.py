@@ -33,14 +33,14 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 def results(tmp_path: Path, manifest: Manifest) -> Results:
     """Four runs: two of one name, an unfinished one, and one of a training run's."""
     found = Results(tmp_path / "results")
-    put(found, manifest, "tiny-a", Status.DONE)
-    put(found, manifest, "tiny-b", Status.DONE)
-    put(found, manifest, "open", Status.INTERRUPTED)
-    put(found, replace(manifest, parent_run_id="learn", iteration=0), "learn-i0", Status.DONE)
+    add_run(found, manifest, "tiny-a", Status.DONE)
+    add_run(found, manifest, "tiny-b", Status.DONE)
+    add_run(found, manifest, "open", Status.INTERRUPTED)
+    add_run(found, replace(manifest, parent_run_id="learn", iteration=0), "learn-i0", Status.DONE)
     return found
 
 
-def put(results: Results, manifest: Manifest, run_id: str, status: Status) -> RunFolder:
+def add_run(results: Results, manifest: Manifest, run_id: str, status: Status) -> RunFolder:
     folder = results.run(run_id)
     folder.path.mkdir(parents=True)
     folder.write_manifest(replace(manifest, run_id=run_id, status=status))
@@ -79,7 +79,7 @@ def test_a_name_of_no_run_or_of_several_is_refused(results: Results, name: str, 
 
 
 def test_the_id_itself_is_preferred_to_runs_that_begin_with_it(results: Results, manifest: Manifest) -> None:
-    put(results, manifest, "tiny", Status.DONE)
+    add_run(results, manifest, "tiny", Status.DONE)
     assert results.find("tiny").run_id == "tiny"
 
 
@@ -91,7 +91,7 @@ def test_the_results_of_a_run_are_where_it_stands(results: Results, monkeypatch:
 
 def test_parts_of_a_training_run_come_in_the_order_of_iterations(results: Results, manifest: Manifest) -> None:
     for name, iteration in (("learn-t10", 10), ("learn-i10", 10), ("learn-i2", 2)):
-        put(results, replace(manifest, parent_run_id="learn", iteration=iteration), name, Status.RUNNING)
+        add_run(results, replace(manifest, parent_run_id="learn", iteration=iteration), name, Status.RUNNING)
     assert names(results.parts_of("learn")) == ["learn-i0", "learn-i2", "learn-i10", "learn-t10"]
     assert results.parts_of("lear") == []
 
@@ -103,7 +103,7 @@ def test_the_newest_run_is_the_last_that_started_whenever_its_manifest_was_writt
     for name, minute in started.items():
         parent = "learn" if name == "part" else None
         begun = replace(manifest, started_at=f"2030-01-01T00:{minute:02}:00Z", parent_run_id=parent, iteration=0)
-        put(results, begun, name, Status.DONE)
+        add_run(results, begun, name, Status.DONE)
     for name, written in {"a": 40, "b": 10, "c": 20, "part": 50}.items():  # "a" ran longest
         modified = datetime(2030, 1, 1, 0, written, tzinfo=UTC).timestamp()
         os.utime(results.run(name).manifest_path, (modified, modified))
@@ -117,7 +117,7 @@ def test_few_manifests_are_read_to_find_or_name_a_run_among_many(
 ) -> None:
     for day in range(1, 29):
         begun = replace(manifest, started_at=f"2020-02-{day:02}T00:00:00Z")
-        folder = put(results, begun, f"day-{day}", Status.DONE)
+        folder = add_run(results, begun, f"day-{day}", Status.DONE)
         modified = datetime(2020, 2, day, tzinfo=UTC).timestamp()
         os.utime(folder.manifest_path, (modified, modified))
     for folder in map(results.run, ("tiny-a", "tiny-b", "open", "learn-i0")):
@@ -155,11 +155,11 @@ def test_a_run_is_called_as_its_plan_unless_it_is_to_be_run_anew(results: Result
 
 
 def test_the_next_free_name_is_taken_and_an_unfinished_run_gone_on_with(results: Results, manifest: Manifest) -> None:
-    put(results, manifest, "tiny-a-2", Status.DONE)
-    put(results, manifest, "tiny-a-replay", Status.DONE)
+    add_run(results, manifest, "tiny-a-2", Status.DONE)
+    add_run(results, manifest, "tiny-a-replay", Status.DONE)
     assert results.name_for("tiny-a", again=True) == "tiny-a-3"
     assert results.name_for("tiny-a", replay=True) == "tiny-a-replay-2"
-    put(results, manifest, "tiny-a-3", Status.INTERRUPTED)
+    add_run(results, manifest, "tiny-a-3", Status.INTERRUPTED)
     assert results.name_for("tiny-a", again=True) == "tiny-a-3"
 
 

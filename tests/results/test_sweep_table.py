@@ -151,7 +151,7 @@ def test_a_sweep_prints_its_table_alone_and_the_blocks_of_its_points_after_it_wi
     assert all(set(row["metrics"]) == {"accuracy", "recall"} for row in rows)
 
 
-def drawn(random_: random.Random, effect: float) -> Mapping[str, tuple[int, float]]:
+def sample_seed(random_: random.Random, effect: float) -> Mapping[str, tuple[int, float]]:
     """A seed's rights on 60 datapoints of several difficulties, all shifted by the seed's own effect."""
     shift = random_.choice((-effect, effect))
     return {f"p{i}": (1, float(random_.random() < 0.2 + 0.01 * i + shift)) for i in range(60)}
@@ -162,7 +162,7 @@ def test_the_spread_between_seeds_is_that_of_sampling_unless_seeds_matter(
     effect: float, low: float, high: float
 ) -> None:
     random_ = random.Random(5)
-    found = [pool_seeds([drawn(random_, effect) for _ in range(4)], proportion=True) for _ in range(200)]
+    found = [pool_seeds([sample_seed(random_, effect) for _ in range(4)], proportion=True) for _ in range(200)]
     between = math.sqrt(sum((one.between or 0.0) ** 2 for one in found) / len(found))
     within = math.sqrt(sum((one.within or 0.0) ** 2 for one in found) / len(found))
     assert low < between / within < high

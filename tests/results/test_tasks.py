@@ -21,10 +21,10 @@ from runner.results.manifest import Status
 from runner.runs.finished.selection import ReplayOf
 from tests.compatibility.old import RUNS, opened
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.specs import ALONE, debate_with_hints, spec_file
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.specs import SOLO_OVERRIDES, debate_with_hints, spec_file
 from tests.support.training import training_spec
 
 SOLO = {
@@ -40,14 +40,14 @@ ALSO = "settings that also differ:"
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Loopback]:
-    with serving() as server:
+def served() -> Iterator[LoopbackServer]:
+    with run_chat_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def losing() -> Iterator[Loopback]:
-    with serving(malformed=LOST) as server:
+def losing() -> Iterator[LoopbackServer]:
+    with run_chat_server(malformed=LOST) as server:
         yield server
 
 
@@ -68,12 +68,12 @@ def in_two_splits(folder: Path, base_url: str) -> Path:
 
 @pytest.mark.full
 def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
-    tmp_path: Path, served: Loopback, losing: Loopback
+    tmp_path: Path, served: LoopbackServer, losing: LoopbackServer
 ) -> None:
     path, results = in_two_splits(tmp_path, served.base_url), tmp_path / "results"
 
     def run(name: str, *overrides: str, **options: Any) -> str:
-        return played(path, results, *overrides, run_id=name, **options).folder.run_id
+        return run_spec(path, results, *overrides, run_id=name, **options).folder.run_id
 
     good = [run("good"), run("good-too", "seed=8", "rollouts.per_datapoint=2")]
     run("lost", "seed=9", f"models.m.base_url={losing.base_url}")
@@ -102,7 +102,7 @@ def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
 
 
 @pytest.mark.full
-def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
+def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: LoopbackServer, losing: LoopbackServer) -> None:
     spec_file(tmp_path, losing.base_url, size=8, **SOLO)
     words = ("run", "spec.yaml", "--run-id", "mine")
     done = nip_run_here(*words, cwd=tmp_path)
@@ -123,7 +123,7 @@ def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: Loopback,
 
 
 @pytest.mark.full
-def test_a_point_that_is_incomplete_leaves_the_others_to_play(tmp_path: Path, losing: Loopback) -> None:
+def test_a_point_that_is_incomplete_leaves_the_others_to_play(tmp_path: Path, losing: LoopbackServer) -> None:
     spec_file(tmp_path, losing.base_url, size=4, **SOLO, sweep={"dataset.filter": ["true", "id <> 'p3'"]})
     done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
     assert done.returncode == 1
@@ -131,8 +131,8 @@ def test_a_point_that_is_incomplete_leaves_the_others_to_play(tmp_path: Path, lo
 
 
 @pytest.mark.full
-def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: Loopback) -> None:
-    folder = played(spec_file(tmp_path, losing.base_url, size=4, **SOLO), tmp_path / "results").folder
+def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: LoopbackServer) -> None:
+    folder = run_spec(spec_file(tmp_path, losing.base_url, size=4, **SOLO), tmp_path / "results").folder
     folder.write_manifest(replace(folder.manifest(), status=Status.DONE))
     Results(tmp_path / "results").board.rebuild()
     (row,) = board(tmp_path / "results").values()
@@ -141,15 +141,15 @@ def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: Loo
 
 
 @pytest.mark.full
-def test_nothing_is_trained_on_incomplete_games(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
+def test_nothing_is_trained_on_incomplete_games(tmp_path: Path, served: LoopbackServer, losing: LoopbackServer) -> None:
     model = {"provider": "openai", "model": "tiny", "base_url": losing.base_url}
     training = {"iterations": 1, "test": {"scheme": "none"}, "trainers": {"v": None}}
     agents = {"verifier": {"freeze": True}}
     path = training_spec(tmp_path, models={"v": model}, agents=agents, training=training)
     with pytest.raises(RunError, match=r"a part of the training run learn-\w+, is incomplete: 1 of 12 rollouts lost"):
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
     assert not list((tmp_path / "results").rglob("*.sft.jsonl"))
-    done = played(path, tmp_path / "results", f"models.v.base_url={served.base_url}")
+    done = run_spec(path, tmp_path / "results", f"models.v.base_url={served.base_url}")
     assert done.manifest.status == Status.DONE
 
 
@@ -158,7 +158,7 @@ def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) ->
     path, results = spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results"
     for limit in (4, 3):
         for seed in (1, 2):
-            played(path, results, f"dataset.limit={limit}", f"seed={seed}", run_id=f"r{limit}{seed}")
+            run_spec(path, results, f"dataset.limit={limit}", f"seed={seed}", run_id=f"r{limit}{seed}")
     found = board(results)
     assert {name: row["list"] for name, row in found.items()} == {"r41": 1, "r42": 1, "r31": 2, "r32": 2}
     assert all(row["rank"] in (1, 2) and row["reason"] is None for row in found.values())
@@ -170,8 +170,8 @@ def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) ->
 @pytest.mark.gate
 def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
-    played(path, results, run_id="debate")
-    played(path, results, *ALONE, run_id="alone")
+    run_spec(path, results, run_id="debate")
+    run_spec(path, results, *SOLO_OVERRIDES, run_id="alone")
     found = board(results)
     assert {row["list"] for row in found.values()} == {1}
     assert {row["reason"] for row in found.values()} == {None}
@@ -194,14 +194,14 @@ def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path)
 @pytest.mark.gate
 def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_differ(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
-    played(path, results, run_id="debate")
-    played(path, results, *ALONE, "dataset.limit=5", run_id="fewer")
+    run_spec(path, results, run_id="debate")
+    run_spec(path, results, *SOLO_OVERRIDES, "dataset.limit=5", run_id="fewer")
     with pytest.raises(UsageError, match=r"fewer: datapoints differ: 1 missing \(such as 'p"):
         compare_systems([["debate"]], Results(results), baseline="solo_verifier")
     data = tmp_path / "spec" / "data.jsonl"
     lines = data.read_text()
     data.write_text(lines.replace('"id":"p', '"id":"q').replace('"id": "p', '"id": "q'))
-    played(path, results, run_id="renamed")
+    run_spec(path, results, run_id="renamed")
     data.write_text(lines)
     with pytest.raises(
         UsageError, match=r"fewer: .*: 5 with another id \(such as 'p0' .*'q0'\), 1 missing \(such as 'q"
@@ -209,7 +209,7 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
         compare_systems([["renamed"]], Results(results), baseline="solo_verifier")
     verifier = tmp_path / "spec" / "prompts" / "verifier.jinja"
     verifier.write_text(verifier.read_text() + "\nHint: {{ hint }}\n")
-    played(path, results, run_id="told")
+    run_spec(path, results, run_id="told")
     with pytest.raises(UsageError, match=r"other columns \(question, solution instead of hint, question, solution\)"):
         compare_systems([["told"]], Results(results), baseline="solo_verifier")
 
@@ -221,16 +221,16 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
 def test_a_reason_names_the_cause_first_and_then_settings_that_also_differ(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     for seed in (1, 2):
-        played(path, results, *ALONE, f"seed={seed}", run_id=f"listed{seed}")
+        run_spec(path, results, *SOLO_OVERRIDES, f"seed={seed}", run_id=f"listed{seed}")
     data, prompts = tmp_path / "spec" / "data.jsonl", tmp_path / "spec" / "prompts"
     lines = data.read_text()
     data.write_text(lines.replace("returns x + 3", "gives x + 3"))
-    played(path, results, *ALONE, "dataset.shuffle=true", run_id="shuffled")
+    run_spec(path, results, *SOLO_OVERRIDES, "dataset.shuffle=true", run_id="shuffled")
     data.write_text(lines.replace("returns x + 5", "gives x + 5"))
-    played(path, results, *ALONE, "dataset.shuffle=true", "dataset.limit=6", run_id="limited")
+    run_spec(path, results, *SOLO_OVERRIDES, "dataset.shuffle=true", "dataset.limit=6", run_id="limited")
     data.write_text(lines)
     (prompts / "verifier.jinja").write_text((prompts / "verifier.jinja").read_text() + "\nHint: {{ hint }}\n")
-    played(path, results, "dataset.limit=6", run_id="told")
+    run_spec(path, results, "dataset.limit=6", run_id="told")
     reasons = {name: row["reason"] for name, row in board(results).items() if row["reason"]}
     limit, columns = "limit 6 (this list: none)", "its templates use other columns:"
     assert reasons == {
@@ -243,10 +243,10 @@ def test_a_reason_names_the_cause_first_and_then_settings_that_also_differ(tmp_p
 @pytest.mark.gate
 def test_a_sweep_names_the_columns_that_make_two_points_other_tasks(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
-    played(path, results, run_id="plain")
+    run_spec(path, results, run_id="plain")
     prompts = tmp_path / "spec" / "prompts"
     (prompts / "verifier.jinja").write_text((prompts / "verifier.jinja").read_text() + "\nHint: {{ hint }}\n")
-    played(path, results, run_id="told")
+    run_spec(path, results, run_id="told")
     points = [SweepPoint("debate", name, {"prompts": name}, 7) for name in ("plain", "told")]
     columns = "its verifier's templates use other columns"
     both, one = "hint, question, solution", "question, solution"
@@ -273,7 +273,7 @@ def test_datapoints_are_sliced_by_any_column_and_an_added_one_breaks_no_match(tm
     facts = []
     for added in ({}, {"more": "y"}):
         data.write_text("".join(json.dumps({**row, **added}) + "\n" for row in rows))
-        folder = played(path, tmp_path / "results").folder
+        folder = run_spec(path, tmp_path / "results").folder
         sql = 'SELECT datapoint_id, "group", label, content_sha256, columns FROM datapoints WHERE run_id = ?'
         _, found = Results(tmp_path / "results").board.query(sql, [folder.run_id])
         facts.append(found)
@@ -306,7 +306,7 @@ def test_a_board_of_0_1_0_is_brought_up_to_date_as_it_is_asked(tmp_path: Path) -
 
 @pytest.mark.full
 def test_comments_say_what_the_codes_mean(tmp_path: Path) -> None:
-    played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
+    run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
     said = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL"
     asked = dict(Results(tmp_path / "results").board.query(said)[1])
     with duckdb.connect(str(tmp_path / "results" / FILE), read_only=True) as connection:

@@ -26,8 +26,8 @@ from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import warnings_of
 from tests.support.processes import nip_run_here
-from tests.support.runs import derived_files, only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SOLO: dict[str, Any] = {
@@ -58,11 +58,11 @@ def expected(run: Path) -> list[tuple[float, float]]:
 
 @pytest.mark.full
 def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path: Path) -> None:
-    with serving(logprobs=True, decide=1.0) as server:
+    with run_chat_server(logprobs=True, decide=1.0) as server:
         path = spec_file(tmp_path, server.base_url, size=4, **BOTH)
-        first = played(path, tmp_path / "r")
+        first = run_spec(path, tmp_path / "r")
         asked = server.requests
-        replay = played(path, tmp_path / "other", replay=ReplayOf(first.folder.path))
+        replay = run_spec(path, tmp_path / "other", replay=ReplayOf(first.folder.path))
         # a run that was cut off goes on with what its journal has
         whole = derived_files(first.folder.path)
         journal = first.folder.path / "journal.jsonl"
@@ -71,7 +71,7 @@ def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path:
             (first.folder.path / f"{name}.parquet").unlink()
         manifest = first.folder.path / "manifest.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "interrupted"}))
-        resumed = played(path, tmp_path / "r")
+        resumed = run_spec(path, tmp_path / "r")
         assert (asked, server.requests) == (4, 4 + 2)
     run = resumed.folder.path
     assert derived_files(run) == whole
@@ -85,7 +85,7 @@ def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path:
 
 
 def test_the_confidence_of_votes_is_the_mean_of_all_that_decided(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, size=8, **BOTH), tmp_path / "r", "votes=3").folder.path
+    run = run_spec(spec_file(tmp_path, size=8, **BOTH), tmp_path / "r", "votes=3").folder.path
     given: dict[str, list[tuple[float, float]]] = {}
     for row, pair in zip(table(run, "completions"), expected(run), strict=True):
         given.setdefault(row["rollout_id"], []).append(pair)
@@ -121,7 +121,7 @@ def test_a_panel_of_three_unsure_and_two_sure_votes_is_as_sure_as_they_together(
 @pytest.mark.full
 def test_each_verdict_on_the_way_has_its_confidence(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=3, **LOGPROBS, verdict={"confidence": "both"}, fine_tune=None)
-    played(path, tmp_path / "r", run_id="first")
+    run_spec(path, tmp_path / "r", run_id="first")
     words = ["--verdict", "each", "--results", str(tmp_path / "r"), "-q"]
     own = [
         "+models.judge={provider: dummy, model: wise, logprobs: true, top_logprobs: 5}",
@@ -154,9 +154,9 @@ def test_shared_calls_and_the_first_of_several_answers_keep_their_log_probabilit
     for name, more in (("n", {"n": 3}), ("shared", {"share_prompts": True})):
         folder = tmp_path / name
         folder.mkdir()
-        with serving(logprobs=True, decide=1.0) as server:
+        with run_chat_server(logprobs=True, decide=1.0) as server:
             changes = {**BOTH, "models": {"m": {**LOGPROBS["models"]["m"], **more}}, "rollouts": {"per_datapoint": 2}}
-            played(spec_file(folder, server.base_url, size=2, **changes), folder / "r")
+            run_spec(spec_file(folder, server.base_url, size=2, **changes), folder / "r")
         run = only_run(folder / "r")
         taken = [pair for number, pair in enumerate(expected(run)) if name == "shared" or number % 3 == 0]
         assert [row[:2] for row in confidences(run)] == [pytest.approx(pair) for pair in taken]
@@ -184,16 +184,16 @@ def test_such_a_verdict_ends_the_rollout_where_the_policy_says_so(tmp_path: Path
 def unreadable(folder: Path, then: str) -> tuple[FinishedRun, int]:
     """A run of a verifier that never states a number, and how many calls it made."""
     retry = {"invalid_response": {"attempts": 3, "then": then}}
-    with serving(confidence="Confidence: high 5", decide=1.0) as server:
+    with run_chat_server(confidence="Confidence: high 5", decide=1.0) as server:
         changes = {**SOLO, "verdict": {"confidence": "stated"}, "retry": retry}
-        return played(spec_file(folder, server.base_url, size=2, **changes), folder / "r"), server.requests
+        return run_spec(spec_file(folder, server.base_url, size=2, **changes), folder / "r"), server.requests
 
 
 @pytest.mark.full
 def test_a_server_without_log_probabilities_leaves_them_unknown_with_the_reason(tmp_path: Path) -> None:
-    with serving(decide=1.0) as server:
+    with run_chat_server(decide=1.0) as server:
         changes = {**SOLO, **LOGPROBS, "verdict": {"confidence": "logprob"}}
-        result = played(spec_file(tmp_path, server.base_url, size=2, **changes), tmp_path / "r")
+        result = run_spec(spec_file(tmp_path, server.base_url, size=2, **changes), tmp_path / "r")
     note = "by log-probabilities: the server told no log-probabilities of the answer"
     assert confidences(only_run(tmp_path / "r")) == [(None, None, note)] * 2
     assert [row["message"] for row in as_json(result)["troubles"]] == [f"2 of 2 rollouts lack a confidence ({note})"]
@@ -202,7 +202,7 @@ def test_a_server_without_log_probabilities_leaves_them_unknown_with_the_reason(
 @pytest.mark.full
 def test_the_dummy_states_and_weighs_its_verdicts_and_show_tells_it(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, **LOGPROBS, verdict={"confidence": "both"})
-    run = played(path, tmp_path / "r").folder.path
+    run = run_spec(path, tmp_path / "r").folder.path
     found = [(row["decision"], row["confidence_stated"], row["confidence_logprob"]) for row in table(run, "rollouts")]
     assert all((stated >= 0.5) == (decision == 1) or stated == 0.5 for decision, stated, _ in found)
     assert all(0 < weighed < 1 for *_, weighed in found)
@@ -211,7 +211,7 @@ def test_the_dummy_states_and_weighs_its_verdicts_and_show_tells_it(tmp_path: Pa
     assert f"P(accept): {found[0][1]:.3g} stated, {found[0][2]:.3g} by log-probabilities" in shown
     told = json.loads(nip_run_here("show", run.name, rollout, "--json", "--results", "r", cwd=tmp_path).stdout)
     assert (told["decision"], told["confidence_stated"], told["confidence_logprob"]) == found[0]
-    plain = played(spec_file(tmp_path, size=4), tmp_path / "plain").folder.path
+    plain = run_spec(spec_file(tmp_path, size=4), tmp_path / "plain").folder.path
     assert [row["decision"] for row in table(plain, "rollouts")] == [decision for decision, *_ in found]
     assert confidences(plain) == [(None, None, None)] * 4
 
@@ -255,7 +255,7 @@ def test_an_answer_keeps_its_confidence_in_fine_tune_files_unless_it_is_replaced
         folder = tmp_path / str(replaced)
         folder.mkdir()
         tuned = {"replace_verifier_guess_with_true_label": replaced, "agents": ["verifier"], "formats": ["openai"]}
-        played(spec_file(folder, size=4, **SOLO, verdict={"confidence": "stated"}, fine_tune=tuned), folder / "r")
+        run_spec(spec_file(folder, size=4, **SOLO, verdict={"confidence": "stated"}, fine_tune=tuned), folder / "r")
         (file,) = (only_run(folder / "r") / "fine_tune").glob("m.sft.jsonl")
         last = [json.loads(line)["messages"][-1]["content"] for line in file.read_text().splitlines()]
         assert len(last) == 4

@@ -27,7 +27,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree, contrasts
 from runner.spec.datasets.loader import Datapoint
-from tests.support.games import protocol_of
+from tests.support.games import load_protocol_text
 
 PAUSED = """\
 name: paused
@@ -66,7 +66,7 @@ class Scripted:
 
 def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, TreeShape, list[Rollout]]:
     """The branches of a tree of two answers a step, on a datapoint that is to be accepted."""
-    protocol = protocol_of(folder, PAUSED)
+    protocol = load_protocol_text(folder, PAUSED)
     shape = TreeShape(2, 3)
     agents = {name: cast("Agent", Scripted(name, shape, refused)) for name in protocol.agent_names}
 

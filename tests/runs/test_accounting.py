@@ -19,8 +19,8 @@ from runner.runs.session import session
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_spec
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 PRICE = Price(input=2.0, output=6.0, cached_input=1.0)
@@ -41,7 +41,7 @@ def test_tallies_add_up_and_are_taken_away_again() -> None:
 def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, share: bool) -> None:
     seen: list[Progress] = []
     budget = Budget(BudgetSettings(usd=100.0))
-    with providing() as provider:
+    with run_batch_provider() as provider:
         model = {"share_prompts": share, "max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
         path = spec_file(tmp_path, provider.base_url, size=4, models={"m": model}, rollouts={"per_datapoint": 3})
         spec = load_spec(path)
@@ -66,7 +66,7 @@ def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
 ) -> None:
     monkeypatch.setattr(session, "max_spending", None)
     model = {"max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
-    with serving(seed=3, faults={"server_error": 0.3}) as server:
+    with run_chat_server(seed=3, faults={"server_error": 0.3}) as server:
         spec = load_spec(spec_file(tmp_path, server.base_url, size=4, models={"m": model}))
         result = run_spec(spec, Results(tmp_path / "results"), RunOptions(), OWN_RUN)
     manifest = result.manifest
@@ -77,7 +77,7 @@ def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
 
 def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, size=2)
         result = run_spec(load_spec(path), Results(tmp_path / "results"), RunOptions(on_progress=seen.append), OWN_RUN)
     assert seen[-1].calls == (result.manifest.completions or 0) > 0

@@ -23,9 +23,9 @@ from runner.spec.warnings.catalog import warnings_of
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import python
-from tests.support.runs import derived_files, journal_records, played, table
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, journal_records, run_spec, table
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SIZE = 2
@@ -65,7 +65,7 @@ def two_players(folder: Path, base_url: str | None = None, **changes: Any) -> Pa
 
 def test_a_block_is_four_plays_of_one_chance(tmp_path: Path) -> None:
     path = two_players(tmp_path, rollouts={"per_datapoint": 2})
-    result = played(path, tmp_path / "results")
+    result = run_spec(path, tmp_path / "results")
     rows = table(result.path, "rollouts")
     blocks = [rows[at : at + 4] for at in range(0, len(rows), 4)]
     assert len(blocks) == 2 * SIZE
@@ -96,7 +96,7 @@ def test_a_swap_exchanges_models_and_word_limits_and_nothing_else(tmp_path: Path
 
 @pytest.mark.full
 def test_each_stance_is_told_to_provers_and_paid(tmp_path: Path) -> None:
-    result = played(two_players(tmp_path, fine_tune=None), tmp_path / "results")
+    result = run_spec(two_players(tmp_path, fine_tune=None), tmp_path / "results")
     arrays = result.timesteps(prompts=True)
     rows = table(result.path, "rollouts")
     assert arrays["prover_stance"][:, 0].tolist() == [row["stance"] for row in rows]
@@ -111,7 +111,7 @@ def test_each_stance_is_told_to_provers_and_paid(tmp_path: Path) -> None:
 def test_opposed_provers_exchange_their_stances_and_nothing_else(tmp_path: Path) -> None:
     protocol = {"use": "debate", "max_message_rounds": 4, "verifier_first": False}  # provers speak in every game
     path = two_players(tmp_path, **{**OPPOSED, "protocol": protocol}, seats=None, fine_tune=None)
-    result = played(path, tmp_path / "results")
+    result = run_spec(path, tmp_path / "results")
     rows, arrays = table(result.path, "rollouts"), result.timesteps(prompts=True)
     assert [(row["stances_exchanged"], row["stance"]) for row in rows] == [(False, None), (True, None)] * SIZE
     for row, prompts in zip(rows, arrays["agents", "prompt"], strict=True):
@@ -147,9 +147,9 @@ def test_an_exchange_needs_prompts_that_follow_it(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_each_answer_is_paid_for_and_trained_on_by_who_gave_it(tmp_path: Path) -> None:
-    with serving(decide=0.0) as server:
+    with run_chat_server(decide=0.0) as server:
         path = two_players(tmp_path, server.base_url)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     run, plan = result.path, saved_plan(result.folder)
     swapped = {row["rollout_id"]: row["swapped"] for row in table(run, "rollouts")}
     calls, usd = table(run, "completions"), 0.0
@@ -175,13 +175,13 @@ def test_each_answer_is_paid_for_and_trained_on_by_who_gave_it(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_block_run_grows_and_goes_on_and_replays_to_the_byte(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = two_players(tmp_path, server.base_url)
-        small = played(path, tmp_path / "results")
+        small = run_spec(path, tmp_path / "results")
         asked = server.requests
-        grown = played(path, tmp_path / "results", "rollouts.per_datapoint=2")
+        grown = run_spec(path, tmp_path / "results", "rollouts.per_datapoint=2")
         whole = server.requests
-        fresh = played(path, tmp_path / "fresh", "rollouts.per_datapoint=2")
+        fresh = run_spec(path, tmp_path / "fresh", "rollouts.per_datapoint=2")
         assert (grown.path, server.requests - whole) == (small.path, whole)
         assert 0 < asked < whole
         files = derived_files(fresh.path)
@@ -196,11 +196,11 @@ def test_a_block_run_grows_and_goes_on_and_replays_to_the_byte(tmp_path: Path) -
         manifest = json.loads((fresh.path / "manifest.json").read_text())
         (fresh.path / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
         before = server.requests
-        again = played(path, tmp_path / "fresh", "rollouts.per_datapoint=2")
+        again = run_spec(path, tmp_path / "fresh", "rollouts.per_datapoint=2")
         assert server.requests - before == len(lines) - kept
     assert derived_files(again.path) == files
     copy = shutil.copytree(again.path, tmp_path / "copy")
-    replayed = played(path, tmp_path / "replays", "rollouts.per_datapoint=2", replay=ReplayOf(copy, None))
+    replayed = run_spec(path, tmp_path / "replays", "rollouts.per_datapoint=2", replay=ReplayOf(copy, None))
     rows, others = (table(run, "rollouts") for run in (again.path, replayed.path))
     assert [{**row, "run_id": ""} for row in rows] == [{**row, "run_id": ""} for row in others]
 
@@ -208,13 +208,13 @@ def test_a_block_run_grows_and_goes_on_and_replays_to_the_byte(tmp_path: Path) -
 @pytest.mark.full
 def test_answers_are_shared_among_like_plays_of_a_block_alone(tmp_path: Path) -> None:
     """What one call asks for is asked with one prompt, of one model."""
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = two_players(
             tmp_path, provider.base_url,
             protocol={"use": "mnip", "max_message_rounds": 5, "verifier_first": False}, rollouts={"per_datapoint": 3},
         )  # fmt: skip
         share = [f"models.{group}.share_prompts=true" for group in ("dear", "cheap")]
-        result = played(path, tmp_path / "results", *share)
+        result = run_spec(path, tmp_path / "results", *share)
         numbers = Counter(provider.stats()["ns"])
     # Two provers open in each of four plays: a call for all three repeats of each.
     assert numbers[3] == SIZE * 4 * 2
@@ -276,7 +276,7 @@ def test_a_design_says_what_it_plays(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert f'its verdict is "{stance}"' in shown
         assert f"at most {limit} words" in shown
     results = tmp_path / "results"
-    result = played(path, results)
+    result = run_spec(path, results)
     assert main(["show", "last", "p0", "--results", str(results)]) == 0
     told = capsys.readouterr()
     assert "repeat 0  stance reject  seats as written" in told.out

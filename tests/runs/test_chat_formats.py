@@ -11,8 +11,8 @@ import pytest
 from runner.base.errors import SpecError, UsageError
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
-from tests.support.runs import derived_files, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 DEBATE: dict[str, Any] = {
@@ -44,16 +44,16 @@ def test_a_spec_that_says_nothing_goes_by_the_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["user", pytest.param("system", marks=pytest.mark.full)])
 def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
     (tmp_path / "again").mkdir()
-    with serving(record=500) as server:
+    with run_chat_server(record=500) as server:
         path = spec_file(tmp_path, server.base_url, size=2, models={"m": {"system_role": role}}, **DEBATE)
-        first = played(path, tmp_path / "results")
-        chats = [json.loads(asked["body"])["messages"] for asked in server.recorded()]
+        first = run_spec(path, tmp_path / "results")
+        chats = [json.loads(asked["body"])["messages"] for asked in server.recorded_requests()]
         requests = server.requests
         # By the command, also where the address would have another format; and by the provider.
-        replay = played(path, tmp_path / "other", "models.m.base_url=null", replay=ReplayOf(first.folder.path))
+        replay = run_spec(path, tmp_path / "other", "models.m.base_url=null", replay=ReplayOf(first.folder.path))
         models = {"m": {"provider": "replay", "run": str(first.folder.path)}}
         seats = spec_file(tmp_path / "again", size=2, models=models, **DEBATE)
-        rejudged = played(seats, tmp_path / "results")
+        rejudged = run_spec(seats, tmp_path / "results")
         assert server.requests == requests
     assert {chat[0]["role"] for chat in chats if len(chat) > 1} <= {"system", "user"}
     assert all(message.keys() == {"role", "content"} for chat in chats for message in chat)
@@ -68,17 +68,17 @@ def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
 
 @pytest.mark.full
 def test_a_replay_in_another_format_is_refused_before_it_has_a_folder(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
-        first = played(path, tmp_path / "results").folder
+        first = run_spec(path, tmp_path / "results").folder
         openai = "models.m.chat_format=openai"
         with pytest.raises(
             UsageError, match=r"that run called verifier with models\.m\.chat_format=alternating .*system_role"
         ):
-            played(path, tmp_path / "results", openai, replay=ReplayOf(first.path))
+            run_spec(path, tmp_path / "results", openai, replay=ReplayOf(first.path))
         with pytest.raises(UsageError, match="that run called prover with"):
-            played(path, tmp_path / "results", openai, replay=ReplayOf(first.path, 2))
+            run_spec(path, tmp_path / "results", openai, replay=ReplayOf(first.path, 2))
         assert list((tmp_path / "results" / "runs").iterdir()) == [first.path]
-        assert played(path, tmp_path / "results", openai).manifest.replay_of is None
+        assert run_spec(path, tmp_path / "results", openai).manifest.replay_of is None
         # Whose answers are not replayed may be asked in any format.
-        assert played(path, tmp_path / "other", openai, replay=ReplayOf(first.path, 0)).manifest.rollouts == 2
+        assert run_spec(path, tmp_path / "other", openai, replay=ReplayOf(first.path, 0)).manifest.rollouts == 2

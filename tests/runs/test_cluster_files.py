@@ -16,9 +16,9 @@ import yaml
 from runner.results.leaderboard.results_folder import Results
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
-from tests.support.processes import environment, until, until_asked
-from tests.support.runs import derived_files, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import environment, wait_for_requests, wait_until
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 CLUSTER = ROOT / "specs" / "cluster"
@@ -31,7 +31,7 @@ def job() -> dict[str, Any]:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def cluster_folder(tmp_path: Path) -> Path:
     """A folder with a spec, and the commands that a cluster has: `nip-run`, and an `ssh` to this machine."""
     spec_file(tmp_path, size=6)
     script(tmp_path / "bin" / "nip-run", f'exec {sys.executable} -m runner "$@"')
@@ -60,7 +60,7 @@ def run_script(name: str, *words: str, here: Path, **more: str) -> subprocess.Co
 
 
 def is_one_run(here: Path) -> bool:
-    whole = played(here / "spec.yaml", here / "whole", run_id="big").folder.path
+    whole = run_spec(here / "spec.yaml", here / "whole", run_id="big").folder.path
     run = only_run(here / "results")
     return run.name == "big" and derived_files(run) == derived_files(whole)
 
@@ -90,61 +90,63 @@ def test_the_job_is_an_indexed_one_of_as_many_pods_as_shards() -> None:
 
 
 @pytest.mark.full
-def test_an_array_plays_the_run_and_its_last_task_merges(here: Path) -> None:
+def test_an_array_plays_the_run_and_its_last_task_merges(cluster_folder: Path) -> None:
     for task in ("2", "1"):
-        done = run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_TASK_COUNT="1")
+        done = run_script(
+            "slurm-array.sh", "-q", here=cluster_folder, SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_TASK_COUNT="1"
+        )
         assert done.returncode == 0, done.stderr
-    assert is_one_run(here)
-    again = run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID="1")
+    assert is_one_run(cluster_folder)
+    again = run_script("slurm-array.sh", "-q", here=cluster_folder, SLURM_ARRAY_TASK_ID="1")
     assert again.returncode == 0, "a task that is requeued too late does no harm"
 
 
 @pytest.mark.full
-def test_a_task_that_is_out_of_time_is_requeued_and_goes_on(here: Path) -> None:
-    script(here / "bin" / "scontrol", 'echo "$@" > requeued')
-    with serving(latency=0.2) as server:
-        spec_file(here, server.base_url, size=6)
-        shutil.copytree(here, here.with_name("fresh"), ignore=shutil.ignore_patterns("bin"))
-        task = variables(here, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="77")
-        process = subprocess.Popen(["bash", CLUSTER / "slurm-array.sh", "-q"], cwd=here, env=task)
-        until_asked(server, "requests", 2, process)
+def test_a_task_that_is_out_of_time_is_requeued_and_goes_on(cluster_folder: Path) -> None:
+    script(cluster_folder / "bin" / "scontrol", 'echo "$@" > requeued')
+    with run_chat_server(latency=0.2) as server:
+        spec_file(cluster_folder, server.base_url, size=6)
+        shutil.copytree(cluster_folder, cluster_folder.with_name("fresh"), ignore=shutil.ignore_patterns("bin"))
+        task = variables(cluster_folder, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="77")
+        process = subprocess.Popen(["bash", CLUSTER / "slurm-array.sh", "-q"], cwd=cluster_folder, env=task)
+        wait_for_requests(server, "requests", 2, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(HANG_SECONDS) == 130
-        assert (here / "requeued").read_text("utf-8") == "requeue 77_1\n"
+        assert (cluster_folder / "requeued").read_text("utf-8") == "requeue 77_1\n"
         for number in ("1", "2"):
-            assert run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID=number).returncode == 0
-        assert is_one_run(here)
-        until(lambda: process.poll() is not None)
+            assert run_script("slurm-array.sh", "-q", here=cluster_folder, SLURM_ARRAY_TASK_ID=number).returncode == 0
+        assert is_one_run(cluster_folder)
+        wait_until(lambda: process.poll() is not None)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("copy", ["no", "yes"])
-def test_a_loop_over_ssh_plays_the_run_and_merges(here: Path, copy: str) -> None:
+def test_a_loop_over_ssh_plays_the_run_and_merges(cluster_folder: Path, copy: str) -> None:
     """Without a shared disk the hosts' folder is another one."""
-    folder = here
+    folder = cluster_folder
     if copy == "yes":
-        folder = here / "far"
+        folder = cluster_folder / "far"
         spec_file(folder, size=6)
     done = run_script(
-        "ssh-loop.sh", "one", "two", here=here, FOLDER=str(folder), COPY=copy, SSH="ssh", SHARDS="9",
+        "ssh-loop.sh", "one", "two", here=cluster_folder, FOLDER=str(folder), COPY=copy, SSH="ssh", SHARDS="9",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert is_one_run(here)
-    assert (Results(here / "results").board.query("SELECT run_id, rollouts FROM runs")[1]) == [("big", 6)]
+    assert is_one_run(cluster_folder)
+    assert (Results(cluster_folder / "results").board.query("SELECT run_id, rollouts FROM runs")[1]) == [("big", 6)]
 
 
 @pytest.mark.full
-def test_the_pods_of_the_job_play_the_run(here: Path) -> None:
+def test_the_pods_of_the_job_play_the_run(cluster_folder: Path) -> None:
     (container,) = job()["spec"]["template"]["spec"]["containers"]
     command = [*container["command"], *container["args"]]
     for index in ("0", "1"):
         pod = subprocess.run(
             command,
-            cwd=here,
-            env=variables(here, JOB_COMPLETION_INDEX=index),
+            cwd=cluster_folder,
+            env=variables(cluster_folder, JOB_COMPLETION_INDEX=index),
             capture_output=True,
             text=True,
             check=False,
         )
         assert pod.returncode == 0, pod.stderr
-    assert is_one_run(here)
+    assert is_one_run(cluster_folder)

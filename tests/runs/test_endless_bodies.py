@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.processes import ended, python, started, until
+from tests.support.processes import python, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import only_run
-from tests.support.servers.client import Loopback, running
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 from tests.support.specs import spec_file
 
 AT_ONCE = """
@@ -43,8 +43,8 @@ asyncio.run(calls())
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Loopback]:
-    with running(Loopback, "misbehaving") as started_server:
+def server() -> Iterator[LoopbackServer]:
+    with run_loopback_server(LoopbackServer, "misbehaving") as started_server:
         yield started_server
 
 
@@ -58,7 +58,7 @@ def server() -> Iterator[Loopback]:
         pytest.param("30 MiB that are no JSON", marks=pytest.mark.full),
     ],
 )
-def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> None:
+def test_16_of_them_at_once_take_little_memory(row: str, server: LoopbackServer) -> None:
     done = python(AT_ONCE, f"{server.root}/{quote(row)}/v1")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 300  # MiB; of bodies that are read whole, 16 are 512 at the least
@@ -66,16 +66,16 @@ def test_16_of_them_at_once_take_little_memory(row: str, server: Loopback) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", ["endless body", pytest.param("slow body", marks=pytest.mark.full)])
-def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path: Path) -> None:
+def test_sigterm_ends_a_run_within_seconds(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     transient = {"first_wait": 0.0, "max_wait": 0.0, "attempts": 1_000_000}
     base_url = f"{server.root}/{quote(row)}/v1"
     models = {"m": {"timeout": 3600.0}}
     path = spec_file(tmp_path, base_url, size=64, models=models, retry={"transient": transient})
     before = server.stats().get(row, 0)
-    process = started(path, "--results", tmp_path / "r", cwd=tmp_path)
-    until(lambda: server.stats().get(row, 0) > before + 3)
+    process = start_nip_run(path, "--results", tmp_path / "r", cwd=tmp_path)
+    wait_until(lambda: server.stats().get(row, 0) > before + 3)
     process.send_signal(signal.SIGTERM)
-    code, _, err = ended(process)
+    code, _, err = wait_for_exit(process)
     assert code == 130, err
 
 
@@ -100,7 +100,7 @@ except NipRunError as error:
 
 
 @pytest.mark.full
-def test_a_process_without_memory_ends_its_run_and_says_so(server: Loopback, tmp_path: Path) -> None:
+def test_a_process_without_memory_ends_its_run_and_says_so(server: LoopbackServer, tmp_path: Path) -> None:
     path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 600.0}})
     for number in range(5):
         results = tmp_path / f"r{number}"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes import nip_run
 from tests.support.runs import only_run, table
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 FAULTS = (
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 def play(folder: Path, faults: tuple[str, ...]) -> Outcome:
     """Play 300 rollouts in a folder, at a server that has 5 % of each fault."""
     folder.mkdir()
-    with serving(faults=dict.fromkeys(faults, 0.05), latency=0.2, hang=3.0, seed=1) as server:
+    with run_chat_server(faults=dict.fromkeys(faults, 0.05), latency=0.2, hang=3.0, seed=1) as server:
         spec_file(
             folder, server.base_url, size=300, models={"m": {"timeout": 0.6}}, rollouts={"concurrency": 64}, retry=RETRY
         )

@@ -13,10 +13,10 @@ import pytest
 from runner.base.errors import ProviderRefusal
 from runner.models.layers.limits import START_DIVISOR
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, interrupt, started, started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import interrupt, start_nip_run, start_nip_run_silently, wait_for_exit, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 FAULTS = dict.fromkeys(
@@ -32,12 +32,12 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Any:
     found = {}
     for name, options in (("calm", {}), ("stormy", {"faults": FAULTS, "latency": [0.0, 0.02]})):
         folder = tmp_path_factory.mktemp(name)
-        with serving(**options) as server:
+        with run_chat_server(**options) as server:
             path = spec_file(
                 folder, server.base_url, size=24, models={"m": {"timeout": 3.0}}, rollouts={"concurrency": 16},
                 retry={"invalid_response": {"attempts": 5}},
             )  # fmt: skip
-            result = played(path, folder / "results")
+            result = run_spec(path, folder / "results")
             found[name] = (result.folder.path, server.stats())
     return found
 
@@ -95,11 +95,11 @@ def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
     ],
 )
 def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, kind: str, concurrency: int) -> None:
-    with serving(kind=kind, latency=0.05) as server:
+    with run_chat_server(kind=kind, latency=0.05) as server:
         spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": concurrency})
-        process = started("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: server.requests > 0 or process.poll() is not None)
-        code, _, said = ended(process)
+        process = start_nip_run("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: server.requests > 0 or process.poll() is not None)
+        code, _, said = wait_for_exit(process)
         assert server.requests <= concurrency
     assert code == 4, said
     assert "Traceback" not in said
@@ -107,7 +107,10 @@ def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, k
 
 @pytest.mark.full
 def test_a_fatal_answer_ends_the_run_while_other_calls_hang(tmp_path: Path) -> None:
-    with serving(kind="unauthorized", after=5, latency=0.02) as server, serving(kind="hang", hang=3600.0) as slow:
+    with (
+        run_chat_server(kind="unauthorized", after=5, latency=0.02) as server,
+        run_chat_server(kind="hang", hang=3600.0) as slow,
+    ):
         spec_file(
             tmp_path, server.base_url, size=20, rollouts={"concurrency": 8},
             models={"slow": {"provider": "openai", "model": "tiny", "base_url": slow.base_url, "timeout": 3600.0}},
@@ -120,9 +123,9 @@ def test_a_fatal_answer_ends_the_run_while_other_calls_hang(tmp_path: Path) -> N
 @pytest.mark.full
 def test_a_fatal_answer_ends_the_run_while_another_speaker_hangs(tmp_path: Path) -> None:
     with (
-        serving(kind="unauthorized", latency=0.02) as server,
-        serving(kind="hang", hang=3600.0) as slow,
-        serving(decide=0.0) as good,
+        run_chat_server(kind="unauthorized", latency=0.02) as server,
+        run_chat_server(kind="hang", hang=3600.0) as slow,
+        run_chat_server(decide=0.0) as good,
     ):
         spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},
@@ -139,10 +142,10 @@ def test_a_fatal_answer_ends_the_run_while_another_speaker_hangs(tmp_path: Path)
     assert code == 4
 
 
-def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+def _seconds_from_the_first(server: LoopbackServer, kind: str, folder: Path) -> int:
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
-        until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
+        wait_until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
         return process.wait(HANG_SECONDS)
     finally:
         process.kill()
@@ -173,16 +176,16 @@ def _seconds_from_the_first(server: Loopback, kind: str, folder: Path) -> int:
 )  # fmt: skip
 def test_no_answer_however_odd_is_a_fault_of_ours(tmp_path: Path, reply: Any) -> None:
     """Whatever JSON comes with 200, the run ends with an outcome for every rollout, or by refusal."""
-    with serving(reply=reply) as server:
+    with run_chat_server(reply=reply) as server:
         path = spec_file(
             tmp_path, server.base_url, size=2,
             retry={"transient": {"attempts": 2}, "invalid_response": {"attempts": 2, "then": "abort_rollout"}},
         )  # fmt: skip
         if not isinstance(reply, dict) or reply == {}:
             with pytest.raises(ProviderRefusal, match="is not a model API: it answers with"):
-                played(path, tmp_path / "results")
+                run_spec(path, tmp_path / "results")
             return
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     assert sum(result.metrics["outcomes"].values()) == 2
     assert result.metrics["outcomes"]["decided"] == 0
 
@@ -193,7 +196,7 @@ def test_an_answer_that_trickles_in_is_given_up_at_the_timeout(tmp_path: Path) -
         path = spec_file(
             tmp_path, base_url, size=1, models={"m": {"timeout": 0.5}}, retry={"transient": {"attempts": 1}},
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     assert result.metrics["outcomes"]["transport_failed"] == 1
 
 
@@ -234,14 +237,14 @@ def trickling() -> Any:
 @pytest.mark.full
 def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
     """Games that wait for a place have not asked yet; only what the server holds may come in."""
-    with serving(held_after=0) as server:
+    with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=60)
-        process = started("spec.yaml", "rollouts.concurrency=48", cwd=tmp_path)
-        until(lambda: server.stats()["open"] == 48 // START_DIVISOR or process.poll() is not None)
+        process = start_nip_run("spec.yaml", "rollouts.concurrency=48", cwd=tmp_path)
+        wait_until(lambda: server.stats()["open"] == 48 // START_DIVISOR or process.poll() is not None)
         interrupt(process)
         asked = server.requests
         server.change(held_after=None)
-        assert ended(process)[0] == 130
+        assert wait_for_exit(process)[0] == 130
         assert server.requests == asked
 
 
@@ -251,20 +254,20 @@ def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path:
     import random
 
     rng = random.Random(11)
-    with serving(latency=[0.0, 0.1]) as server:
+    with run_chat_server(latency=[0.0, 0.1]) as server:
         path = spec_file(tmp_path, server.base_url, size=50, rollouts={"concurrency": 8, "per_datapoint": 2})
-        whole = played(path, tmp_path / "whole", "rollouts.concurrency=64")
+        whole = run_spec(path, tmp_path / "whole", "rollouts.concurrency=64")
         needed = server.requests
         kills = 0
         for _ in range(10):
-            process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
             try:
                 process.wait(rng.uniform(0.5, 1.1))
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1
             process.wait()
-        resumed = played(path, tmp_path / "results")
+        resumed = run_spec(path, tmp_path / "results")
         asked = server.requests - needed
     assert kills > 3
     assert needed <= asked <= needed + 8 * kills

@@ -13,10 +13,10 @@ import pytest
 
 from runner.base.errors import FolderGoneError
 from runner.runs.execution.accounting import Progress
-from tests.support.processes import ended, nip_run_here, started, until
-from tests.support.runs import derived_files, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import nip_run_here, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import derived_files, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 CONCURRENCY = 8
@@ -28,14 +28,14 @@ BOUND = 3 * CONCURRENCY
 """Those in flight, those that go out until the next flush, and those until its news arrives."""
 
 
-def spec_of(folder: Path, server: Loopback) -> Path:
+def spec_of(folder: Path, server: LoopbackServer) -> Path:
     return spec_file(folder, server.base_url, size=SIZE, rollouts={"concurrency": CONCURRENCY})
 
 
 class Once:
     """Does something to the results after so many answers, and remembers how many requests there were by then."""
 
-    def __init__(self, server: Loopback, act: Callable[[], object]) -> None:
+    def __init__(self, server: LoopbackServer, act: Callable[[], object]) -> None:
         self._server, self._act = server, act
         self.asked: int | None = None
 
@@ -45,34 +45,34 @@ class Once:
             self._act()
 
 
-def stopped(folder: Path, server: Loopback, act: Callable[[], object]) -> FolderGoneError:
+def stopped(folder: Path, server: LoopbackServer, act: Callable[[], object]) -> FolderGoneError:
     """Play, do that to the results meanwhile, and see that few calls follow."""
     once = Once(server, act)
     with pytest.raises(FolderGoneError) as raised:
-        played(spec_of(folder, server), folder / "results", watch=once)
+        run_spec(spec_of(folder, server), folder / "results", watch=once)
     assert once.asked is not None
     assert server.requests - once.asked <= BOUND
     return raised.value
 
 
-def clean_files(folder: Path, server: Loopback) -> tuple[dict[str, str], int]:
+def clean_files(folder: Path, server: LoopbackServer) -> tuple[dict[str, str], int]:
     """What a run leaves that nothing happens to, and how many calls it makes."""
     before = server.requests
-    run = played(spec_of(folder, server), folder / "clean").folder.path
+    run = run_spec(spec_of(folder, server), folder / "clean").folder.path
     return derived_files(run), server.requests - before
 
 
 @pytest.mark.full
 def test_a_moved_folder_stops_the_run_which_goes_on_there(tmp_path: Path) -> None:
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         files, calls = clean_files(tmp_path, server)
         before = server.requests
         error = stopped(tmp_path, server, lambda: results.rename(elsewhere))
         assert error.now == only_run(elsewhere) / "journal.jsonl"
         assert f"was moved to {error.now}" in str(error)
         assert not results.exists()
-        run = played(spec_of(tmp_path, server), elsewhere).folder.path
+        run = run_spec(spec_of(tmp_path, server), elsewhere).folder.path
         assert derived_files(run) == files
         assert server.requests - before <= calls + BOUND
 
@@ -80,7 +80,7 @@ def test_a_moved_folder_stops_the_run_which_goes_on_there(tmp_path: Path) -> Non
 @pytest.mark.full
 def test_the_records_of_a_deleted_folder_are_saved_and_go_on(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         files, calls = clean_files(tmp_path, server)
         before = server.requests
         error = stopped(tmp_path, server, lambda: shutil.rmtree(results))
@@ -92,7 +92,7 @@ def test_the_records_of_a_deleted_folder_are_saved_and_go_on(tmp_path: Path) -> 
         how = re.search(r"to resume with them: (mkdir .* && mv .*), and run the same command again", str(error))
         assert how is not None
         subprocess.run(how[1], shell=True, check=True)
-        run = played(spec_of(tmp_path, server), results).folder.path
+        run = run_spec(spec_of(tmp_path, server), results).folder.path
         assert derived_files(run) == files
         assert server.requests - before <= calls + BOUND
 
@@ -107,7 +107,7 @@ def test_what_takes_the_place_of_a_folder_is_left_as_it_is(tmp_path: Path) -> No
         for name in ("journal.jsonl", "manifest.json", ".in_flight", ".lock"):
             (run / name).write_text("another's")
 
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         error = stopped(tmp_path, server, replace)
         assert error.now == only_run(elsewhere) / "journal.jsonl"
     there = {path.name: path.read_text() for path in results.rglob("*") if path.is_file()}
@@ -124,7 +124,7 @@ def test_the_records_of_a_copy_in_the_place_of_a_folder_are_left_as_they_are(tmp
         shutil.copytree(elsewhere, results)
         copied.update({path: path.read_bytes() for path in only_run(results).iterdir() if path.is_file()})
 
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         stopped(tmp_path, server, replace)
     assert "manifest.json" in {path.name for path in copied}
     assert {path: path.read_bytes() for path in copied} == copied
@@ -136,7 +136,7 @@ def test_a_deleted_journal_is_saved_where_the_run_folder_stays(tmp_path: Path) -
     def delete() -> None:
         (only_run(results) / "journal.jsonl").unlink()
 
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         error = stopped(tmp_path, server, delete)
     assert "all its records were saved in" in str(error)
     (copy,) = (results / "runs").glob("*.journal.rescued.jsonl")
@@ -155,19 +155,19 @@ def test_a_run_that_pays_nothing_stops_too(tmp_path: Path) -> None:
             results.rename(tmp_path / "elsewhere")
 
     with pytest.raises(FolderGoneError, match="was moved to"):
-        played(path, results, watch=watch)
+        run_spec(path, results, watch=watch)
     assert once[0].rollouts < 8000
 
 
 @pytest.mark.full
 def test_the_command_that_goes_on_names_the_new_place(tmp_path: Path) -> None:
-    with serving(latency=0.02) as server:
+    with run_chat_server(latency=0.02) as server:
         spec_of(tmp_path, server)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: server.requests >= AFTER or process.poll() is not None)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests >= AFTER or process.poll() is not None)
         (tmp_path / "results").rename(tmp_path / "else where")
         asked = server.requests
-        code, _, said = ended(process)
+        code, _, said = wait_for_exit(process)
         assert code == 1
         assert server.requests - asked <= BOUND
         words = next(line for line in said.splitlines() if line.startswith("Resume with: ")).removeprefix(
@@ -183,6 +183,6 @@ def test_a_journal_that_is_cut_stops_the_run(tmp_path: Path) -> None:
         with (only_run(tmp_path / "results") / "journal.jsonl").open("r+b") as file:
             file.truncate(100)
 
-    with serving() as server:
+    with run_chat_server() as server:
         error = stopped(tmp_path, server, cut)
     assert "another program truncated" in str(error)

@@ -14,8 +14,8 @@ from runner.models.plausible_usage import CHECKED_ANSWERS, DroppedMessages
 from runner.models.settings import ModelSettings
 from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 OPENAI = {"m": {"chat_format": "openai"}}
@@ -33,7 +33,7 @@ def answer(tokens: int, *, cached: int = 0, estimated: bool = False, from_cache:
 
 @pytest.mark.full
 def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Path) -> None:
-    with serving(drops_system=True) as server:
+    with run_chat_server(drops_system=True) as server:
         spec_file(tmp_path, server.base_url, size=3, models=OPENAI)
         done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         again = nip_run_here("spec.yaml", "--again", cwd=tmp_path)
@@ -66,8 +66,8 @@ def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: A
 @pytest.mark.parametrize("chat_format", ["openai", "alternating"])
 def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
     models = {"m": {"chat_format": chat_format, "system_role": "user"}}
-    with serving(drops_system=True) as server:
-        result = played(spec_file(tmp_path, server.base_url, size=2, models=models), tmp_path / "results")
+    with run_chat_server(drops_system=True) as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=2, models=models), tmp_path / "results")
     assert [note for note in result.notes if "prompt tokens" in note] == []
 
 

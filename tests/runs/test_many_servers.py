@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ended, nip_run, started, until
-from tests.support.runs import only_run, played, table
-from tests.support.servers.fleet import fleet
+from tests.support.processes import nip_run, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.fleet import run_fleet
 from tests.support.specs import spec_file
 
 RETRY = {"transient": {"first_wait": 0.02, "max_wait": 0.2, "attempts": None}, "breaker": {"failures": 4}}
@@ -22,18 +22,18 @@ def spec(folder: Path, base_urls: list[str], size: int, **model: object) -> Path
 
 
 def test_games_stick_to_their_servers(tmp_path: Path) -> None:
-    with fleet(3) as servers:
-        result = played(spec(tmp_path, servers.base_urls, 18), tmp_path / "results")
+    with run_fleet(3) as servers:
+        result = run_spec(spec(tmp_path, servers.base_urls, 18), tmp_path / "results")
         assert result.status == "done"
-        assert servers.stuck() == 1.0
+        assert servers.affine_share() == 1.0
         assert min(servers.requests()) > 0
 
 
 @pytest.mark.gate
 def test_the_run_at_three_servers_is_that_of_one_server(tmp_path: Path) -> None:
-    with fleet(3, latency=(0.001, 0.004)) as servers, fleet(1) as alone:
-        three = played(spec(tmp_path / "three", servers.base_urls, 48), tmp_path / "three" / "results")
-        one = played(spec(tmp_path / "one", alone.base_urls, 48, session_id=True), tmp_path / "one" / "results")
+    with run_fleet(3, latency=(0.001, 0.004)) as servers, run_fleet(1) as alone:
+        three = run_spec(spec(tmp_path / "three", servers.base_urls, 48), tmp_path / "three" / "results")
+        one = run_spec(spec(tmp_path / "one", alone.base_urls, 48, session_id=True), tmp_path / "one" / "results")
         assert servers.warm_blocks() >= 0.95 * alone.warm_blocks()
         sessions = set().union(*servers.sessions())
         assert sessions == set().union(*alone.sessions()), "a session is the same wherever it is played"
@@ -44,15 +44,15 @@ def test_the_run_at_three_servers_is_that_of_one_server(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None:
-    with fleet(3, latency=(0.01, 0.03)) as servers:
+    with run_fleet(3, latency=(0.01, 0.03)) as servers:
         spec(tmp_path, servers.base_urls, 120)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: sum(servers.requests()) > 80)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: sum(servers.requests()) > 80)
         servers.stop(1)
-        until(lambda: sum(servers.requests()) > 160)
+        wait_until(lambda: sum(servers.requests()) > 160)
         before = servers.requests()[1]
         servers.start(1)
-        code, _, said = ended(process)
+        code, _, said = wait_for_exit(process)
         assert code == 0, said
         assert servers.requests()[1] > before + 10, "its games are back, and new ones"
     run = only_run(tmp_path / "results")
@@ -66,13 +66,13 @@ def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_all_away_ends_the_run_as_one_that_is_away_does_and_it_goes_on_at_others(tmp_path: Path) -> None:
-    with fleet(3) as gone:
+    with run_fleet(3) as gone:
         pass
     spec(tmp_path, gone.base_urls, 12)
     first = nip_run("spec.yaml", cwd=tmp_path)
     assert first.returncode == 1
     assert all(url in first.stderr for url in gone.base_urls)
-    with fleet(2) as servers:
+    with run_fleet(2) as servers:
         spec(tmp_path, servers.base_urls, 12)
         second = nip_run("spec.yaml", cwd=tmp_path)
         assert second.returncode == 0, second.stderr

@@ -20,11 +20,11 @@ from runner.results.leaderboard.results_folder import Results
 from runner.runs.shards.checks import check_and_sort_parts
 from runner.runs.shards.merge import merge
 from runner.runs.shards.parts import read_parts
-from tests.support.runs import only_run, played
+from tests.support.runs import only_run, run_spec
 from tests.support.shards import all_shards
 from tests.support.specs import spec_file
 
-OF = 3
+SHARD_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Parts:
     """Where a test puts what it gives besides."""
 
     def part(self, number: int) -> Path:
-        return self.run / "shards" / f"{number}-of-{OF}"
+        return self.run / "shards" / f"{number}-of-{SHARD_COUNT}"
 
     def played(self, shard: str, *overrides: str) -> Path:
         """A part that is played elsewhere."""
-        return played(self.spec, self.elsewhere, *overrides, shard=shard).folder.path
+        return run_spec(self.spec, self.elsewhere, *overrides, shard=shard).folder.path
 
     def without(self, *numbers: int) -> None:
         for number in numbers:
@@ -63,19 +63,19 @@ class Parts:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+def complete_parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     here = tmp_path_factory.mktemp("parts")
     spec = spec_file(here, size=6, fine_tune=None)
-    for shard in all_shards(OF):
-        played(spec, here / "results", shard=str(shard))
+    for shard in all_shards(SHARD_COUNT):
+        run_spec(spec, here / "results", shard=str(shard))
     return Parts(spec, only_run(here / "results"), here / "elsewhere")
 
 
 @pytest.fixture
-def parts(whole: Parts, tmp_path: Path) -> Parts:
-    run = tmp_path / "results" / "runs" / whole.run.name
-    shutil.copytree(whole.run, run)
-    return Parts(whole.spec, run, tmp_path / "elsewhere")
+def parts(complete_parts: Parts, tmp_path: Path) -> Parts:
+    run = tmp_path / "results" / "runs" / complete_parts.run.name
+    shutil.copytree(complete_parts.run, run)
+    return Parts(complete_parts.spec, run, tmp_path / "elsewhere")
 
 
 def edit(path: Path, *changes: tuple[str, str]) -> None:
@@ -86,7 +86,7 @@ def edit(path: Path, *changes: tuple[str, str]) -> None:
     path.write_text(text, "utf-8")
 
 
-def says(part: Path, **facts: Any) -> None:
+def change_manifest(part: Path, **facts: Any) -> None:
     """Have the manifest of a part say something else."""
     path = part / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **facts}), "utf-8")
@@ -117,17 +117,17 @@ def with_foreign_answer(parts: Parts) -> None:
     seed = log_seed(first[0], {"format": 2})
     foreign = {name: value for name, value in records[1].items() if name != "seq"}
     path.write_bytes(b"".join(first) + encode(len(first), foreign, seed))
-    says(parts.part(2), journal_records=len(first) + 1)
+    change_manifest(parts.part(2), journal_records=len(first) + 1)
 
 
 def all_edited(parts: Parts) -> None:
-    for number in range(1, OF + 1):
+    for number in range(1, SHARD_COUNT + 1):
         edit(parts.part(number) / "spec.yaml", ("max_response_words: ", "max_response_words: 1"))
 
 
 Spoil = Callable[[Parts], object]
 
-WRONG: dict[str, tuple[Spoil, str]] = {
+INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
     "missing": (lambda p: p.without(2), "missing: 2/3; play the missing shards"),
     "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3; play the missing shards"),
     "in another part's folder": (
@@ -169,23 +169,25 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         r"shard 2/3 \(.*: its journal belongs to shard 1/3",
     ),
     "an answer to another shard's datapoint": (with_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
-    "interrupted": (lambda p: says(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume this"),
-    "killed": (lambda p: says(p.part(2), status="running"), r"is not finished \(interrupted\); resume this"),
+    "interrupted": (
+        lambda p: change_manifest(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume this",
+    ),
+    "killed": (lambda p: change_manifest(p.part(2), status="running"), r"is not finished \(interrupted\); resume this"),
     "failed": (
-        lambda p: says(p.part(2), status="failed", why_stopped="no server"),
+        lambda p: change_manifest(p.part(2), status="failed", why_stopped="no server"),
         r"is not finished \(failed: no server\)",
     ),
     "games lost": (
-        lambda p: says(p.part(2), status="incomplete", transport_failed=1),
+        lambda p: change_manifest(p.part(2), status="incomplete", transport_failed=1),
         "1 rollouts were lost in transport, in shard 2/3, but rollouts.max_transport_failed allows only a share of 0",
     ),
     "manifest damaged": (
         lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a shard: .*damaged"
     ),
-    "manifest of a newer nip-run": (lambda p: says(p.part(2), format=99), "written by a newer nip-run"),
+    "manifest of a newer nip-run": (lambda p: change_manifest(p.part(2), format=99), "written by a newer nip-run"),
     "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "another run, .*: these keys differ: seed"),
     "of another play of the spec": (
-        lambda p: p.put(played(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
+        lambda p: p.put(run_spec(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
         r"shard 2/3 \(.*\) belongs to other, another run of the same spec",
     ),
     "of an edited spec": (
@@ -210,7 +212,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "journal of the whole run": (
         lambda p: shutil.copy(
-            played(p.spec, p.elsewhere).folder.path / "journal.jsonl", p.part(2) / "journal.jsonl"
+            run_spec(p.spec, p.elsewhere).folder.path / "journal.jsonl", p.part(2) / "journal.jsonl"
         ),
         r"its journal belongs to the whole run",
     ),
@@ -219,7 +221,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         r"damaged at byte",
     ),
     "a whole run": (
-        lambda p: p.put(played(p.spec, p.elsewhere).folder.path),
+        lambda p: p.put(run_spec(p.spec, p.elsewhere).folder.path),
         "2-of-3 is the complete run tiny-.*, not a shard",
     ),
 }  # fmt: skip
@@ -230,9 +232,9 @@ def test_parts_as_they_were_played_are_one_run(parts: Parts) -> None:
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", INVALID_PARTS)
 def test_a_wrong_part_is_refused_by_name(parts: Parts, wrong: str) -> None:
-    spoil, why = WRONG[wrong]
+    spoil, why = INVALID_PARTS[wrong]
     spoil(parts)
     said = parts.problems()
     assert re.search(why, said), said
@@ -248,7 +250,7 @@ def test_a_part_that_is_there_twice_is_refused(parts: Parts) -> None:
 
 
 def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
-    says(parts.part(2), status="running")
+    change_manifest(parts.part(2), status="running")
     with locked(parts.part(2) / ".lock", "it"):
         assert "is still running" in parts.problems()
 
@@ -277,7 +279,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) 
 def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_is_a_run(parts: Parts) -> None:
     journal = parts.part(2) / "journal.jsonl"
     cut(journal, 1)
-    says(parts.part(2), journal_records=len(journal.read_bytes().splitlines()))
+    change_manifest(parts.part(2), journal_records=len(journal.read_bytes().splitlines()))
     results = Results(parts.run.parents[1])
     with pytest.raises(MergeError, match="1 problem") as refused:
         merge(parts.run.name, results)
@@ -288,7 +290,7 @@ def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_i
 
 @pytest.mark.full
 def test_a_run_that_was_begun_whole_is_not_merged_into(parts: Parts) -> None:
-    for path in played(parts.spec, parts.elsewhere).folder.path.iterdir():
+    for path in run_spec(parts.spec, parts.elsewhere).folder.path.iterdir():
         if path.is_file():
             shutil.copy(path, parts.run / path.name)
     with pytest.raises(RunDirectoryError, match="was started without --shard"):

@@ -22,11 +22,11 @@ from runner.models.providers.openai import OpenAiModel
 from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.openai_calls import CHAT, SAMPLE, ask
-from tests.support.processes import nip_run_here, until
+from tests.support.openai_calls import CHAT, SAMPLE, complete_chat
+from tests.support.processes import nip_run_here, wait_until
 from tests.support.runs import journal_records, only_run, table
-from tests.support.servers.client import Loopback, running
-from tests.support.servers.misbehaving import GOOD, ROWS
+from tests.support.servers.client import LoopbackServer, run_loopback_server
+from tests.support.servers.misbehaving import ANSWER, ROWS
 from tests.support.specs import spec_file
 
 KEY = "sk-Loop/back+0123456789abcdef"
@@ -34,7 +34,7 @@ REMOVED = "[secret removed]"
 ATTEMPTS = 3
 
 
-class End(NamedTuple):
+class ExpectedResult(NamedTuple):
     """What a row comes to: the exit code, the calls that were made, and what stands in the journal."""
 
     code: int
@@ -44,21 +44,21 @@ class End(NamedTuple):
     outcome: str | None = None
 
 
-def answer(text: str | None = GOOD, *altered: str, calls: int = 1, outcome: str | None = "decided") -> End:
+def answer(text: str | None = ANSWER, *altered: str, calls: int = 1, outcome: str | None = "decided") -> ExpectedResult:
     """The paid answer is kept."""
-    return End(0, calls, text, altered, outcome)
+    return ExpectedResult(0, calls, text, altered, outcome)
 
 
-FAILED = End(1, ATTEMPTS, outcome="transport_failed")
+FAILED = ExpectedResult(1, ATTEMPTS, outcome="transport_failed")
 """A failure of transport, asked again as often as the policy says."""
 TOO_LARGE = FAILED._replace(calls=2)
 GIVEN_UP = FAILED._replace(calls=1)
-REFUSED = End(4)
-NOT_AN_API = End(4, MAX_WRONG_ANSWERS)
+REFUSED = ExpectedResult(4)
+NOT_AN_API = ExpectedResult(4, MAX_WRONG_ANSWERS)
 """Failures of transport until there are too many for a server that has never answered."""
 NOT_A_TEXT = answer(None, outcome=None)
 
-ENDS: dict[str, End] = {
+ENDS: dict[str, ExpectedResult] = {
     **dict.fromkeys(
         (
             "endless body", "endless chunks", "endless chunk", "endless blanks before JSON", "40 MiB", "gzip bomb",
@@ -82,18 +82,18 @@ ENDS: dict[str, End] = {
             "key in an answer", "key in an answer, escaped", "key in an answer, slashes escaped",
             "key in an answer, escaped and deep",
         ),
-        answer(f"{REMOVED} {GOOD}", "secret"),
+        answer(f"{REMOVED} {ANSWER}", "secret"),
     ),
-    "key in an answer, in Base64": answer(f"QmVhcmVyIHNr{REMOVED} {GOOD}", "secret"),
-    "key in an answer, in hexadecimal": answer(f"{REMOVED} {GOOD}", "secret"),
-    "key in an answer that is no UTF-8": answer(f"{REMOVED} \ufffd {GOOD}", "bytes", "secret"),
+    "key in an answer, in Base64": answer(f"QmVhcmVyIHNr{REMOVED} {ANSWER}", "secret"),
+    "key in an answer, in hexadecimal": answer(f"{REMOVED} {ANSWER}", "secret"),
+    "key in an answer that is no UTF-8": answer(f"{REMOVED} \ufffd {ANSWER}", "bytes", "secret"),
     **dict.fromkeys(
         (
             "key in another field", "key in the name of a field", "key in the model",
         ),
-        answer(GOOD, "secret"),
+        answer(ANSWER, "secret"),
     ),
-    "key in the finish reason": answer(GOOD, "secret", outcome=None),
+    "key in the finish reason": answer(ANSWER, "secret", outcome=None),
     "key in a refusal": answer(None, "secret", outcome="refused"),
     **dict.fromkeys(
         ("key in an error that refuses", "key in the code of an error", "key in the parameter of an error",
@@ -113,15 +113,15 @@ ENDS: dict[str, End] = {
     **dict.fromkeys(
         ("finish reason a number", "finish reason missing", "finish reason nested"), answer(outcome=None)
     ),
-    "bad UTF-8": answer(f"\ufffd\ufffd\ufffd\ufffd {GOOD}", "bytes"),
-    "half of a pair": answer(f"\ufffd {GOOD}", "bytes"),
-    "half of a pair, deep": answer(f"\ufffd {GOOD}", "bytes"),
-    "two halves the wrong way round": answer(f"\ufffd\ufffd {GOOD}", "bytes"),
-    "byte-order mark": answer(GOOD, "bytes"),
-    "NUL in a text": answer(f"\0 {GOOD}"),
-    "raw control characters": answer(f"\0\x01\x1b\x7f {GOOD}", "bytes"),
+    "bad UTF-8": answer(f"\ufffd\ufffd\ufffd\ufffd {ANSWER}", "bytes"),
+    "half of a pair": answer(f"\ufffd {ANSWER}", "bytes"),
+    "half of a pair, deep": answer(f"\ufffd {ANSWER}", "bytes"),
+    "two halves the wrong way round": answer(f"\ufffd\ufffd {ANSWER}", "bytes"),
+    "byte-order mark": answer(ANSWER, "bytes"),
+    "NUL in a text": answer(f"\0 {ANSWER}"),
+    "raw control characters": answer(f"\0\x01\x1b\x7f {ANSWER}", "bytes"),
     **dict.fromkeys(
-        ("not a number", "several documents", "exponent of 5,000", "integer of 5,000 digits"), answer(GOOD, "bytes")
+        ("not a number", "several documents", "exponent of 5,000", "integer of 5,000 digits"), answer(ANSWER, "bytes")
     ),
     **{name: answer(calls=2) for name in ROWS if name.startswith("retry after") and "year" not in name},
     **dict.fromkeys(("retry after a billion seconds", "retry after the year 9999"), GIVEN_UP),
@@ -142,8 +142,8 @@ def test_the_table_tells_the_end_of_rows_that_there_are() -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Loopback]:
-    with running(Loopback, "misbehaving") as started:
+def server() -> Iterator[LoopbackServer]:
+    with run_loopback_server(LoopbackServer, "misbehaving") as started:
         yield started
 
 
@@ -153,13 +153,13 @@ def _short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.models.providers.wrong_server.PROBE_SECONDS", 0.05)
 
 
-def model_at(server: Loopback, row: str) -> ModelSettings:
+def model_at(server: LoopbackServer, row: str) -> ModelSettings:
     timeout = 0.3 if row in SLOW else 2 * HANG_SECONDS
     base_url = f"{server.root}/{quote(row)}/v1"
     return ModelSettings(model="tiny", base_url=base_url, api_key_env="ROW_VARIABLE", timeout=timeout)
 
 
-def spec_at(folder: Path, server: Loopback, row: str, **changes: Any) -> Path:
+def spec_at(folder: Path, server: LoopbackServer, row: str, **changes: Any) -> Path:
     return spec_file(
         folder,
         f"{server.root}/{quote(row)}/run/v1",  # an address of its own: some rows misbehave once
@@ -199,7 +199,7 @@ def without_the_key(data: bytes, name: str) -> None:
 def called(model: ModelSettings) -> tuple[Completion | None, NipRunError | None]:
     """An answer, or why there is none."""
     try:
-        return ask(model), None
+        return complete_chat(model), None
     except NipRunError as error:
         return None, error
 
@@ -209,7 +209,7 @@ CLASSES: dict[int, type[NipRunError]] = {1: TransientError, 4: ProviderRefusal}
 
 @pytest.mark.gate
 @pytest.mark.parametrize("row", ROWS)
-def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_to_a_server_that_misbehaves(row: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     expected = ENDS.get(row, FAILED)
     started = time.monotonic()
@@ -226,7 +226,7 @@ def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypa
         without_the_key("".join(traceback.format_exception(error)).encode(), "traceback")
 
 
-def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_nobody_asked_for_are_no_answer(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come after an answer, and before the next request on its connection."""
     monkeypatch.setenv("ROW_VARIABLE", KEY)
 
@@ -240,12 +240,14 @@ def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch
             for _ in range(3):
                 completion = await model.complete(Request("small", CHAT, SAMPLE))
                 texts.append(completion.choices[0].text)
-                await asyncio.to_thread(until, lambda: server.stats().get(f"{address}/chat/completions") == len(texts))
+                await asyncio.to_thread(
+                    wait_until, lambda: server.stats().get(f"{address}/chat/completions") == len(texts)
+                )
             return texts
         finally:
             await model.close()
 
-    assert asyncio.run(calls()) == [GOOD] * 3
+    assert asyncio.run(calls()) == [ANSWER] * 3
 
 
 # A run
@@ -267,7 +269,7 @@ WHOLE_RUNS = (
         if name != "the next answer a moment later"
     ],
 )
-def test_a_run_at_a_server_that_misbehaves(row: str, server: Loopback, tmp_path: Path) -> None:
+def test_a_run_at_a_server_that_misbehaves(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     before = server.stats().get(row, 0)
     started = time.monotonic()
     done = nip_run_here(spec_at(tmp_path, server, row), "--results", tmp_path / "r", "-v", "-v", cwd=tmp_path,

@@ -18,7 +18,7 @@ from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
 from tests.support.runs import journal_records, only_run
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -42,7 +42,7 @@ def run_with_files(folder: Path, most: int) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 def test_a_hard_limit_on_open_files_lowers_the_concurrency_and_is_said(tmp_path: Path) -> None:
-    with serving(latency=0.2) as server:
+    with run_chat_server(latency=0.2) as server:
         spec_file(tmp_path, server.base_url, size=100, rollouts={"concurrency": 100})
         done = run_with_files(tmp_path, 80)
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_a_hard_limit_on_open_files_lowers_the_concurrency_and_is_said(tmp_path:
 
 @pytest.mark.full
 def test_a_limit_that_leaves_room_for_all_is_not_spoken_of(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=4, rollouts={"concurrency": 16})
         done = run_with_files(tmp_path, 256)
     assert done.returncode == 0, done.stderr

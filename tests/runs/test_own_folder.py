@@ -11,35 +11,35 @@ import pytest
 
 from runner.base.errors import RunDirectoryError, RunError, UsageError
 from tests.support.processes import nip_run_here
-from tests.support.runs import journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.runs import journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Loopback]:
-    with serving() as server:
+def served() -> Iterator[LoopbackServer]:
+    with run_chat_server() as server:
         yield server
 
 
 @pytest.fixture
-def run(served: Loopback, tmp_path: Path) -> Path:
+def run(served: LoopbackServer, tmp_path: Path) -> Path:
     """The folder of a finished run on some of the datapoints, in another order, with a cache."""
     dataset = {"shuffle": True, "limit": 4}
-    played(spec_file(tmp_path, served.base_url, size=6, dataset=dataset, cache="cache.sqlite"), tmp_path / "results")
+    run_spec(spec_file(tmp_path, served.base_url, size=6, dataset=dataset, cache="cache.sqlite"), tmp_path / "results")
     return only_run(tmp_path / "results")
 
 
 @pytest.mark.full
-def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: Loopback) -> None:
+def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: LoopbackServer) -> None:
     results, asked, before = run.parents[1], served.requests, table(run, "rollouts")
     manifest = json.loads((run / "manifest.json").read_bytes())
     for path in (run, run / "spec.yaml"):
-        assert played(path, results).was_finished
-    assert played(run, results, run_id=run.name).was_finished
+        assert run_spec(path, results).was_finished
+    assert run_spec(run, results, run_id=run.name).was_finished
     assert served.requests == asked
-    longer = played(run, results, "rollouts.per_datapoint=2")
+    longer = run_spec(run, results, "rollouts.per_datapoint=2")
     assert only_run(results) == run
     assert table(run, "rollouts")[:4] == before
     calls = [record for record in journal_records(run) if record["kind"] == "call"]
@@ -49,13 +49,13 @@ def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: Loopback) ->
     now = json.loads((run / "manifest.json").read_bytes())
     assert {name: now[name] for name in same} == {name: manifest[name] for name in same}
     spec = run.parents[2] / "spec.yaml"
-    by_its_spec = played(spec, results, "rollouts.per_datapoint=2")
+    by_its_spec = run_spec(spec, results, "rollouts.per_datapoint=2")
     assert (by_its_spec.folder, by_its_spec.was_finished) == (longer.folder, True)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [("--again",), ("models.m.temperature=0.5",), ("--results", "other"), ("COPY",)])
-def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: Loopback, words: tuple[str, ...]) -> None:
+def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: LoopbackServer, words: tuple[str, ...]) -> None:
     home, asked = run.parents[2], served.requests
     if words == ("COPY",):
         path, words = shutil.copytree(run, home / "copy"), ()
@@ -71,7 +71,7 @@ def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: Loopback, 
 
 
 @pytest.mark.full
-def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, served: Loopback) -> None:
+def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, served: LoopbackServer) -> None:
     results, asked = run.parents[1], served.requests
     for path, old, new in (
         (run / "inputs" / "prompts" / "prover.jinja", b"", b"Now. "),
@@ -82,14 +82,14 @@ def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, ser
         assert content.count(old)
         path.write_bytes(content.replace(old, new, 1))
         with pytest.raises(RunDirectoryError, match="were changed since the run started"):
-            played(run, results)
+            run_spec(run, results)
         path.write_bytes(content)
-    assert played(run, results).was_finished
+    assert run_spec(run, results).was_finished
     with pytest.raises(UsageError, match=r"dataset\.limit: .* use the run's original spec"):
-        played(run, results, "dataset.limit=6")
+        run_spec(run, results, "dataset.limit=6")
     with pytest.raises(RunDirectoryError, match=r"these keys differ: models\.m\.temperature\. "):
-        played(run, results, "models.m.temperature=0.5", run_id=run.name)
+        run_spec(run, results, "models.m.temperature=0.5", run_id=run.name)
     (run / "manifest.json").unlink()
     with pytest.raises(RunError, match=r"has no manifest\.json"):
-        played(run, results)
+        run_spec(run, results)
     assert served.requests == asked

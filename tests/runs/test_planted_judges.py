@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from runner.runs.finished.result import FinishedRun
-from tests.support import planted
-from tests.support.runs import metric, played, table
-from tests.support.servers.client import Loopback
+from tests.support import judge_statistics
+from tests.support.runs import metric, run_spec, table
+from tests.support.servers.client import LoopbackServer
 from tests.support.servers.judges import Judge
-from tests.support.servers.judges_client import judged_spec, judging
+from tests.support.servers.judges_client import judged_spec, run_judge_server
 
 SIZE = 120
 JUDGES = {
@@ -29,9 +29,9 @@ EVENLY = [number % 2 for number in range(SIZE)]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Loopback]:
+def server() -> Iterator[LoopbackServer]:
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
-    with judging(seed=3, judges=judges, provers=PROVERS) as running:
+    with run_judge_server(seed=3, judges=judges, provers=PROVERS) as running:
         yield running
 
 
@@ -42,45 +42,45 @@ def holds(result: FinishedRun, name: str, truth: float, agent: str | None = None
 
 
 @pytest.mark.full
-def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, server: Loopback) -> None:
+def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, server: LoopbackServer) -> None:
     """Nine claims of ten are wrong, so that who rejects nearly all is right most of the time."""
     labels = [int(number % 10 == 0) for number in range(2 * SIZE)]
     accuracy, sensitivity = {}, {}
     for name in ("keen", "strict"):
         path = judged_spec(tmp_path / name, server.base_url, "solo_verifier", name, labels=labels)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         assert result.accuracy is not None
         accuracy[name] = result.accuracy.value
         judge = JUDGES[name]
-        d_prime, criterion = planted.signal(table(result.path, "rollouts"))
+        d_prime, criterion = judge_statistics.estimate_signal_detection(table(result.path, "rollouts"))
         sensitivity[name] = metric(result, "sensitivity")["value"]
         assert sensitivity[name] == pytest.approx(d_prime.value)
         assert metric(result, "criterion")["value"] == pytest.approx(criterion.value)
-        assert d_prime.holds(judge.sensitivity)
-        assert criterion.holds(judge.criterion)
+        assert d_prime.contains(judge.sensitivity)
+        assert criterion.contains(judge.criterion)
     assert accuracy["keen"] < accuracy["strict"]
     assert sensitivity["keen"] > sensitivity["strict"]
 
 
 @pytest.mark.full
-def test_position_bias_is_what_was_planted_and_no_leaning(tmp_path: Path, server: Loopback) -> None:
+def test_position_bias_is_what_was_planted_and_no_leaning(tmp_path: Path, server: LoopbackServer) -> None:
     """A judge that rather rejects has no position bias; one that follows the first in 4 of 10 games has 0.4."""
     for name in ("leaning", "biased"):
         path = judged_spec(
             tmp_path / name, server.base_url, "debate", name, ("weak", "weak"), labels=EVENLY, stances="both"
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         rows = table(result.path, "rollouts")
         assert len(rows) == 2 * SIZE
         truth = JUDGES[name].follows_first
         assert holds(result, "position_bias", truth)
-        assert planted.first_seat_lead(rows).is_near(truth)
+        assert judge_statistics.estimate_first_seat_lead(rows).is_near(truth)
         assert metric(result, "criterion")["ci_low"] > 0.3
     assert metric(result, "position_bias")["ci_low"] > 0.2
 
 
 @pytest.mark.full
-def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: Loopback) -> None:
+def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: LoopbackServer) -> None:
     """The strong prover sits first, where it rejects: its verdicts alone would be the seat's and the leaning's, too."""
     judge, forces = JUDGES["leaning"], (0.8, 0.2)
     for stances in (None, "both"):
@@ -89,18 +89,18 @@ def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: 
             at, server.base_url, "debate", "leaning", ("strong", "weak"), labels=EVENLY, seats="swap",
             **design,
         )  # fmt: skip
-        result = played(path, at / "results")
+        result = run_spec(path, at / "results")
         rows = table(result.path, "rollouts")
         strong = []
         for side in ("reject", "accept"):  # whichever seat that is
             other = "accept" if side == "reject" else "reject"
             arguments = ((side, forces[0]), (other, forces[1]))
-            accepts = [planted.p_accept(judge, label, arguments) for label in (0, 1)]
+            accepts = [judge_statistics.acceptance_probability(judge, label, arguments) for label in (0, 1)]
             strong.append(sum(accepts if side == "accept" else [1 - p for p in accepts]) / 2)
         truth = sum(strong) / 2
         assert holds(result, "expected_score", truth, "prover0")
         assert holds(result, "expected_score", 1 - truth, "prover1")
-        assert planted.won_by(rows, 0).is_near(truth)
+        assert judge_statistics.estimate_win_share(rows, 0).is_near(truth)
         assert metric(result, "expected_score", "prover0")["ci_low"] > 0.5
         bias, seat = metric(result, "position_bias"), metric(result, "seat_score", "prover0")
         if stances is None:
@@ -112,56 +112,63 @@ def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: 
 
 
 @pytest.mark.full
-def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: Loopback) -> None:
+def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["keen"]
     path = judged_spec(tmp_path, server.base_url, "adp", "keen", ("strong",), labels=EVENLY, stances="both")
-    result = played(path, tmp_path / "results")
+    result = run_spec(path, tmp_path / "results")
     rows = table(result.path, "rollouts")
     for stance, side in enumerate(("reject", "accept")):
         for label in (0, 1):
             games = [row["decision"] == 1 for row in rows if (row["stance"], row["y"]) == (stance, label)]
             assert len(games) == SIZE // 2
-            assert planted.share(games).is_near(planted.p_accept(judge, label, [(side, PROVERS["strong"])]))
-        accepted = sum(planted.p_accept(judge, label, [(side, PROVERS["strong"])]) for label in (0, 1)) / 2
+            assert judge_statistics.estimate_share(games).is_near(
+                judge_statistics.acceptance_probability(judge, label, [(side, PROVERS["strong"])])
+            )
+        accepted = (
+            sum(judge_statistics.acceptance_probability(judge, label, [(side, PROVERS["strong"])]) for label in (0, 1))
+            / 2
+        )
         assert holds(result, f"persuasion_{stance}", accepted if stance else 1 - accepted)
 
 
 @pytest.mark.full
-def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: Loopback) -> None:
+def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["sure"]
     path = judged_spec(
         tmp_path, server.base_url, "solo_verifier", "sure", labels=EVENLY,
         models={"sure": {"logprobs": True, "top_logprobs": 2}}, verdict={"confidence": "both"},
     )  # fmt: skip
-    result = played(path, tmp_path / "results")
+    result = run_spec(path, tmp_path / "results")
     assert holds(result, "sensitivity", judge.sensitivity)
     assert holds(result, "criterion", judge.criterion)
-    assert holds(result, "balanced_accuracy", planted.p_accept(judge, 1))
-    squared = planted.expected(judge, lambda label, p: (label - p) ** 2)
+    assert holds(result, "balanced_accuracy", judge_statistics.acceptance_probability(judge, 1))
+    squared = judge_statistics.expected_value(judge, lambda label, p: (label - p) ** 2)
     for kind in ("stated", "logprob"):
         assert holds(result, f"brier_{kind}", squared)
-        assert holds(result, f"auroc_{kind}", planted.NORMAL.cdf(judge.sensitivity / sqrt(2)))
+        assert holds(result, f"auroc_{kind}", judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2)))
     rows = table(result.path, "rollouts")
-    told = planted.told(result.path)
+    told = judge_statistics.read_confidences(result.path)
     for kind, pairs in told.items():
         assert [row[f"confidence_{kind}"] for row in rows] == pytest.approx([p for _, p in pairs])
     assert [len(pairs) for pairs in told.values()] == [SIZE, SIZE]
     for (label, stated), (same, by_tokens) in zip(*told.values(), strict=True):
         assert (label, stated) == (same, pytest.approx(by_tokens, abs=1e-4))
     pairs = told["stated"]
-    assert planted.brier(pairs).value == pytest.approx(metric(result, "brier_stated")["value"])
-    excess = planted.mean(max(p, 1 - p) - ((p > 0.5) == label) for label, p in pairs)
-    assert excess.holds(planted.expected(judge, lambda label, p: max(p, 1 - p) - ((p > 0.5) == label)))
+    assert judge_statistics.estimate_brier(pairs).value == pytest.approx(metric(result, "brier_stated")["value"])
+    excess = judge_statistics.estimate_mean(max(p, 1 - p) - ((p > 0.5) == label) for label, p in pairs)
+    assert excess.contains(
+        judge_statistics.expected_value(judge, lambda label, p: max(p, 1 - p) - ((p > 0.5) == label))
+    )
     assert excess.interval[0] > 0
 
 
 @pytest.mark.full
-def test_judges_answer_the_same_in_another_process(tmp_path: Path, server: Loopback) -> None:
+def test_judges_answer_the_same_in_another_process(tmp_path: Path, server: LoopbackServer) -> None:
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
     found = []
-    with judging(seed=3, judges=judges, provers=PROVERS) as other:
+    with run_judge_server(seed=3, judges=judges, provers=PROVERS) as other:
         for place, one in enumerate((server, other)):
             path = judged_spec(tmp_path / str(place), one.base_url, "adp", "keen", ("weak",), labels=EVENLY[:8])
-            rows = table(played(path, tmp_path / f"results{place}").path, "completions")
+            rows = table(run_spec(path, tmp_path / f"results{place}").path, "completions")
             found.append([row["raw_message"] for row in rows])
     assert found[0] == found[1]

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from runner.base.errors import NipRunError
-from tests.support.runs import only_run, played
+from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 EXTRA = (
     ".parts", ".parts/rollouts.00000.jsonl", ".in_flight", "fine_tune/.seen", "fine_tune/agents",
@@ -26,13 +26,13 @@ Play = Callable[[Path, Path], object]
 
 
 def play_games(folder: Path, results: Path) -> object:
-    return played(spec_file(folder, size=2), results, run_id="planted")
+    return run_spec(spec_file(folder, size=2), results, run_id="planted")
 
 
 def play_training(folder: Path, results: Path) -> object:
     trainer = {"backend": "command", "command": ["sh", "-c", "echo trained > $0", "{model_file}", "{dataset}"]}
     path = training_spec(folder, training={"iterations": 1, "trainers": {"v": trainer}})
-    return trained(path, results, run_id="planted")
+    return run_training(path, results, run_id="planted")
 
 
 PLAYS: dict[str, Play] = {"games": play_games, "training": play_training}
@@ -145,5 +145,5 @@ def test_old_files_are_not_removed_through_a_link(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     planted(tmp_path, run, "fine_tune")
     before = contents(tmp_path / "outside")
-    played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="planted")
+    run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="planted")
     assert contents(tmp_path / "outside") == before

@@ -23,9 +23,9 @@ from runner.runs.execution.process import (
     stopping_on_signals,
     wait_for_signal_handlers,
 )
-from tests.support.processes import ended, environment, has_open, python, started, until
-from tests.support.runs import journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import environment, has_open, python, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -115,15 +115,15 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
     path, results = spec_file(tmp_path, size=2), tmp_path / "here"
     results.mkdir()
     with locked(results / database.LOCK, "the board"):
-        process = started("spec.yaml", "--results", "here", cwd=tmp_path)
-        until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
-        until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
-        until(lambda: process.poll() is not None or has_open(process.pid, database.LOCK))  # it waits for the board
+        process = start_nip_run("spec.yaml", "--results", "here", cwd=tmp_path)
+        wait_until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
+        wait_until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
+        wait_until(lambda: process.poll() is not None or has_open(process.pid, database.LOCK))  # it waits for the board
         process.send_signal(number)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
     assert code == 130, err
     assert "Resume with: nip-run run spec.yaml --results here" in err
-    resumed = played(path, results)
+    resumed = run_spec(path, results)
     assert resumed.was_finished
     assert Results(results).board.has_finished(resumed.folder.run_id)
 
@@ -143,15 +143,15 @@ asyncio.new_event_loop().run_until_complete(cell())
 
 @pytest.mark.full
 def test_one_interrupt_in_a_notebook_keeps_what_was_in_flight(tmp_path: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, rollouts={"concurrency": 2})
         process = subprocess.Popen(
             [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        until(lambda: server.requests >= 3 or process.poll() is not None)
+        wait_until(lambda: server.requests >= 3 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        _, out, err = ended(process)
+        _, out, err = wait_for_exit(process)
         asked = server.requests
     assert out == "Interrupted []\n", err
     assert asked <= 6

@@ -12,9 +12,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.processes import nip_run, nip_run_here, python, until
-from tests.support.runs import derived_files, journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.processes import nip_run, nip_run_here, python, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 COLUMNS = {
@@ -54,14 +54,14 @@ def test_a_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None
     path = spec_file(tmp_path, size=2)
 
     async def cell() -> int:
-        return played(path, tmp_path / "results").manifest.rollouts or 0
+        return run_spec(path, tmp_path / "results").manifest.rollouts or 0
 
     assert asyncio.run(cell()) == 2
 
 
 def test_a_run_leaves_every_file_that_the_contract_names(tmp_path: Path) -> None:
-    with serving() as server:
-        result = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
+    with run_chat_server() as server:
+        result = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
     there = {str(path.relative_to(result.folder.path)) for path in result.folder.path.rglob("*") if path.is_file()}
     assert {
         "spec.yaml", "manifest.json", "rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json",
@@ -76,8 +76,8 @@ def test_a_run_leaves_every_file_that_the_contract_names(tmp_path: Path) -> None
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A finished run's results folder, and what the server saw."""
     folder = tmp_path_factory.mktemp("finished")
-    with serving(cached_tokens=3) as server:
-        played(spec_file(folder, server.base_url), folder / "results")
+    with run_chat_server(cached_tokens=3) as server:
+        run_spec(spec_file(folder, server.base_url), folder / "results")
         return folder / "results", server.stats()
 
 
@@ -146,41 +146,41 @@ def test_the_saved_spec_is_itself_a_spec_that_plays_the_same(
     finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     first = only_run(finished[0])
-    with serving(cached_tokens=3) as server:
-        again = played(first / "spec.yaml", tmp_path / "results", f"models.m.base_url={server.base_url}")
+    with run_chat_server(cached_tokens=3) as server:
+        again = run_spec(first / "spec.yaml", tmp_path / "results", f"models.m.base_url={server.base_url}")
     strip = [{k: v for k, v in row.items() if k != "run_id"} for row in table(first, "messages")]
     assert [{k: v for k, v in row.items() if k != "run_id"} for row in table(again.folder.path, "messages")] == strip
 
 
 def test_simultaneous_speakers_are_asked_at_the_same_time(tmp_path: Path) -> None:
-    with serving(latency=0.1, decide=0.0) as server:
+    with run_chat_server(latency=0.1, decide=0.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},
             prompts="prompts/code_validation/debate",
             agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
         )  # fmt: skip
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
         assert server.stats()["max_open"] == 2
 
 
 def test_concurrency_bounds_the_calls_in_flight(tmp_path: Path) -> None:
-    with serving(latency=0.03) as server:
-        played(spec_file(tmp_path, server.base_url), tmp_path / "results", "rollouts.concurrency=3")
+    with run_chat_server(latency=0.03) as server:
+        run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results", "rollouts.concurrency=3")
         assert server.stats()["max_open"] == 3
 
 
 def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
     """One answer takes long; the other seven games go on meanwhile, and one of them is rounds ahead by then."""
-    with serving(held_first=1, decide=0.0) as server:
+    with run_chat_server(held_first=1, decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, size=8, protocol={"max_message_rounds": 5, "min_message_rounds": 5})
 
         def release() -> None:
-            until(lambda: server.requests > 7 * 4)
+            wait_until(lambda: server.requests > 7 * 4)
             server.change(held_first=0)
 
         releasing = threading.Thread(target=release)
         releasing.start()
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
         releasing.join()
     rounds = [r["sample"][2] for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
     assert max(max(rounds[:index]) - rounds[index] for index in range(1, len(rounds))) >= 2
@@ -188,7 +188,7 @@ def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
         done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
 @pytest.mark.gate
 @pytest.mark.parametrize("provider", [pytest.param("dummy", marks=pytest.mark.full), "server"])
 def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Path, provider: str) -> None:
-    with serving(latency=[0.0, 0.015]) as server:
+    with run_chat_server(latency=[0.0, 0.015]) as server:
         spec_file(tmp_path, server.base_url if provider == "server" else None)
         found = []
         for concurrency, hash_seed in ((1, "0"), (256, "1")):
@@ -222,11 +222,11 @@ def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Pat
 
 @pytest.mark.full
 def test_a_replay_gives_the_same_records_with_no_call(tmp_path: Path) -> None:
-    with serving(faults={"bad_decision": 0.2}) as server:
-        first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
+    with run_chat_server(faults={"bad_decision": 0.2}) as server:
+        first = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
         asked = server.requests
         replay = {"m": {"provider": "replay", "run": str(first.folder.path)}}
-        again = played(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "replayed")
+        again = run_spec(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "replayed")
         assert server.requests == asked
     for name in ("rollouts", "messages"):
         drop = ("run_id", "rollout_id")

@@ -9,8 +9,8 @@ import pytest
 
 from runner.base.errors import ProviderRefusal, UsageError
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -27,7 +27,7 @@ from tests.support.specs import spec_file
 def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
     tmp_path: Path, kind: str, advice: str, *, of_spec: bool
 ) -> None:
-    with serving(kind=kind, after=10, latency=0.02) as server:
+    with run_chat_server(kind=kind, after=10, latency=0.02) as server:
         spec_file(tmp_path, server.base_url, size=64)
         done = nip_run_here("spec.yaml", "rollouts.concurrency=8", "+models.m.temperature=1", "-q", cwd=tmp_path)
         stats, err = server.stats(), done.stderr
@@ -45,22 +45,22 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
 
 @pytest.mark.full
 def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        whole = played(path, tmp_path / "whole")
+        whole = run_spec(path, tmp_path / "whole")
         needed = server.requests
         server.change(kind="insufficient_quota", after=needed + 20)
         with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         refused = server.stats()["kinds"]["insufficient_quota"]
         server.change(kind=None)
-        resumed = played(path, tmp_path / "results")
+        resumed = run_spec(path, tmp_path / "results")
         assert server.requests <= 2 * needed + refused + 8
     assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
 
 
 def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
-    with serving(kind="null_content") as server:
+    with run_chat_server(kind="null_content") as server:
         spec_file(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": "fail_run"}})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1
@@ -70,10 +70,10 @@ def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
 
 def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
         with pytest.raises(UsageError, match=r"file/results"):
-            played(path, tmp_path / "file" / "results")
+            run_spec(path, tmp_path / "file" / "results")
         done = nip_run_here("spec.yaml", "--results", "file/results", cwd=tmp_path)
         assert server.requests == 0
     assert done.returncode == 2
@@ -83,7 +83,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
 
 @pytest.mark.full
 def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, models={"m": {"api_key_env": "MY_TEST_KEY"}})
         done = nip_run("spec.yaml", "-q", cwd=tmp_path)
         assert server.requests == 0
@@ -94,7 +94,7 @@ def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
 
 
 def test_an_invalid_spec_calls_nothing_and_writes_nothing(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, rollouts={"concurency": 3}, models={"m": {"temperature": "hot"}})
         done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert server.requests == 0

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from runner.results.leaderboard.results_folder import Results
-from tests.support.processes import ended_or_killed, started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import start_nip_run_silently, wait_or_kill, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 KILLS = 100
@@ -29,15 +29,15 @@ def recorded_calls(folder: Path) -> list[tuple[Any, ...]]:
     return [tuple(record["sample"]) for record in records if record["kind"] == "call"]
 
 
-def play_and_kill(folder: Path, server: Loopback, goal: int, rng: random.Random) -> bool:
+def play_and_kill(folder: Path, server: LoopbackServer, goal: int, rng: random.Random) -> bool:
     """Kill the run once so many calls are recorded or sent, or at a random time; return False if it had ended."""
     requests, recorded = server.requests, len(recorded_calls(folder))
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     if rng.random() < 0.1:
         with suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0.0, 1.2))
     else:
-        until(lambda: process.poll() is not None or server.requests - requests >= max(1, goal - recorded))
+        wait_until(lambda: process.poll() is not None or server.requests - requests >= max(1, goal - recorded))
     process.kill()
     return process.wait() != 0
 
@@ -46,7 +46,7 @@ def kill_while_deriving(folder: Path, run: Path, rng: random.Random) -> None:
     """Kill the run while it makes its tables and the leaderboard from a complete journal."""
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     with suppress(subprocess.TimeoutExpired):
         process.wait(rng.uniform(0.4, 2.5))
     process.kill()
@@ -56,9 +56,9 @@ def kill_while_deriving(folder: Path, run: Path, rng: random.Random) -> None:
 @pytest.mark.full
 def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     rng = random.Random(1)
-    with serving(latency=[0.0, 0.06]) as server:
+    with run_chat_server(latency=[0.0, 0.06]) as server:
         path = spec_file(tmp_path, server.base_url, size=ROLLOUTS, rollouts={"concurrency": CONCURRENCY})
-        expected = derived_files(played(path, tmp_path / "whole").folder.path)
+        expected = derived_files(run_spec(path, tmp_path / "whole").folder.path)
         needed = server.requests
         goals = sorted(int(rng.uniform(0, needed)) for _ in range(KILLS))
         kills = 0
@@ -66,7 +66,7 @@ def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp
             if not play_and_kill(tmp_path, server, goal, rng):
                 break
             kills += 1
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) == 0
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
         run, asked = only_run(tmp_path / "results"), server.requests - needed
         samples = recorded_calls(tmp_path)
         assert len(samples) == len(set(samples)) == needed
@@ -76,7 +76,7 @@ def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp
         assert derived_files(run) == expected
         for _ in range(KILLS // 5):
             kill_while_deriving(tmp_path, run, rng)
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) == 0
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
         assert server.requests - needed == asked
     assert derived_files(run) == expected
     rows = Results(tmp_path / "results").board.query("SELECT run_id, status, rollouts FROM runs")[1]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import json_lines
-from tests.support.runs import derived_files, metric, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import derived_files, metric, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -29,12 +29,12 @@ from tests.support.specs import spec_file
     ],
 )
 def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: str, outcome: str) -> None:
-    with serving(kind=kind) as server:
+    with run_chat_server(kind=kind) as server:
         path = spec_file(
             tmp_path, server.base_url, size=2,
             retry={"transient": {"attempts": 2}, "invalid_response": {"attempts": 2, "then": then}},
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     assert {name: count for name, count in result.metrics["outcomes"].items() if count} == {outcome: 2}
     rows = table(result.folder.path, "rollouts")
     assert {(row["outcome"], row["decision"]) for row in rows} == {(outcome, 2)}
@@ -43,22 +43,22 @@ def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: 
 
 
 def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "solo_verifier", "max_message_rounds": None},
             prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
             retry={"invalid_response": {"attempts": 4}},
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         assert server.requests == 4
     assert [row["attempt"] for row in table(result.folder.path, "completions")] == [0, 1, 2, 3]
 
 
 @pytest.mark.full
 def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
-    with serving(faults={"server_error": 0.08}, max_faults=10_000) as server:
+    with run_chat_server(faults={"server_error": 0.08}, max_faults=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=40, retry={"transient": {"attempts": 1}})
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     lost = result.metrics["outcomes"]["transport_failed"]
     assert 0 < lost < 40
     rows = table(result.folder.path, "rollouts")
@@ -84,8 +84,8 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
     for name, options in (("calm", {}), ("stormy", {"faults": faults})):
         folder = tmp_path / name
         folder.mkdir()
-        with serving(**options) as server:
-            result = played(spec_file(folder, server.base_url, size=20), folder / "results")
+        with run_chat_server(**options) as server:
+            result = run_spec(spec_file(folder, server.base_url, size=20), folder / "results")
             found[name] = (derived_files(result.folder.path), server.stats())
         assert result.metrics["outcomes"]["transport_failed"] == 0
     assert found["stormy"][0] == found["calm"][0]
@@ -101,12 +101,12 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
 
 @pytest.mark.gate
 def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: Path) -> None:
-    with serving(faults={"hang": 0.3}, max_faults=1, hang=3600.0, decide=1.0) as server:
+    with run_chat_server(faults={"hang": 0.3}, max_faults=1, hang=3600.0, decide=1.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=4, models={"m": {"timeout": 2.0}}, agents={"prover": None},
             protocol={"use": "solo_verifier", "max_message_rounds": None},
             prompts="prompts/code_validation/solo_verifier",
         )  # fmt: skip
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
         assert server.stats()["kinds"]["hang"] > 0
     assert result.metrics["outcomes"]["decided"] == 4

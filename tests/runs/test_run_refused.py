@@ -12,8 +12,8 @@ from runner.base.errors import ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run
-from tests.support.runs import journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 DEBATE = {
@@ -34,10 +34,10 @@ def test_answers_in_flight_when_the_provider_refuses_are_kept(
 ) -> None:
     """Every request takes another time, so some answers come long after the first refusal."""
     monkeypatch.setattr("runner.rollouts.engine.REFUSED_SECONDS", HANG_SECONDS)
-    with serving(kind=kind, after=12, latency=[0.02, 0.15]) as server:
+    with run_chat_server(kind=kind, after=12, latency=[0.02, 0.15]) as server:
         path = spec_file(tmp_path, server.base_url, size=24, **{"rollouts": {"concurrency": 24}, **game})
         with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         answered = server.stats()["kinds"]["answer"]
         assert server.stats()["open"] == 0
     records = journal_records(only_run(tmp_path / "results"))
@@ -46,16 +46,16 @@ def test_answers_in_flight_when_the_provider_refuses_are_kept(
 
 
 def test_nothing_new_is_asked_once_the_provider_has_refused_a_call(tmp_path: Path) -> None:
-    with serving(kind="unauthorized", after=0, latency=[0.02, 0.15]) as server:
+    with run_chat_server(kind="unauthorized", after=0, latency=[0.02, 0.15]) as server:
         path = spec_file(tmp_path, server.base_url, size=24, rollouts={"concurrency": 8})
         with pytest.raises(ProviderRefusal):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert server.requests == 8
 
 
 @pytest.mark.full
 def test_a_refusal_does_not_wait_for_calls_that_hang(tmp_path: Path) -> None:
-    with serving(faults={"hang": 0.5}, hang=3600.0, kind="unauthorized", after=10) as server:
+    with run_chat_server(faults={"hang": 0.5}, hang=3600.0, kind="unauthorized", after=10) as server:
         spec_file(
             tmp_path, server.base_url, size=24, rollouts={"concurrency": 24}, models={"m": {"timeout": 3600.0}}
         )  # fmt: skip

@@ -12,18 +12,18 @@ from runner.base.errors import JournalError, RunDirectoryError, UsageError
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import max_spending
 from runner.spec.loader import load_spec
-from tests.support.processes import ended, interrupt, nip_run_here, started, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import interrupt, nip_run_here, start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
 def test_a_finished_run_is_shown_and_not_played_again(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
+        first = run_spec(path, tmp_path / "results")
         asked, files = server.requests, derived_files(first.folder.path)
-        second = played(path, tmp_path / "results")
+        second = run_spec(path, tmp_path / "results")
         assert server.requests == asked
         assert second.was_finished
         assert json.dumps(second.metrics, sort_keys=True) == json.dumps(first.metrics, sort_keys=True)
@@ -31,9 +31,9 @@ def test_a_finished_run_is_shown_and_not_played_again(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
+        first = run_spec(path, tmp_path / "results")
     done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (shown,) = json.loads(done.stdout)
@@ -43,12 +43,12 @@ def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        first = played(path, tmp_path / "results")
+        first = run_spec(path, tmp_path / "results")
         asked = server.requests
-        second = played(path, tmp_path / "results", again=True)
-        third = played(path, tmp_path / "results", again=True)
+        second = run_spec(path, tmp_path / "results", again=True)
+        third = run_spec(path, tmp_path / "results", again=True)
         assert server.requests == 3 * asked
     assert len({first.folder.run_id, second.folder.run_id, third.folder.run_id}) == 3
 
@@ -59,13 +59,13 @@ def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
     [("rollouts.per_datapoint=1", "rollouts.per_datapoint=2"), ("dataset.limit=5", "dataset.limit=12")],
 )
 def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, large: str) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        fresh = played(path, tmp_path / "fresh", large)
+        fresh = run_spec(path, tmp_path / "fresh", large)
         whole = server.requests
-        first = played(path, tmp_path / "grown", small)
+        first = run_spec(path, tmp_path / "grown", small)
         part = server.requests - whole
-        grown = played(path, tmp_path / "grown", large)
+        grown = run_spec(path, tmp_path / "grown", large)
         assert server.requests == 2 * whole
     assert 0 < part < whole
     assert grown.folder == first.folder
@@ -75,13 +75,13 @@ def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, 
 @pytest.mark.full
 @pytest.mark.parametrize("less", ["dataset.limit=5", "rollouts.per_datapoint=1"])
 def test_a_finished_run_is_not_made_smaller(tmp_path: Path, less: str) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
         had = "rollouts.per_datapoint=2"
-        first = played(path, tmp_path / "results", had)
+        first = run_spec(path, tmp_path / "results", had)
         files, asked = derived_files(first.folder.path), server.requests
         with pytest.raises(UsageError, match=rf"run {first.run_id} is finished with .* add --run-id NAME, or --again"):
-            played(path, tmp_path / "results", had, less)
+            run_spec(path, tmp_path / "results", had, less)
         assert server.requests == asked
     assert derived_files(first.folder.path) == files
 
@@ -89,8 +89,8 @@ def test_a_finished_run_is_not_made_smaller(tmp_path: Path, less: str) -> None:
 @pytest.mark.full
 def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    first = played(path, tmp_path / "results")
-    again = played(path, tmp_path / "results", "dataset.group_by=question")
+    first = run_spec(path, tmp_path / "results")
+    again = run_spec(path, tmp_path / "results", "dataset.group_by=question")
     assert again.folder == first.folder
     assert f"run {first.run_id}: confidence intervals are recomputed, clustered by group_by=question" in again.notes
 
@@ -98,17 +98,17 @@ def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.gate
 @pytest.mark.parametrize("moment", [17, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 34))])
 def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: Path, moment: int) -> None:
-    with serving(latency=[0.01, 0.05]) as server:
+    with run_chat_server(latency=[0.01, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url)
-        whole = played(path, tmp_path / "whole", "rollouts.concurrency=4")
+        whole = run_spec(path, tmp_path / "whole", "rollouts.concurrency=4")
         needed = server.requests
-        process = started("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= needed + moment or process.poll() is not None)
+        process = start_nip_run("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
+        wait_until(lambda: server.requests >= needed + moment or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
-        code, _, _ = ended(process)
+        code, _, _ = wait_for_exit(process)
         assert code == -signal.SIGKILL
         kept = len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"])
-        resumed = played(path, tmp_path / "results", "rollouts.concurrency=4")
+        resumed = run_spec(path, tmp_path / "results", "rollouts.concurrency=4")
         asked = server.requests - needed
     assert kept > 0 or moment < 5
     assert needed <= asked <= needed + 4
@@ -118,9 +118,9 @@ def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: P
 
 
 def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        whole = derived_files(played(path, tmp_path / "results").folder.path)
+        whole = derived_files(run_spec(path, tmp_path / "results").folder.path)
         run_folder = only_run(tmp_path / "results")
         journal = run_folder / "journal.jsonl"
         data = journal.read_bytes()
@@ -134,10 +134,10 @@ def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
-        mine = played(path, tmp_path / "results").folder
-        theirs = played(path, tmp_path / "results", "seed=8").folder
+        mine = run_spec(path, tmp_path / "results").folder
+        theirs = run_spec(path, tmp_path / "results", "seed=8").folder
         mine.journal.write_bytes(theirs.journal.read_bytes())
         asked = server.requests
         more = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
@@ -152,8 +152,8 @@ def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: 
 @pytest.mark.full
 def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    mine = played(path, tmp_path / "results").folder
-    theirs = played(path, tmp_path / "results", "seed=8").folder
+    mine = run_spec(path, tmp_path / "results").folder
+    theirs = run_spec(path, tmp_path / "results", "seed=8").folder
     mine.journal.write_bytes(theirs.journal.read_bytes())
     named = f"journal.jsonl belongs to another run, '{theirs.run_id}'"
     plan = Plan(load_spec(path))
@@ -169,11 +169,11 @@ def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Pat
 @pytest.mark.full
 def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
     """The same spec, played again by a server that answers otherwise: its lines have the numbers that belong there."""
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2, rollouts={"concurrency": 1})
-        mine = played(path, tmp_path / "results").folder
+        mine = run_spec(path, tmp_path / "results").folder
         server.change(seed=5)
-        theirs = played(path, tmp_path / "results", again=True).folder
+        theirs = run_spec(path, tmp_path / "results", again=True).folder
         own, other = (folder.journal.read_bytes().splitlines(keepends=True) for folder in (mine, theirs))
         cut = min(len(own), len(other)) - 1
         mine.journal.write_bytes(b"".join([*own[:cut], other[cut]]))
@@ -187,13 +187,13 @@ def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
-    with serving(held_after=6) as server:
+    with run_chat_server(held_after=6) as server:
         path = spec_file(tmp_path, server.base_url)
-        process = started("spec.yaml", "rollouts.concurrency=4", "--results", "here", cwd=tmp_path)
-        until(lambda: server.stats()["open"] == 4 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", "rollouts.concurrency=4", "--results", "here", cwd=tmp_path)
+        wait_until(lambda: server.stats()["open"] == 4 or process.poll() is not None)
         said = interrupt(process)
         server.change(held_after=None)
-        code, out, err = ended(process)
+        code, out, err = wait_for_exit(process)
         err = said + err
         asked = server.requests
         assert code == 130, err
@@ -204,22 +204,22 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
         assert json.loads((run_folder / "manifest.json").read_text())["status"] == "interrupted"
         # What was in flight came in and was kept.
         assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) == asked
-        whole = played(path, tmp_path / "whole")
+        whole = run_spec(path, tmp_path / "whole")
         needed = server.requests - asked
-        resumed = played(path, tmp_path / "here")
+        resumed = run_spec(path, tmp_path / "here")
         assert server.requests == 2 * needed
     assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
 
 
 @pytest.mark.full
 def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
-    with serving(held_after=0) as server:
+    with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: server.requests >= 4 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests >= 4 or process.poll() is not None)
         said = interrupt(process)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         err = said + err
     assert code == 130, err
     assert "Traceback" not in err
@@ -227,26 +227,26 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_in_use_is_refused_by_the_name_of_its_process(tmp_path: Path) -> None:
-    with serving(latency=1.0) as server:
+    with run_chat_server(latency=1.0) as server:
         path = spec_file(tmp_path, server.base_url)
-        process = started("spec.yaml", "-q", cwd=tmp_path)
+        process = start_nip_run("spec.yaml", "-q", cwd=tmp_path)
         try:
-            until(lambda: server.requests >= 1 or process.poll() is not None)
+            wait_until(lambda: server.requests >= 1 or process.poll() is not None)
             asked = server.requests
             with pytest.raises(RunDirectoryError, match=f"in use by process {process.pid} "):
-                played(path, tmp_path / "results")
+                run_spec(path, tmp_path / "results")
             assert server.requests <= max(asked, 8)
         finally:
             process.kill()
-            ended(process)
+            wait_for_exit(process)
 
 
 def test_another_spec_under_an_id_is_refused_with_the_changed_keys(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
-        played(path, tmp_path / "results", run_id="mine")
+        run_spec(path, tmp_path / "results", run_id="mine")
         asked = server.requests
         with pytest.raises(RunDirectoryError, match=r"models\.m\.temperature.*--run-id") as refused:
-            played(path, tmp_path / "results", "models.m.temperature=0.5", run_id="mine")
+            run_spec(path, tmp_path / "results", "models.m.temperature=0.5", run_id="mine")
         assert server.requests == asked
     assert "base_url" not in str(refused.value)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import ended, nip_run, started, until
+from tests.support.processes import nip_run, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import journal_records, only_run, table
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"failures": 10, "probes": 4}}
@@ -44,25 +44,25 @@ def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
 def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobody: str) -> None:
     """With the waits that a spec has where it says nothing."""
     spec_file(tmp_path, nobody, size=100, retry=None, rollouts={"concurrency": 64})
-    process = started("spec.yaml", cwd=tmp_path)
+    process = start_nip_run("spec.yaml", cwd=tmp_path)
     log = tmp_path / "results"
-    until(lambda: any("retrying one call at a time" in path.read_text() for path in log.rglob("run.log")))
+    wait_until(lambda: any("retrying one call at a time" in path.read_text() for path in log.rglob("run.log")))
     process.terminate()
-    code, _, said = ended(process)
+    code, _, said = wait_for_exit(process)
     assert code == 130
     assert "calls in a row failed; retrying one call at a time" in said
 
 
 @pytest.mark.full
 def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
-    with serving(kind="overloaded", after=20) as server:
+    with run_chat_server(kind="overloaded", after=20) as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
         first = nip_run("spec.yaml", cwd=tmp_path)
         assert first.returncode == 1
         assert "cannot reach" in first.stderr
     kept = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
     assert kept == 20
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
         second = nip_run("spec.yaml", cwd=tmp_path)
         assert second.returncode == 0, second.stderr
@@ -73,7 +73,7 @@ def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, nobody: str) -> None:
     """What they answer is billed, and is in the journal when the run stops."""
-    with serving(latency=1.0) as server:
+    with run_chat_server(latency=1.0) as server:
         spec_file(
             tmp_path, server.base_url, size=40, retry=POLICY, rollouts={"concurrency": 40},
             protocol={"use": "debate", "max_message_rounds": 4}, prompts="prompts/code_validation/debate",
@@ -90,7 +90,7 @@ def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, no
 @pytest.mark.full
 def test_a_server_that_is_away_for_a_moment_stops_nothing(tmp_path: Path) -> None:
     outage: dict[str, Any] = {"faults": {"overloaded": 0.6, "drop": 0.2}}
-    with serving(**outage) as server:
+    with run_chat_server(**outage) as server:
         spec_file(tmp_path, server.base_url, size=12, retry={"transient": {"attempts": 30}})
         result = nip_run("spec.yaml", "-q", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

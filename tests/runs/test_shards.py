@@ -20,9 +20,9 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.shards.merge import merge
 from runner.spec.loader import load_spec
-from tests.support.processes import nip_run_here, started_silent, until_asked
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_for_requests
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 CLOCKS = ("started_at", "finished_at", "journal", "answers_from")
@@ -52,7 +52,7 @@ def files(run: Path) -> dict[str, Any]:
 
 def in_parts(spec: Path, results: Path, of: int, *overrides: str) -> FinishedRun:
     for number in range(1, of + 1):
-        played(spec, results, *overrides, shard=f"{number}/{of}")
+        run_spec(spec, results, *overrides, shard=f"{number}/{of}")
     return merge(only_run(results).name, Results(results))
 
 
@@ -67,7 +67,7 @@ def in_parts(spec: Path, results: Path, of: int, *overrides: str) -> FinishedRun
 def test_merged_every_file_is_that_of_one_process(tmp_path: Path, changes: dict[str, Any]) -> None:
     shape = {"max_message_rounds": 4} if "num_responses_per_timestep" in str(changes) else {}
     spec = spec_file(tmp_path, size=8, **{"protocol": shape, **changes})
-    whole = played(spec, tmp_path / "whole").folder.path
+    whole = run_spec(spec, tmp_path / "whole").folder.path
     merged = in_parts(spec, tmp_path / "parts", 2).folder.path
     assert files(merged) == files(whole)
     assert records(merged) == records(whole)
@@ -79,15 +79,15 @@ def test_merged_every_file_is_that_of_one_process(tmp_path: Path, changes: dict[
 
 @pytest.mark.full
 def test_a_part_that_is_killed_goes_on_and_its_lost_calls_are_counted(tmp_path: Path) -> None:
-    with serving(latency=[0.02, 0.05]) as server:
+    with run_chat_server(latency=[0.02, 0.05]) as server:
         limits = {"max_completion_tokens": 50, "price": {"input": 1.0, "output": 2.0}}
         spec = spec_file(
             tmp_path, server.base_url, size=12, models={"m": limits}, budget={"usd": 5.0}, rollouts={"concurrency": 4}
         )
-        whole = played(spec, tmp_path / "whole")
+        whole = run_spec(spec, tmp_path / "whole")
         needed = server.requests
-        process = started_silent("spec.yaml", "--shard", "1/2", "-q", cwd=tmp_path)
-        until_asked(server, "requests", needed + 6, process)
+        process = start_nip_run_silently("spec.yaml", "--shard", "1/2", "-q", cwd=tmp_path)
+        wait_for_requests(server, "requests", needed + 6, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
         run = only_run(tmp_path / "results")
@@ -108,9 +108,9 @@ def test_a_part_that_is_killed_goes_on_and_its_lost_calls_are_counted(tmp_path: 
 def test_what_was_allowed_to_be_lost_of_all_is_lost_after_the_merge(tmp_path: Path) -> None:
     """One shard loses a quarter of its games, which is an eighth of all; nobody is asked for them again."""
     allowed = {"concurrency": 2, "max_transport_failed": 0.2}
-    with serving(malformed="returns x + 3.") as server:
+    with run_chat_server(malformed="returns x + 3.") as server:
         spec = spec_file(tmp_path, server.base_url, size=8, rollouts=allowed)
-        statuses = [played(spec, tmp_path / "results", shard=f"{number}/2").status for number in (1, 2)]
+        statuses = [run_spec(spec, tmp_path / "results", shard=f"{number}/2").status for number in (1, 2)]
         assert statuses == ["done", "incomplete"]
         asked = server.requests
         merged = merge(only_run(tmp_path / "results").name, Results(tmp_path / "results"))
@@ -122,15 +122,15 @@ def test_what_was_allowed_to_be_lost_of_all_is_lost_after_the_merge(tmp_path: Pa
 @pytest.mark.full
 def test_a_part_from_elsewhere_is_merged_and_a_merge_is_not_made_twice(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=6)
-    played(spec, tmp_path / "results", shard="1/2")
-    other = played(spec, tmp_path / "other", shard="2/2").folder.path
+    run_spec(spec, tmp_path / "results", shard="1/2")
+    other = run_spec(spec, tmp_path / "other", shard="2/2").folder.path
     copy = tmp_path / "copied" / "whatever"
     shutil.copytree(other, copy)
     shutil.rmtree(tmp_path / "other")
     results = Results(tmp_path / "results")
     run = only_run(results.path)
     merged = merge(run.name, results, [RunFolder(copy)])
-    assert files(merged.folder.path) == files(played(spec, tmp_path / "whole").folder.path)
+    assert files(merged.folder.path) == files(run_spec(spec, tmp_path / "whole").folder.path)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}
     again = merge(run.name, results, [RunFolder(copy)])
     assert again.was_finished
@@ -152,37 +152,37 @@ def test_the_same_parts_make_the_same_journal(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_run_is_played_in_one_way_alone(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=6)
-    played(spec, tmp_path / "parts", shard="1/2")
+    run_spec(spec, tmp_path / "parts", shard="1/2")
     with pytest.raises(
         RunDirectoryError, match=r"is split into 2 shards \(started: 1/2\); resume a shard with --shard"
     ):
-        played(spec, tmp_path / "parts")
+        run_spec(spec, tmp_path / "parts")
     with pytest.raises(RunDirectoryError, match=r"is split into 2 shards .*, not into 3"):
-        played(spec, tmp_path / "parts", shard="1/3")
-    played(spec, tmp_path / "whole")
+        run_spec(spec, tmp_path / "parts", shard="1/3")
+    run_spec(spec, tmp_path / "whole")
     with pytest.raises(RunDirectoryError, match="was started without --shard"):
-        played(spec, tmp_path / "whole", shard="1/2")
+        run_spec(spec, tmp_path / "whole", shard="1/2")
     shutil.copy(
         only_run(tmp_path / "parts") / "shards/1-of-2/journal.jsonl", only_run(tmp_path / "whole") / "journal.jsonl"
     )
     with pytest.raises(RunDirectoryError, match="is the journal of shard 1/2, not of the whole run"):
-        played(spec, tmp_path / "whole", "rollouts.per_datapoint=2")
+        run_spec(spec, tmp_path / "whole", "rollouts.per_datapoint=2")
 
 
 @pytest.mark.full
 def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4)
     merged = in_parts(spec, tmp_path / "parts", 2)
-    assert played(spec, tmp_path / "parts", shard="2/2").folder == merged.folder
+    assert run_spec(spec, tmp_path / "parts", shard="2/2").folder == merged.folder
     with pytest.raises(RunDirectoryError, match="was played in 2 shards, not in 3, and is already merged"):
-        played(spec, tmp_path / "parts", shard="1/3")
-    longer = played(spec, tmp_path / "parts", "rollouts.per_datapoint=2")
+        run_spec(spec, tmp_path / "parts", shard="1/3")
+    longer = run_spec(spec, tmp_path / "parts", "rollouts.per_datapoint=2")
     assert longer.folder == merged.folder
     assert derived_files(longer.folder.path) == derived_files(
-        played(spec, tmp_path / "whole", "rollouts.per_datapoint=2").folder.path
+        run_spec(spec, tmp_path / "whole", "rollouts.per_datapoint=2").folder.path
     )
     with pytest.raises(RunDirectoryError, match="was extended after its merge"):
-        played(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
+        run_spec(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
 
 
 @pytest.mark.parametrize("name", ["metrics.json", pytest.param("messages.parquet", marks=pytest.mark.full)])
@@ -192,7 +192,7 @@ def test_merging_a_merged_run_again_rebuilds_a_missing_file_without_its_parts(tm
     before, results = files(merged.folder.path), Results(tmp_path / "results")
     (merged.folder.path / name).unlink()
     with pytest.raises(DamagedRunError, match=f"nip-run merge {merged.run_id} rebuilds them for free"):
-        played(spec, tmp_path / "results", shard="1/2")
+        run_spec(spec, tmp_path / "results", shard="1/2")
     results.board.rebuild()
     for _, part in merged.folder.started_parts():
         shutil.rmtree(part.path)
@@ -205,7 +205,7 @@ def test_merging_a_merged_run_again_rebuilds_a_missing_file_without_its_parts(tm
 @pytest.mark.full
 def test_nothing_of_a_part_is_on_the_board_wherever_its_folder_is_put(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4)
-    part = played(spec, tmp_path / "results", shard="1/2")
+    part = run_spec(spec, tmp_path / "results", shard="1/2")
     results = Results(tmp_path / "results")
     assert not results.board.path.exists()
     shutil.copytree(part.folder.path, tmp_path / "results/runs/put-here")
@@ -217,9 +217,9 @@ def test_nothing_of_a_part_is_on_the_board_wherever_its_folder_is_put(tmp_path: 
 def test_what_does_not_go_with_shards_is_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     spec = spec_file(tmp_path, size=4)
     if "replay" in option:
-        option = {"replay": _replay(played(spec, tmp_path / "results"))}
+        option = {"replay": _replay(run_spec(spec, tmp_path / "results"))}
     with pytest.raises(UsageError, match="--shard: "):
-        played(spec, tmp_path / "results", shard="1/2", **option)
+        run_spec(spec, tmp_path / "results", shard="1/2", **option)
 
 
 def _replay(result: FinishedRun) -> Any:

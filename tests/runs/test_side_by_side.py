@@ -22,10 +22,18 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import log_to
 from runner.spec.loader import load_specs
-from tests.support.processes import ended, interrupt, nip_run, nip_run_here, started, started_silent, until
+from tests.support.processes import (
+    interrupt,
+    nip_run,
+    nip_run_here,
+    start_nip_run,
+    start_nip_run_silently,
+    wait_for_exit,
+    wait_until,
+)
 from tests.support.runs import derived_files, journal_records
-from tests.support.servers.batch_client import providing
-from tests.support.servers.chat_client import serving
+from tests.support.servers.batch_client import run_batch_provider
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 GRID = {"models.m.temperature": [0.0, 0.5, 1.0], "seed": [1, 2, 3]}
@@ -46,7 +54,7 @@ def statuses(results: Path) -> set[str]:
 
 @pytest.mark.full
 def test_points_share_one_concurrency_and_each_leaves_what_it_would_alone(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         path = spec_file(
             tmp_path, server.base_url, size=3, sweep={"models.m.temperature": [0.0, 1.0]},
             rollouts={"concurrency": 5},
@@ -62,14 +70,14 @@ def test_points_share_one_concurrency_and_each_leaves_what_it_would_alone(tmp_pa
 
 @pytest.mark.full
 def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
-    with serving(held_after=100) as server:
+    with run_chat_server(held_after=100) as server:
         spec_file(tmp_path, server.base_url, size=4, sweep=GRID, rollouts={"concurrency": 8})
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: len(list(tmp_path.glob("results/runs/*/metrics.json"))) >= 2 and server.requests > 100)
+        process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: len(list(tmp_path.glob("results/runs/*/metrics.json"))) >= 2 and server.requests > 100)
         process.kill()
         process.wait()
         server.change(held_after=None)
-        until(lambda: server.stats()["open"] == 0)
+        wait_until(lambda: server.stats()["open"] == 0)
         asked, kept = server.requests, calls(tmp_path / "results")
         assert len(kept) > len(list(tmp_path.glob("results/runs/*/metrics.json")))
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -82,7 +90,7 @@ def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_refusal_stops_every_point_and_nothing_paid_for_is_lost(tmp_path: Path) -> None:
-    with serving(latency=0.05, kind="insufficient_quota", after=20) as server:
+    with run_chat_server(latency=0.05, kind="insufficient_quota", after=20) as server:
         spec_file(tmp_path, server.base_url, size=4, sweep=GRID, rollouts={"concurrency": 8})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 4, done.stderr
@@ -98,7 +106,7 @@ def test_a_refusal_stops_every_point_and_nothing_paid_for_is_lost(tmp_path: Path
 @pytest.mark.full
 def test_points_share_a_budget_to_the_cent(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60}}
-    with providing(latency=0.02) as provider:
+    with run_batch_provider(latency=0.02) as provider:
         spec_file(
             tmp_path, provider.base_url, size=4, models=priced, budget={"usd": 1.0}, sweep={"seed": [1, 2, 3, 4]},
             rollouts={"concurrency": 16},
@@ -120,7 +128,7 @@ def test_a_spent_budget_stops_the_points_that_share_it_and_all_other_runs_are_pl
     }
     for name in changes:
         (tmp_path / name).mkdir()
-    with serving() as server:
+    with run_chat_server() as server:
         paths = [
             spec_file(tmp_path / name, server.base_url, size=2, name=name, rollouts={"concurrency": 1}, **changed)
             for name, changed in changes.items()
@@ -150,12 +158,12 @@ def test_a_point_waits_for_the_one_that_it_is_compared_with(tmp_path: Path, name
 
 @pytest.mark.full
 def test_one_ctrl_c_stops_all_points_and_keeps_what_was_in_flight(tmp_path: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=4, sweep=GRID, rollouts={"concurrency": 10})
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: server.requests >= 12 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests >= 12 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 130, err
         found = calls(tmp_path / "results")
         assert server.requests == sum(found.values())
@@ -168,20 +176,20 @@ def test_one_ctrl_c_stops_all_points_and_keeps_what_was_in_flight(tmp_path: Path
 
 @pytest.mark.full
 def test_two_ctrl_c_stop_all_points_at_once(tmp_path: Path) -> None:
-    with serving(held_after=0) as server:
+    with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=4, sweep=GRID)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: server.requests >= 4 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests >= 4 or process.poll() is not None)
         said = interrupt(process)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
     assert code == 130, said + err
     assert statuses(tmp_path / "results") == {"interrupted"}
 
 
 @pytest.mark.full
 def test_points_share_a_cache_file(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=3, sweep={"seed": [1, 2]}, cache="cache.sqlite")
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         asked = server.requests
@@ -191,18 +199,18 @@ def test_points_share_a_cache_file(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def told() -> Iterator[logging.Logger]:
+def nip_logger() -> Iterator[logging.Logger]:
     logger = logging.getLogger("nip_run.test")
     level = logging.getLogger("nip_run").level
     yield logger
     logging.getLogger("nip_run").setLevel(level)
 
 
-def test_what_a_run_logs_stands_in_its_own_log(tmp_path: Path, told: logging.Logger) -> None:
+def test_what_a_run_logs_stands_in_its_own_log(tmp_path: Path, nip_logger: logging.Logger) -> None:
     async def one(name: str) -> None:
         with log_to(tmp_path / name):
             for _ in range(3):
-                await asyncio.gather(asyncio.to_thread(told.info, "%s says", name), asyncio.sleep(0))
+                await asyncio.gather(asyncio.to_thread(nip_logger.info, "%s says", name), asyncio.sleep(0))
 
     async def both() -> None:
         with log_to(tmp_path / "whole"):

@@ -15,16 +15,16 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_specs
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent, until
+from tests.support.processes import command, environment, nip_run, nip_run_here, start_nip_run_silently, wait_until
 from tests.support.runs import journal_records
-from tests.support.servers.batch_client import Provider, providing
+from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
 IN, OUT = 100.0, 400.0
 PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
 
 
-def sweep(folder: Path, provider: Provider, seeds: int = 2, **changes: Any) -> list[str]:
+def sweep(folder: Path, provider: BatchProvider, seeds: int = 2, **changes: Any) -> list[str]:
     """A spec that sweeps over seeds from 1; the ids of its runs."""
     swept = {"seed": list(range(1, seeds + 1))}
     path = spec_file(folder, provider.base_url, size=4, models=PRICED, sweep=swept, **changes)
@@ -32,11 +32,11 @@ def sweep(folder: Path, provider: Provider, seeds: int = 2, **changes: Any) -> l
 
 
 @contextmanager
-def playing(folder: Path, provider: Provider) -> Iterator[subprocess.Popen[bytes]]:
+def playing(folder: Path, provider: BatchProvider) -> Iterator[subprocess.Popen[bytes]]:
     """The sweep in a process that has come to the first calls of its first point."""
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
-        until(lambda: provider.stats()["chat"] > 0)
+        wait_until(lambda: provider.stats()["chat"] > 0)
         yield process
     finally:
         process.kill()
@@ -57,7 +57,7 @@ def asked_in(folder: Path, run_id: str) -> int:
     ],
 )
 def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
-    with providing(latency=1.0) as provider:
+    with run_batch_provider(latency=1.0) as provider:
         first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
         with playing(tmp_path, provider) as process:
             done = nip_run(*words, "-q", cwd=tmp_path)
@@ -69,9 +69,9 @@ def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path:
 
 @pytest.mark.full
 def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
-    with providing(latency=0.05) as provider:
+    with run_batch_provider(latency=0.05) as provider:
         sweep(tmp_path, provider, budget={"usd": 1.0})
-        begun = [started_silent("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
+        begun = [start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
         codes = [process.wait(HANG_SECONDS) for process in begun]
         assert provider.billed_usd(IN, OUT) <= 1.0
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
@@ -82,7 +82,7 @@ def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         _, second = sweep(tmp_path, provider, budget={"usd": 50.0})
         with Results(tmp_path / "results").lock(second):
             done = nip_run("spec.yaml", "-q", cwd=tmp_path)
@@ -109,7 +109,7 @@ def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Pa
 @pytest.mark.full
 @pytest.mark.gate
 def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
-    with providing(latency=0.1) as provider:
+    with run_batch_provider(latency=0.1) as provider:
         runs = sweep(tmp_path, provider, seeds=4, rollouts={"concurrency": 1})
         with playing(tmp_path, provider) as process:
             at_once = "rollouts.concurrency=8"
@@ -121,7 +121,7 @@ def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_path: Path) -> None:
-    with providing() as provider:
+    with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, size=4, models=PRICED)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         spent = provider.billed_usd(IN, OUT)
@@ -159,7 +159,7 @@ def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
     """As after a damaged manifest was removed, to have the run made again from its journal."""
-    with providing() as provider:
+    with run_batch_provider() as provider:
         (run_id,) = sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         (tmp_path / "results" / "runs" / run_id / "manifest.json").unlink()

@@ -11,8 +11,8 @@ import pytest
 from runner.cli.terminal.run_result import as_json
 from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
-from tests.support.runs import only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SOLO: dict[str, Any] = {
@@ -24,8 +24,8 @@ SOLO: dict[str, Any] = {
 
 def troubles(folder: Path, size: int = 8, *, server: dict[str, Any], **changes: Any) -> dict[str, dict[str, Any]]:
     """What a run says of its troubles, by kind; the same stands in its notes."""
-    with serving(**server) as serves:
-        result = played(spec_file(folder, serves.base_url, size=size, **changes), folder / "results")
+    with run_chat_server(**server) as serves:
+        result = run_spec(spec_file(folder, serves.base_url, size=size, **changes), folder / "results")
     found = {row["kind"]: row for row in as_json(result)["troubles"]}
     for row in found.values():
         assert [note for note in result.notes if note.startswith(row["message"])]
@@ -109,7 +109,7 @@ def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it_again(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         spec_file(tmp_path, server.base_url, size=4, **SOLO, retry=retrying(2))
         done = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
         run = only_run(tmp_path / "my results").name
@@ -140,7 +140,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
 
 @pytest.mark.full
 def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
-    with serving(kind="unauthorized", after=3, faults={"bad_decision": 1.0}, max_faults=1) as server:
+    with run_chat_server(kind="unauthorized", after=3, faults={"bad_decision": 1.0}, max_faults=1) as server:
         changes = {**SOLO, "models": {"m": {"logprobs": True}}, "rollouts": {"concurrency": 1}, "retry": retrying(2)}
         spec_file(tmp_path, server.base_url, size=8, **changes)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
@@ -153,7 +153,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
 
 
 def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
-    with serving(faults={"server_error": 0.3}, max_faults=10_000) as server:
+    with run_chat_server(faults={"server_error": 0.3}, max_faults=10_000) as server:
         spec_file(tmp_path, server.base_url, size=12, **SOLO, retry=retrying(2))
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     lost = sum(row["outcome"] == "transport_failed" for row in table(only_run(tmp_path / "results"), "rollouts"))

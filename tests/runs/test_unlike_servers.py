@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import only_run, table
-from tests.support.servers.fleet import Fleet, fleet
+from tests.support.servers.fleet import ServerFleet, run_fleet
 from tests.support.specs import spec_file
 
 RETRY = {"transient": {"first_wait": 0.05, "max_wait": 1.0, "attempts": 3}, "breaker": {"failures": 4}}
@@ -40,7 +40,7 @@ def notes_in(said: str, server: str) -> list[str]:
     return [line for line, _ in found][-1:]
 
 
-def unlike(servers: Fleet, **options: Any) -> str:
+def unlike(servers: ServerFleet, **options: Any) -> str:
     """Let the last of the servers be unlike the others; its address."""
     servers.change(2, **options)
     return servers.base_urls[2]
@@ -57,7 +57,7 @@ def unlike(servers: Fleet, **options: Any) -> str:
     ],
 )
 def test_what_one_server_refuses_the_others_are_asked_and_it_is_named(tmp_path: Path, kind: str) -> None:
-    with fleet(3) as servers:
+    with run_fleet(3) as servers:
         refuses = unlike(servers, kind=kind)
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
@@ -78,7 +78,7 @@ def test_what_one_server_refuses_the_others_are_asked_and_it_is_named(tmp_path: 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["context_length_exceeded", "malformed_request", "unknown_model"])
 def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
-    with fleet(3) as servers:
+    with run_fleet(3) as servers:
         refuses = unlike(servers, kind=kind)
         spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", TWO, cwd=tmp_path)
@@ -98,7 +98,7 @@ def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
 def test_a_server_that_fails_loses_no_game_of_those_that_the_others_answer(
     tmp_path: Path, after: int, processes: int
 ) -> None:
-    with fleet(3) as servers:
+    with run_fleet(3) as servers:
         fails = unlike(servers, kind="server_error", after=after)
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", *([TWO] if processes else []), cwd=tmp_path)
@@ -112,7 +112,7 @@ def test_a_server_that_fails_loses_no_game_of_those_that_the_others_answer(
 
 @pytest.mark.full
 def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_so(tmp_path: Path) -> None:
-    with fleet(3, malformed="returns x + 5.") as servers:
+    with run_fleet(3, malformed="returns x + 5.") as servers:
         refuses = unlike(servers, kind="malformed_request")
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
@@ -126,7 +126,7 @@ def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_s
 
 @pytest.mark.full
 def test_a_prompt_that_is_too_long_for_all_ends_its_game_as_at_one_server(tmp_path: Path) -> None:
-    with fleet(3, kind="context_length_exceeded") as servers:
+    with run_fleet(3, kind="context_length_exceeded") as servers:
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -137,7 +137,7 @@ def test_a_prompt_that_is_too_long_for_all_ends_its_game_as_at_one_server(tmp_pa
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["unknown_model", "malformed_request"])
 def test_what_all_servers_refuse_of_all_calls_ends_the_run(tmp_path: Path, kind: str) -> None:
-    with fleet(3, kind=kind) as servers:
+    with run_fleet(3, kind=kind) as servers:
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
         asked = sum(servers.requests())
@@ -148,7 +148,7 @@ def test_what_all_servers_refuse_of_all_calls_ends_the_run(tmp_path: Path, kind:
 
 @pytest.mark.full
 def test_where_the_others_are_away_what_one_refuses_is_not_yet_judged(tmp_path: Path) -> None:
-    with fleet(3, kind="context_length_exceeded") as servers:
+    with run_fleet(3, kind="context_length_exceeded") as servers:
         servers.stop(0)
         servers.stop(1)
         spec(tmp_path, servers.base_urls, 6)

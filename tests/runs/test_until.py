@@ -21,11 +21,11 @@ from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from runner.statistics.confidence_sequences import ConfidenceSequence
-from tests.support.processes import nip_run_here, started_silent, until
-from tests.support.runs import derived_files, journal_records, metric, only_run, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
-from tests.support.specs import ALONE, debate_with_hints, spec_file
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_until
+from tests.support.runs import derived_files, journal_records, metric, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.specs import SOLO_OVERRIDES, debate_with_hints, spec_file
 
 SIZE = 50
 WIDTH: dict[str, Any] = {
@@ -48,7 +48,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A spec, and its run, which has stopped."""
     folder = tmp_path_factory.mktemp("decided")
     path = spec_of(folder)
-    return path, played(path, folder / "results").path
+    return path, run_spec(path, folder / "results").path
 
 
 @pytest.mark.full
@@ -111,10 +111,10 @@ def test_games_that_another_judge_chose_are_marked(tmp_path: Path, decided: tupl
 @pytest.mark.full
 def test_games_beyond_the_last_are_nowhere_to_be_seen(tmp_path: Path, decided: tuple[Path, Path]) -> None:
     path, run = decided
-    result = played(path, run.parents[1])
+    result = run_spec(path, run.parents[1])
     assert result.was_finished
     assert result.timesteps().batch_size[0] == len(points_of(run))
-    replayed = played(path, tmp_path / "results", replay=ReplayOf(run))
+    replayed = run_spec(path, tmp_path / "results", replay=ReplayOf(run))
     assert points_of(replayed.path) == points_of(run)
 
 
@@ -128,15 +128,15 @@ def test_a_run_cut_short_decides_the_same_at_another_concurrency(tmp_path: Path,
             raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError):
-        played(path, tmp_path / "results", "rollouts.concurrency=3", on_rollout=stop)
-    other = played(path, tmp_path / "results", "rollouts.concurrency=64")
+        run_spec(path, tmp_path / "results", "rollouts.concurrency=3", on_rollout=stop)
+    other = run_spec(path, tmp_path / "results", "rollouts.concurrency=64")
     assert derived_files(other.path) == derived_files(run)
 
 
-def _killed_at(requests: int, server: Loopback, folder: Path, *overrides: str) -> None:
-    process = started_silent("spec.yaml", "-q", *overrides, cwd=folder)
+def _killed_at(requests: int, server: LoopbackServer, folder: Path, *overrides: str) -> None:
+    process = start_nip_run_silently("spec.yaml", "-q", *overrides, cwd=folder)
     try:
-        until(lambda: server.requests >= requests or process.poll() is not None)
+        wait_until(lambda: server.requests >= requests or process.poll() is not None)
     finally:
         process.kill()
         process.wait()
@@ -144,9 +144,9 @@ def _killed_at(requests: int, server: Loopback, folder: Path, *overrides: str) -
 
 @pytest.mark.full
 def test_a_killed_run_decides_the_same_at_another_concurrency(tmp_path: Path) -> None:
-    with serving(latency=[0.0, 0.03]) as server:
+    with run_chat_server(latency=[0.0, 0.03]) as server:
         path = spec_of(tmp_path, server.base_url)
-        whole = played(path, tmp_path / "whole")
+        whole = run_spec(path, tmp_path / "whole")
         needed = server.requests
         for number in range(1, 4):
             _killed_at(needed + number * needed // 5, server, tmp_path, f"rollouts.concurrency={number * 5}")
@@ -163,13 +163,13 @@ def test_a_stopped_run_has_asked_little_beyond_its_last_game(decided: tuple[Path
 
 @pytest.mark.full
 def test_the_budget_ends_before_it_is_decided_and_more_goes_on(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_of(tmp_path, server.base_url)
         with pytest.raises(BudgetExhausted):
-            played(path, tmp_path / "results", "budget.completions=40")
+            run_spec(path, tmp_path / "results", "budget.completions=40")
         asked = server.requests
         assert asked <= 40
-        result = played(path, tmp_path / "results", "budget.completions=4000")
+        result = run_spec(path, tmp_path / "results", "budget.completions=4000")
         assert result.metrics["until"]["decided"]
         calls = sum(record["kind"] == "call" for record in journal_records(result.path))
         assert server.requests == calls
@@ -189,7 +189,7 @@ def test_a_finished_run_is_not_stopped_sooner(tmp_path: Path, decided: tuple[Pat
     compared = BaselineScores(run.name, "a", (), {})
     compared.write(RunFolder(run))
     with pytest.raises(UsageError, match="may stop before games that the run has played"):
-        played(path, run.parents[1], *changes)
+        run_spec(path, run.parents[1], *changes)
     assert derived_files(run) == files
 
 
@@ -199,14 +199,14 @@ def test_a_narrower_width_goes_on_and_null_plays_all(tmp_path: Path, decided: tu
     results = tmp_path / "results"
     shutil.copytree(run.parents[1], results)
     task = query("SELECT task FROM leaderboard", results).fetchall()
-    longer = played(path, results, "until.width=0.55")
+    longer = run_spec(path, results, "until.width=0.55")
     assert longer.run_id == run.name
     assert points_of(longer.path)[: len(points_of(run))] == points_of(run)
-    whole = played(path, results, "until=null")
+    whole = run_spec(path, results, "until=null")
     assert query("SELECT task FROM leaderboard", results).fetchall() == task
     assert (whole.run_id, whole.manifest.rollouts) == (run.name, SIZE)
     with pytest.raises(UsageError, match="may stop before"):
-        played(path, results)
+        run_spec(path, results)
 
 
 @pytest.mark.full
@@ -216,7 +216,7 @@ def test_a_group_is_played_to_its_end_with_all_repeats(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in data.read_text().splitlines()]
     data.write_text("".join(json.dumps({**row, "pair": int(row["id"][1:]) // 3}) + "\n" for row in rows))
     repeats = ("dataset.group_by=pair", "rollouts.per_datapoint=2")
-    result = played(path, tmp_path / "results", *repeats)
+    result = run_spec(path, tmp_path / "results", *repeats)
     groups = [int(id_[1:]) // 3 for id_, _ in points_of(result.path)]
     runs = [(group, len(list(games))) for group, games in groupby(groups)]
     assert len({group for group, _ in runs}) == len(runs)
@@ -229,7 +229,7 @@ def test_a_group_is_played_to_its_end_with_all_repeats(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_that_is_never_decided_says_so(tmp_path: Path) -> None:
-    result = played(spec_of(tmp_path), tmp_path / "results", "dataset.limit=10", "until.width=0.1")
+    result = run_spec(spec_of(tmp_path), tmp_path / "results", "dataset.limit=10", "until.width=0.1")
     assert (result.status, result.manifest.rollouts) == ("done", 10)
     assert result.metrics["until"]["note"].startswith("not decided after all 10 games: width 0.")
 
@@ -242,7 +242,7 @@ def test_it_stops_once_one_of_two_runs_is_better(tmp_path: Path, decided: tuple[
     """The other run was wrong on whatever this one is right on: its scores are those of the labels turned round."""
     results, other = tmp_path / "results", tmp_path / "other"
     path = spec_of(tmp_path, until=None)
-    base = played(path, results)
+    base = run_spec(path, results)
     frozen = {row["datapoint_id"]: row["correct"] for row in table(base.path, "rollouts")}
     # The first run's verdicts on datapoints with other labels: what was right is wrong.
     other.mkdir()
@@ -250,7 +250,7 @@ def test_it_stops_once_one_of_two_runs_is_better(tmp_path: Path, decided: tuple[
     data = other / "data.jsonl"
     kept = [row for line in data.read_text().splitlines() if frozen[(row := json.loads(line))["id"]] is False]
     data.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    result = played(turned, results, "seed=3", run_id="turned")
+    result = run_spec(turned, results, "seed=3", run_id="turned")
     section = result.metrics["until"]
     assert section["decided"]
     assert section["difference"] > 0
@@ -264,7 +264,7 @@ def test_it_stops_once_one_of_two_runs_is_better(tmp_path: Path, decided: tuple[
     before = (result.path / "metrics.json").read_bytes()
     manifest = json.loads((result.path / "manifest.json").read_text())
     (result.path / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
-    again = played(turned, results, "seed=3", "rollouts.concurrency=1", run_id="turned")
+    again = run_spec(turned, results, "seed=3", "rollouts.concurrency=1", run_id="turned")
     assert (again.path / "metrics.json").read_bytes() == before
     assert (again.path / "rollouts.parquet").is_file()
 
@@ -278,8 +278,8 @@ def test_a_debate_with_hints_for_its_provers_is_compared_with_the_lone_verifier(
         del row["hint"]
     alone = tmp_path / "alone.jsonl"
     alone.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    played(path, results, *ALONE, f"dataset.path={alone}", run_id="alone")
-    result = played(path, results, "until={compare: alone}", run_id="debate")
+    run_spec(path, results, *SOLO_OVERRIDES, f"dataset.path={alone}", run_id="alone")
+    result = run_spec(path, results, "until={compare: alone}", run_id="debate")
     assert result.metrics["until"]["shared_groups"] == len(rows)
     planned = nip_run_here("plan", path, "--detect", "0.9", "--against", "alone", "--json", cwd=tmp_path)
     assert json.loads(planned.stdout)[0]["datapoints"] == len(rows)
@@ -287,7 +287,7 @@ def test_a_debate_with_hints_for_its_provers_is_compared_with_the_lone_verifier(
 
 def test_a_baseline_lacks_datapoints_by_name(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path), tmp_path / "results"
-    played(path, results, *ALONE, run_id="alone")
+    run_spec(path, results, *SOLO_OVERRIDES, run_id="alone")
     data = tmp_path / "data.jsonl"
     rows = [json.loads(line) for line in data.read_text().splitlines()]
     rows[3]["solution"] = "another"
@@ -324,7 +324,7 @@ def test_what_cannot_be_compared_is_told_before_the_first_call(tmp_path: Path, d
     def refused(message: str, *overrides: str, spec: Path = path) -> None:
         before = sorted(results.rglob("*"))
         with pytest.raises(UsageError, match=message):
-            played(spec, results, "until={width: null, compare: " + overrides[0] + "}", *overrides[1:])
+            run_spec(spec, results, "until={width: null, compare: " + overrides[0] + "}", *overrides[1:])
         assert sorted(results.rglob("*")) == before
 
     refused("until.compare: no run 'nothing'", "nothing", "name=new")

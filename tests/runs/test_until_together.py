@@ -15,9 +15,9 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.loader import load_specs
 from runner.statistics.confidence_sequences import ConfidenceSequence
-from tests.support.processes import ended, nip_run_here, started, started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.processes import nip_run_here, start_nip_run, start_nip_run_silently, wait_for_exit, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 pytestmark = pytest.mark.full
@@ -43,7 +43,7 @@ def calls(run: Path) -> int:
 
 
 def test_a_point_that_stops_leaves_the_others_playing(tmp_path: Path) -> None:
-    with serving(latency=0.03) as server:
+    with run_chat_server(latency=0.03) as server:
         stops, whole, never = swept(tmp_path, server.base_url)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -59,12 +59,12 @@ def test_a_point_that_stops_leaves_the_others_playing(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> None:
-    with serving(latency=0.02) as server:
+    with run_chat_server(latency=0.02) as server:
         runs = swept(tmp_path, server.base_url)
-        process = started("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= 60 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: server.requests >= 60 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        code, _, _ = ended(process)
+        code, _, _ = wait_for_exit(process)
         assert code == 130
         begun = [run for run in runs if (run / "manifest.json").is_file()]
         assert len(begun) > 1
@@ -78,7 +78,7 @@ def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> 
 
 
 def test_a_refusal_stops_every_point(tmp_path: Path) -> None:
-    with serving(latency=0.03, kind="insufficient_quota", after=60) as server:
+    with run_chat_server(latency=0.03, kind="insufficient_quota", after=60) as server:
         runs = swept(tmp_path, server.base_url)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 4, done.stderr
@@ -89,12 +89,12 @@ def test_a_refusal_stops_every_point(tmp_path: Path) -> None:
 
 def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None:
     """The kill comes when there are whole games in the journal, and before it is decided."""
-    with serving(latency=0.1) as server:
+    with run_chat_server(latency=0.1) as server:
         path = spec_file(tmp_path, server.base_url, size=SIZE, until={"width": 0.6}, **SHORT)
-        whole = played(path, tmp_path / "whole")
-        process = started_silent("spec.yaml", "-q", "rollouts.concurrency=3", cwd=tmp_path)
+        whole = run_spec(path, tmp_path / "whole")
+        process = start_nip_run_silently("spec.yaml", "-q", "rollouts.concurrency=3", cwd=tmp_path)
         journals = tmp_path / "results" / "runs"
-        until(
+        wait_until(
             lambda: (
                 any(file.read_bytes().count(b"\n") > 25 for file in journals.glob("*/journal.jsonl"))
                 or process.poll() is not None
@@ -109,7 +109,7 @@ def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None
         reconstructor.close()
         assert 0 < finished < whole.metrics["until"]["games"]
         assert not folder.metrics.is_file()
-        until(lambda: server.stats()["open"] == 0)
+        wait_until(lambda: server.stats()["open"] == 0)
         asked, kept = server.requests, calls(run)
         assert nip_run_here("spec.yaml", "-q", "rollouts.concurrency=7", cwd=tmp_path).returncode == 0
         assert server.requests - asked == calls(run) - kept
@@ -125,7 +125,7 @@ def test_blocks_with_votes_stop_at_the_end_of_one(tmp_path: Path) -> None:
         models={"other": {"provider": "dummy"}},
         agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "other"}},
     )  # fmt: skip
-    run = played(path, tmp_path / "results")
+    run = run_spec(path, tmp_path / "results")
     rows = table(run.path, "rollouts")
     blocks = [list(plays) for _, plays in groupby(rows, key=lambda row: row["datapoint_id"])]
     assert len(blocks) < SIZE

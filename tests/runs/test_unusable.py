@@ -13,9 +13,9 @@ from runner.runs.execution.unusable import MIN_ANSWERS, AnswerCounts
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from tests.support.processes import nip_run_here
-from tests.support.runs import journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.runs import journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
 BAD = "No \x1b[31mverdict\u202e from me.\nAsk\tagain. Decision: undecided " + "x" * 300
@@ -23,7 +23,7 @@ GOOD = "All cases are handled.\nDecision: accept"
 CONCURRENCY = 4
 
 
-def spec(folder: Path, server: Loopback, **changes: Any) -> Path:
+def spec(folder: Path, server: LoopbackServer, **changes: Any) -> Path:
     """A spec of 40 games of one verdict each, with one answer to each."""
     rollouts = {"concurrency": CONCURRENCY, **changes.pop("rollouts", {})}
     return spec_file(
@@ -61,7 +61,7 @@ def test_a_share_at_the_limit_is_allowed_and_so_is_anything_before_20_answers() 
 def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
     tmp_path: Path, execution: dict[str, int]
 ) -> None:
-    with serving(text=BAD) as server:
+    with run_chat_server(text=BAD) as server:
         spec(tmp_path, server, rollouts={"max_unusable": 0.5}, execution=execution)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 1, done.stderr
@@ -81,39 +81,39 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
 
 
 def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_path: Path) -> None:
-    with serving(text=BAD) as server:
+    with run_chat_server(text=BAD) as server:
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.1})
         with pytest.raises(TooManyUnusable, match=r"of \d+ answers since this command started cannot be used"):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         server.change(text=GOOD)
-        assert played(path, tmp_path / "results").manifest.status == "done"
+        assert run_spec(path, tmp_path / "results").manifest.status == "done"
         assert server.requests == 40
 
 
 def test_a_run_with_few_unusable_answers_goes_on(tmp_path: Path) -> None:
-    with serving(text=GOOD, faults={"bad_decision": 0.2}, max_faults=1000) as server:
+    with run_chat_server(text=GOOD, faults={"bad_decision": 0.2}, max_faults=1000) as server:
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.5})
-        assert played(path, tmp_path / "results").manifest.status == "done"
+        assert run_spec(path, tmp_path / "results").manifest.status == "done"
 
 
 def test_a_replay_costs_nothing_and_is_never_stopped(tmp_path: Path) -> None:
-    with serving(text=BAD) as server:
+    with run_chat_server(text=BAD) as server:
         path = spec(tmp_path, server)
-        run = played(path, tmp_path / "results").folder.path
+        run = run_spec(path, tmp_path / "results").folder.path
     again = nip_run_here("spec.yaml", "-q", "--replay", str(run), "rollouts.max_unusable=0", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
 
 
 def test_each_repeat_counts_where_answers_are_asked_for_again(tmp_path: Path) -> None:
-    with serving(text=BAD) as server:
+    with run_chat_server(text=BAD) as server:
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.5}, retry={"invalid_response": {"attempts": 3}})
         with pytest.raises(TooManyUnusable):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert MIN_ANSWERS <= server.requests <= MIN_ANSWERS + 2 * CONCURRENCY
 
 
 def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp_path: Path) -> None:
-    with serving(text=BAD) as server:
+    with run_chat_server(text=BAD) as server:
         spec(tmp_path, server)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -127,14 +127,14 @@ def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp
 
 
 def test_the_limit_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec(tmp_path, server)
     ids = {plan_of(load_spec(path, words)).run_id for words in ([], ["rollouts.max_unusable=0.5"])}
     assert len(ids) == 1
 
 
 def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(tmp_path: Path) -> None:
-    with serving(text="The solution looks plausible to me.") as server:
+    with run_chat_server(text="The solution looks plausible to me.") as server:
         spec(tmp_path, server, rollouts={"max_unusable": 0.5})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
@@ -144,8 +144,8 @@ def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_answer_without_content_is_unusable_though_the_game_goes_on(tmp_path: Path, text: str) -> None:
-    with serving(text=text) as server:
+    with run_chat_server(text=text) as server:
         path = spec_file(tmp_path, server.base_url, size=20, rollouts={"max_unusable": 0.5})
         with pytest.raises(TooManyUnusable, match=r"answered '': the answer has no content; raise models\.m\."):
-            played(path, tmp_path / "results")
+            run_spec(path, tmp_path / "results")
         assert MIN_ANSWERS <= server.requests < 60

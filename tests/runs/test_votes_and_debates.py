@@ -18,14 +18,14 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debate, Debates
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.loader import load_spec
-from tests.support.limits import steps
+from tests.support.event_loop import run_loop_turns
 from tests.support.paths import ROOT
-from tests.support.runs import played, table
+from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
 
 
 def test_votes_are_asked_for_where_the_first_answer_decides(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, size=8), tmp_path / "results", "votes=3").folder.path
+    run = run_spec(spec_file(tmp_path, size=8), tmp_path / "results", "votes=3").folder.path
     rows, calls = table(run, "rollouts"), table(run, "completions")
     for row in rows:
         votes = json.loads(row["votes"])
@@ -46,7 +46,7 @@ def test_other_votes_are_asked_at_once_and_the_first_failure_by_vote_counts() ->
         nonlocal flying
         flying += 1
         at_once.append(flying)
-        await steps(40 - 8 * vote)  # the later the vote, the sooner it is back
+        await run_loop_turns(40 - 8 * vote)  # the later the vote, the sooner it is back
         flying -= 1
         if vote in failing:
             raise GenerationError(f"vote {vote}")

@@ -16,8 +16,8 @@ from runner.models.providers.openai_errors import classify_error
 from runner.models.settings import ModelSettings
 from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
-from tests.support.runs import journal_records, only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import journal_records, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SOLO: dict[str, Any] = {
@@ -29,7 +29,7 @@ THIRD = "returns x + 3."
 """Stands in the prompts of one datapoint."""
 
 
-def asked(repeat: int) -> Request:
+def make_request(repeat: int) -> Request:
     return Request("m", [{"role": "user", "content": "Is it right?"}], SampleKey("p0", repeat, 0, "verifier", 0))
 
 
@@ -40,12 +40,12 @@ def outcomes(run: Path) -> dict[str, str]:
 @pytest.mark.full
 @pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.full), 8])
 def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Path, concurrency: int) -> None:
-    with serving(malformed=THIRD) as server:
+    with run_chat_server(malformed=THIRD) as server:
         path = spec_file(tmp_path, server.base_url, size=8, **{**SOLO, "rollouts": {"concurrency": concurrency}})
-        result = played(path, tmp_path / "r")
+        result = run_spec(path, tmp_path / "r")
         first = outcomes(only_run(tmp_path / "r"))
         asked = server.requests
-        again = played(path, tmp_path / "r")
+        again = run_spec(path, tmp_path / "r")
         assert server.requests == asked + 1  # it alone
     assert first.pop("p3") == "transport_failed"
     assert set(first.values()) <= {"decided", "no_decision"}
@@ -61,9 +61,9 @@ def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Pa
 
 def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
     """Its refusal comes before any answer."""
-    with serving(malformed="returns x + 0.") as server:
+    with run_chat_server(malformed="returns x + 0.") as server:
         path = spec_file(tmp_path, server.base_url, size=4, **{**SOLO, "rollouts": {"concurrency": 1}})
-        assert played(path, tmp_path / "r").manifest.transport_failed == 1
+        assert run_spec(path, tmp_path / "r").manifest.transport_failed == 1
 
 
 @pytest.mark.full
@@ -84,7 +84,7 @@ def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
     tmp_path: Path, settings: dict[str, Any], options: dict[str, Any], changed: dict[str, str]
 ) -> None:
     given = [f"+models.m.{key}={value}" for key, value in settings.items()]
-    with serving(alternates=True, **options) as server:
+    with run_chat_server(alternates=True, **options) as server:
         spec_file(tmp_path, server.base_url, size=4)
         refused = nip_run_here("spec.yaml", *given, "--run-id", "mine", cwd=tmp_path)
         assert refused.returncode == 4, refused.stderr
@@ -110,22 +110,22 @@ def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_se
 @pytest.mark.parametrize(("size", "asked"), [(24, range(16, 24)), (3, [3])])
 def test_a_server_that_takes_no_request_stops_the_run(tmp_path: Path, size: int, asked: Collection[int]) -> None:
     """After so many refusals as open a breaker, or at the end where there are fewer games."""
-    with serving(kind="malformed_request") as server:
+    with run_chat_server(kind="malformed_request") as server:
         path = spec_file(tmp_path, server.base_url, size=size, **SOLO)
         with pytest.raises(
             ProviderRefusal, match=r"(?s)answered 400: Invalid .*refuses the request; check the settings in models\.m"
         ):
-            played(path, tmp_path / "r")
+            run_spec(path, tmp_path / "r")
         assert server.requests in asked
     assert read_json(only_run(tmp_path / "r") / "manifest.json")["status"] == "failed"
 
 
 @pytest.mark.full
 def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(tmp_path: Path) -> None:
-    with serving(kind="malformed_request", after=2) as server:
+    with run_chat_server(kind="malformed_request", after=2) as server:
         changes = {**SOLO, "rollouts": {"concurrency": 1}, "retry": {"breaker": {"failures": 3}}}
         path = spec_file(tmp_path, server.base_url, size=8, **changes)
-        runs = [played(path, tmp_path / "r") for _ in range(2)]
+        runs = [run_spec(path, tmp_path / "r") for _ in range(2)]
         assert server.requests == 2 + 6 + 6
     assert [(run.manifest.status, run.manifest.transport_failed) for run in runs] == [("incomplete", 6)] * 2
 
@@ -139,7 +139,7 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     tmp_path: Path, kind: str, *, paid: bool
 ) -> None:
     key = "max_completion_tokens" if paid else "max_tokens"
-    with serving(kind=kind) as server:
+    with run_chat_server(kind=kind) as server:
         changes = {
             **SOLO,
             "models": {"m": {key: 40}},
@@ -169,7 +169,7 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
 
 
 def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
-    with serving(max_n=1) as server:
+    with run_chat_server(max_n=1) as server:
         changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3, "concurrency": 8}}
         path = spec_file(tmp_path, server.base_url, size=4, **changes)
         done = nip_run_here(path, "--results", tmp_path / "r", cwd=tmp_path)
@@ -180,8 +180,8 @@ def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
 
 def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     changes = {**SOLO, "models": {"m": {"logprobs": True}}}
-    with serving() as server:
-        notes = played(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
+    with run_chat_server() as server:
+        notes = run_spec(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
     assert [note for note in notes if "log-prob" in note] == [
         (
             "the server of m returns no log-probabilities, although models.m.logprobs requests them; "
@@ -190,7 +190,7 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     ]
     said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
     heard: list[str] = []
-    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(asked(0), said)
+    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(make_request(0), said)
     assert heard == []
 
 
@@ -208,17 +208,17 @@ def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: st
     heard: list[str] = []
     notes = ServerNotes({"m": ModelSettings(model="x", seed=3)}, heard)
     for repeat, text in enumerate(answers):
-        notes.check_answer(asked(repeat), Completion((Choice(text, "stop"),), "x"))
+        notes.check_answer(make_request(repeat), Completion((Choice(text, "stop"),), "x"))
     assert [told is not None and told in note for note in heard] == [True] * (told is not None)
 
 
 @pytest.mark.full
 def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp_path: Path) -> None:
     changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3}}
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=1, cache="cache.sqlite", **changes)
         for results in ("first", "cached"):
-            notes = played(path, tmp_path / results).notes
+            notes = run_spec(path, tmp_path / results).notes
             assert not [note for note in notes if "ignores `n`" in note]
         assert server.requests == 1
 
@@ -230,9 +230,9 @@ def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_
     more: dict[str, Any] = (
         {"rollouts": {"per_datapoint": 3}} if repeated else {"retry": {"invalid_response": {"attempts": 2}}}
     )
-    with serving(kind=None if repeated else "bad_decision") as server:
+    with run_chat_server(kind=None if repeated else "bad_decision") as server:
         path = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
-        notes = played(path, tmp_path / "r").notes
+        notes = run_spec(path, tmp_path / "r").notes
         assert sum("models.m.seed is fixed (3)" in note for note in notes) == 1
         other = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, **more})
-        assert not any("seed" in note for note in played(other, tmp_path / "r2").notes)
+        assert not any("seed" in note for note in run_spec(other, tmp_path / "r2").notes)

@@ -13,7 +13,7 @@ from runner.registry.verification.verify import find_run_problems
 from runner.results.metric_computation import NO_LABELS
 from runner.results.metric_definitions import Source, metrics_of
 from runner.spec.loader import load_spec
-from tests.support.runs import metric, played, table
+from tests.support.runs import metric, run_spec, table
 from tests.support.specs import spec_file
 
 
@@ -29,8 +29,8 @@ def unlabelled(folder: Path, label: object = None, **changes: Any) -> Path:
 @pytest.mark.parametrize("label", [None, ""])
 def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, label: object) -> None:
     spec = spec_file(tmp_path / "labelled", fine_tune=None)
-    with_labels = played(spec, tmp_path / "results", run_id="labelled")
-    result = played(unlabelled(tmp_path / "kept", label), tmp_path / "results", run_id="kept")
+    with_labels = run_spec(spec, tmp_path / "results", run_id="labelled")
+    result = run_spec(unlabelled(tmp_path / "kept", label), tmp_path / "results", run_id="kept")
     rows, known = (table(one.folder.path, "rollouts") for one in (result, with_labels))
     assert [row["decision"] for row in rows] == [row["decision"] for row in known]
     assert {(row["y"], row["correct"]) for row in rows} == {(None, None)}

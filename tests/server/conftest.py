@@ -6,25 +6,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.raw_uploads import Raw
-from tests.support.serving import Served, emptied, serving
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.server_process import ServerProcess, run_server, shared_empty_server
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Running for all tests of a process, which leave in it what they like under names of their own."""
-    with serving(tmp_path_factory.mktemp("server")) as running:
+    with run_server(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
 @pytest.fixture
-def server() -> Iterator[Served]:
-    with emptied() as running:
+def server() -> Iterator[ServerProcess]:
+    with shared_empty_server() as running:
         yield running
 
 
 @pytest.fixture
-def acme(server: Served) -> Iterator[Raw]:
+def acme(server: ServerProcess) -> Iterator[RawUploadClient]:
     """Who publishes as acme, without our client."""
-    with Raw(server.address, server.account("acme")) as raw:
+    with RawUploadClient(server.address, server.create_token("acme")) as raw:
         yield raw

@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass
-class Asked:
+class Application:
     """An application behind TLS, and a token of acme's there."""
 
     app: FastAPI
@@ -84,27 +84,27 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     server = Service.open(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
     with closing(server.database):
         with server.database.writing() as connection:
             add_account(connection, "acme", time.time())
             token = create_token(connection, "acme", Scope.PUBLISH, time.time(), lifetime_seconds=None)
-        yield Asked(create_app(server), token)
+        yield Application(create_app(server), token)
 
 
-def test_a_page_of_a_server_that_has_no_board_yet_asks_again_by_itself(asked: Asked) -> None:
+def test_a_page_of_a_server_that_has_no_board_yet_asks_again_by_itself(application: Application) -> None:
     for path in ("/", "/board/0123456789ab", "/run/alice/first/1", "/owner/alice", "/search?q=x", "/dataset/a/b"):
-        answer = asked.ask("GET", path)
+        answer = application.ask("GET", path)
         assert (answer.status, answer.one("retry-after")) == (503, "3"), (path, answer.body)
         assert b'http-equiv="refresh" content="3"' in answer.body
 
 
-def test_what_says_to_come_later_says_when_as_the_document_does(asked: Asked) -> None:
+def test_what_says_to_come_later_says_when_as_the_document_does(application: Application) -> None:
     for path in ("/board.duckdb", "/board/0123456789ab.json", "/board/0123456789ab.csv"):
-        answer = asked.ask("GET", path)
+        answer = application.ask("GET", path)
         assert (answer.status, json.loads(answer.body)["code"], answer.one("retry-after")) == (503, "making", "3"), path
-    document = asked.app.openapi()["paths"]
+    document = application.app.openapi()["paths"]
     assert len(document) > 20
     for path, operations in document.items():
         for operation in operations.values():
@@ -112,9 +112,9 @@ def test_what_says_to_come_later_says_when_as_the_document_does(asked: Asked) ->
                 assert operation["responses"][status]["headers"]["Retry-After"]["required"], (path, status)
 
 
-def test_what_an_answer_does_not_say_is_said_of_it(asked: Asked) -> None:
+def test_what_an_answer_does_not_say_is_said_of_it(application: Application) -> None:
     for path in ("/healthz", "/api/v1", "/api/v1/tree/no", "/nothing", "/board/x", "/login", "/mine", "/board.duckdb"):
-        answer = asked.ask("GET", path)
+        answer = application.ask("GET", path)
         policy = answer.one("content-security-policy")
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
@@ -129,19 +129,19 @@ def test_what_an_answer_does_not_say_is_said_of_it(asked: Asked) -> None:
         assert not answer.all("access-control-allow-origin")
 
 
-def test_a_cookie_behind_tls_is_of_this_host_alone_and_not_for_scripts_or_other_sites(asked: Asked) -> None:
-    done = asked.signed()
+def test_a_cookie_behind_tls_is_of_this_host_alone_and_not_for_scripts_or_other_sites(application: Application) -> None:
+    done = application.signed()
     assert (done.status, done.one("location")) == (303, "/mine")
     said = next(one for one in done.all("set-cookie") if one.startswith("__Host-nip-run-session="))
     assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(said.split("; "))
     assert not re.search("(?i)domain=", said)
-    assert asked.token not in said
+    assert application.token not in said
     cookie = said.partition(";")[0]
-    page = asked.ask("GET", "/mine", (b"cookie", cookie.encode()))
+    page = application.ask("GET", "/mine", (b"cookie", cookie.encode()))
     assert (page.status, page.one("cache-control"), page.all("etag")) == (200, "private, no-store", [])
     # Set by another host of the domain it is none.
-    assert asked.ask("GET", "/mine", (b"cookie", cookie.removeprefix("__Host-").encode())).status == 303
-    api = asked.ask("GET", "/api/v1", (b"cookie", cookie.encode()))
+    assert application.ask("GET", "/mine", (b"cookie", cookie.removeprefix("__Host-").encode())).status == 303
+    api = application.ask("GET", "/api/v1", (b"cookie", cookie.encode()))
     assert b'"account":null' in api.body
 
 
@@ -154,24 +154,24 @@ def test_a_cookie_behind_tls_is_of_this_host_alone_and_not_for_scripts_or_other_
     ],
 )  # fmt: skip
 def test_a_form_of_elsewhere_signs_nobody_in_or_out(
-    asked: Asked, word: str | None, more: tuple[tuple[bytes, bytes], ...]
+    application: Application, word: str | None, more: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    refused = asked.signed(word, *more)
+    refused = application.signed(word, *more)
     assert refused.status == 403
     assert not [one for one in refused.all("set-cookie") if "session" in one]
-    cookie = next(one for one in asked.signed().all("set-cookie") if "session=" in one).partition(";")[0].encode()
-    page = asked.ask("GET", "/mine", (b"cookie", cookie))
+    cookie = next(one for one in application.signed().all("set-cookie") if "session=" in one).partition(";")[0].encode()
+    page = application.ask("GET", "/mine", (b"cookie", cookie))
     found = re.search(rb'name="word" value="([^"]+)"', page.body)
     assert found is not None
     said = urlencode({"word": found[1].decode() if word is None else word}).encode()
-    assert asked.ask("POST", "/logout", (b"cookie", cookie), FORM, *more, body=said).status == 403
-    assert asked.ask("GET", "/mine", (b"cookie", cookie)).status == 200
+    assert application.ask("POST", "/logout", (b"cookie", cookie), FORM, *more, body=said).status == 403
+    assert application.ask("GET", "/mine", (b"cookie", cookie)).status == 200
 
 
-def test_what_is_no_form_or_a_long_one_signs_nobody_in(asked: Asked) -> None:
-    assert asked.signed(kind=(b"content-type", b"text/plain")).status == 403
-    assert asked.signed(beside="x" * 5_000).status == 403
-    assert asked.signed(beside="x" * 500).status == 303
+def test_what_is_no_form_or_a_long_one_signs_nobody_in(application: Application) -> None:
+    assert application.signed(kind=(b"content-type", b"text/plain")).status == 403
+    assert application.signed(beside="x" * 5_000).status == 403
+    assert application.signed(beside="x" * 500).status == 303
 
 
 def test_no_cell_of_a_boards_file_is_a_formula() -> None:

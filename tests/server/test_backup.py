@@ -20,18 +20,18 @@ from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION, files, meta, releases
 from tests.server.test_keeping import keep
-from tests.support.kept import rows
-from tests.support.registries import bundle
-from tests.support.serving import Served, serving
+from tests.support.registry_locations import bundle
+from tests.support.server_contents import read_tables
+from tests.support.server_process import ServerProcess, run_server
 
 
-def seen(served: Served, who: str | None) -> list[tuple[str, str]]:
+def list_hashes(served: ServerProcess, who: str | None) -> list[tuple[str, str]]:
     with served.registry(who) as registry:
         return sorted((str(entry.reference), entry.sha256) for entry in registry.entries())
 
 
 @pytest.mark.full
-def test_a_restored_server_has_all_and_goes_on(served: Served, tmp_path: Path) -> None:
+def test_a_restored_server_has_all_and_goes_on(served: ServerProcess, tmp_path: Path) -> None:
     served.publish("alice", bundle("council", kind=Kind.DATASET), bundle("jury", kind=Kind.DATASET))
     keep(served.folder, "hide", "dataset/acme/jury@1")
     keep(served.folder, "backup", tmp_path / "file")
@@ -39,17 +39,19 @@ def test_a_restored_server_has_all_and_goes_on(served: Served, tmp_path: Path) -
     new.mkdir()
     shutil.copytree(served.folder / "blobs", new / "blobs")
     keep(new, "restore", tmp_path / "file")
-    assert rows(f"sqlite:///{new / 'registry.sqlite'}") == rows(f"sqlite:///{served.folder / 'registry.sqlite'}")
+    assert read_tables(f"sqlite:///{new / 'registry.sqlite'}") == read_tables(
+        f"sqlite:///{served.folder / 'registry.sqlite'}"
+    )
     assert keep(new, "check") == {"missing": []}
-    with serving(new, people=False) as running:
+    with run_server(new, people=False) as running:
         again = replace(running, tokens=served.tokens)
         for who in (None, "alice", "mallory"):
-            assert seen(again, who) == seen(served, who)
+            assert list_hashes(again, who) == list_hashes(served, who)
         again.publish("bob", bundle("council", {"a": b"b"}, kind=Kind.DATASET, version="2"))
-        assert len(seen(again, None)) == len(seen(served, None)) + 1
+        assert len(list_hashes(again, None)) == len(list_hashes(served, None)) + 1
 
 
-def made(path: Path) -> str:
+def create_database(path: Path) -> str:
     """A server's database with an account and a release."""
     url, sha256 = f"sqlite:///{path}", "a" * 64
     with closing(Database(url)) as database, database.writing() as connection:
@@ -69,7 +71,7 @@ def made(path: Path) -> str:
     [(VERSION + 1, f"has schema {VERSION + 1}, .* upgrade nip-run"), (VERSION - 1, "has the unknown schema")],
 )
 def test_another_schema_is_refused_and_left_as_it_is(schema: int, message: str, tmp_path: Path) -> None:
-    url = made(tmp_path / "other.sqlite")
+    url = create_database(tmp_path / "other.sqlite")
     with closing(Database(url)) as database, database.writing() as connection:
         connection.execute(update(meta).where(meta.c.key == "schema").values(value=str(schema)))
     before = (tmp_path / "other.sqlite").read_bytes()
@@ -96,7 +98,7 @@ def damaged(lines: list[bytes]) -> dict[str, bytes]:
 
 
 def test_a_damaged_backup_restores_nothing(tmp_path: Path) -> None:
-    with closing(Database(made(tmp_path / "old.sqlite"))) as database:
+    with closing(Database(create_database(tmp_path / "old.sqlite"))) as database:
         back_up(database, tmp_path / "good")
         with pytest.raises(UsageError, match="database is not empty"):
             restore(database, tmp_path / "good")
@@ -106,4 +108,4 @@ def test_a_damaged_backup_restores_nothing(tmp_path: Path) -> None:
         (tmp_path / "damaged").write_bytes(data)
         with closing(Database(empty)) as database, pytest.raises(RunError):
             restore(database, tmp_path / "damaged")
-        assert not any(rows(empty).values()), name
+        assert not any(read_tables(empty).values()), name

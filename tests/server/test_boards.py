@@ -30,13 +30,13 @@ from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
 from tests.registry.planted import release_of
-from tests.support.runs import played
-from tests.support.served import copy_of, put, run_bundle
-from tests.support.specs import ALONE, debate_with_hints
+from tests.support.runs import run_spec
+from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
+from tests.support.specs import SOLO_OVERRIDES, debate_with_hints
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Service]:
+def service(tmp_path: Path) -> Iterator[Service]:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
     server = Service.open(settings)
@@ -44,7 +44,7 @@ def held(tmp_path: Path) -> Iterator[Service]:
     server.database.close()
 
 
-def named(name: str, facts: dict[str, Any] | None = None, kind: Kind = Kind.DATASET) -> Bundle:
+def make_bundle(name: str, facts: dict[str, Any] | None = None, kind: Kind = Kind.DATASET) -> Bundle:
     return Bundle(Release(kind=kind, owner="mallory", name=name, version="1", facts=facts or {}), {})
 
 
@@ -54,21 +54,21 @@ def board(server: Service, folder: Path, worker: BoardWorker | None = None) -> B
     return BoardSnapshot(folder)
 
 
-def listed(shown: BoardSnapshot) -> dict[str, Any]:
+def newest_by_name(shown: BoardSnapshot) -> dict[str, Any]:
     return {one["name"]: one for one in shown.newest_releases(100)}
 
 
-def test_facts_of_any_type_and_size_stop_no_board(held: Service, tmp_path: Path) -> None:
+def test_facts_of_any_type_and_size_stop_no_board(service: Service, tmp_path: Path) -> None:
     facts: list[dict[str, Any]] = [
         {"benchmark": ["x"]}, {"benchmark": {"a": 1}}, {"task": {"a": 1}}, {"kind": ["x"]}, {"models": [1]},
         {"models": {"a": ["b"]}}, {"accuracy": "x"}, {"accuracy": {"value": "x"}}, {"run_id": 5}, {"protocol": 7},
         {"benchmark": "W" * 900_000}, {"models": {"a": "W" * 900_000}}, {"trained": 5},
     ]  # fmt: skip
     kinds = (Kind.MODEL, Kind.DATASET, Kind.RUN)
-    bad = [named(f"{kind}{number}", one, kind) for number, one in enumerate(facts) for kind in kinds]
-    put(held, [*bad, named("honest", {"benchmark": "sums"})])
-    shown = board(held, tmp_path / "board")
-    found = listed(shown)
+    bad = [make_bundle(f"{kind}{number}", one, kind) for number, one in enumerate(facts) for kind in kinds]
+    insert_releases(service, [*bad, make_bundle("honest", {"benchmark": "sums"})])
+    shown = board(service, tmp_path / "board")
+    found = newest_by_name(shown)
     assert found["honest"]["benchmark"] == "sums"
     assert all(
         isinstance(one["benchmark"], str | None) and isinstance(one["run_id"], str | None) for one in found.values()
@@ -77,18 +77,24 @@ def test_facts_of_any_type_and_size_stop_no_board(held: Service, tmp_path: Path)
 
 
 @pytest.mark.full  # it makes ten boards
-def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Service, tmp_path: Path) -> None:
-    put(held, [named(f"one{number}") for number in range(5)])
-    worker = BoardWorker(held.settings)
-    with held.database.writing() as connection:
+def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(service: Service, tmp_path: Path) -> None:
+    insert_releases(service, [make_bundle(f"one{number}") for number in range(5)])
+    worker = BoardWorker(service.settings)
+    with service.database.writing() as connection:
         connection.execute(text("UPDATE releases SET created = 'soon' WHERE name = 'one3'"))
-    shown = board(held, tmp_path / "first", worker)
-    assert sorted(listed(shown)) == ["one0", "one1", "one2", "one4"]
+    shown = board(service, tmp_path / "first", worker)
+    assert sorted(newest_by_name(shown)) == ["one0", "one1", "one2", "one4"]
     assert [
         release for release, why in shown.read_info("left_out") if "the board cannot be built with this release" in why
     ] == ["dataset/mallory/one3@1"]
-    put(held, [named("another")])
-    assert sorted(listed(board(held, tmp_path / "second", worker))) == ["another", "one0", "one1", "one2", "one4"]
+    insert_releases(service, [make_bundle("another")])
+    assert sorted(newest_by_name(board(service, tmp_path / "second", worker))) == [
+        "another",
+        "one0",
+        "one1",
+        "one2",
+        "one4",
+    ]
 
 
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])
@@ -97,11 +103,14 @@ def test_what_does_not_work_with_others_is_found(bad: tuple[int, ...]) -> None:
 
 
 @pytest.mark.gate
-def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(held: Service, tmp_path: Path) -> None:
+def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(service: Service, tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
-    runs = [played(path, results, *overrides, run_id=name) for name, overrides in (("debate", ()), ("alone", ALONE))]
-    put(held, [release_of(run.folder, Results(results), "acme") for run in runs])
-    shown = board(held, tmp_path / "board")
+    runs = [
+        run_spec(path, results, *overrides, run_id=name)
+        for name, overrides in (("debate", ()), ("alone", SOLO_OVERRIDES))
+    ]
+    insert_releases(service, [release_of(run.folder, Results(results), "acme") for run in runs])
+    shown = board(service, tmp_path / "board")
     (task,) = shown.tasks
     assert task["ranked"] == 2
     assert shown.task(task["page"]) == task
@@ -137,33 +146,35 @@ def yank(server: Service, reference: Reference, folder: Path) -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, tmp_path: Path, order: int) -> None:
+def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service, tmp_path: Path, order: int) -> None:
     first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))
     other = run_bundle(tmp_path / "other", question="Another task: ")
-    worker, paths = BoardWorker(held.settings), BoardPaths(held.settings)
-    yanked = copy_of(first, owner="mallory", name="leaked")
+    worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
+    yanked = copy_bundle(first, owner="mallory", name="leaked")
 
     def hide(*, hidden: bool) -> None:
-        with held.database.writing() as connection:
+        with service.database.writing() as connection:
             set_hidden(connection, Reference(Kind.RUN, "bob", "second", "1"), hidden=hidden)
-            held.database.increment_revision(connection)
+            service.database.increment_revision(connection)
 
     def join() -> None:
-        with held.database.writing() as connection:
+        with service.database.writing() as connection:
             add_account(connection, "lab", 0.0, is_organization=True)
             add_member(connection, "lab", "bob")
-            held.database.increment_revision(connection)
+            service.database.increment_revision(connection)
 
     uploads: list[Callable[[], None]] = [
-        lambda: put(held, [copy_of(first, owner="alice", name="first")]),
-        lambda: put(held, [copy_of(second, owner="bob", name="second")]),
-        lambda: put(held, [copy_of(other, owner="bob", name="other")]),
-        lambda: put(held, [yanked]),
+        lambda: insert_releases(service, [copy_bundle(first, owner="alice", name="first")]),
+        lambda: insert_releases(service, [copy_bundle(second, owner="bob", name="second")]),
+        lambda: insert_releases(service, [copy_bundle(other, owner="bob", name="other")]),
+        lambda: insert_releases(service, [yanked]),
     ]
     changes: list[Callable[[], None]] = [
-        lambda: yank(held, yanked.release.reference, tmp_path),
+        lambda: yank(service, yanked.release.reference, tmp_path),
         lambda: hide(hidden=True),
-        lambda: put(held, [copy_of(second, owner="alice", name="first", version="2"), named("rows")]),
+        lambda: insert_releases(
+            service, [copy_bundle(second, owner="alice", name="first", version="2"), make_bundle("rows")]
+        ),
         join,
         lambda: hide(hidden=False),
     ]
@@ -176,7 +187,7 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(held: Service, t
         linked.append({name.partition(".")[0] for name, inode in found.items() if inodes.get(name) == inode})
         inodes = found
         aside = paths.root.rename(tmp_path / "aside")
-        anew = board(held, tmp_path / "anew")  # with an empty cache, and no earlier board
+        anew = board(service, tmp_path / "anew")  # with an empty cache, and no earlier board
         assert content(aside / folder.relative_to(paths.root)) == content(anew.folder)
         shutil.rmtree(anew.folder)
         shutil.rmtree(paths.root)

@@ -25,10 +25,10 @@ from runner.server.competitions.editing import Changes, change, find_for_change
 from runner.server.competitions.storage import REFUSED, WAITING, submit_run
 from runner.server.store.database import Database
 from runner.server.store.schema import competitions, releases, submissions
-from tests.server.test_competitions import LABELS, ROWS, Contest, wanted, write_rows
+from tests.server.test_competitions import LABELS, ROWS, Contest, competition_body, write_rows
 from tests.server.test_keeping import keep, refused
-from tests.support.raw_uploads import Raw
-from tests.support.serving import Answered, Served, populate
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.server_process import HttpResponse, ServerProcess, create_accounts
 
 DAY = 24 * 3600.0
 NOW = 1_800_000_000.0
@@ -38,7 +38,7 @@ NOW = 1_800_000_000.0
 def records(tmp_path: Path) -> Iterator[Database]:
     """Records with a competition of acme's that takes one submission a day, and closes in ten days."""
     with closing(Database(f"sqlite:///{tmp_path / 'records.sqlite'}")) as database:
-        populate(database)
+        create_accounts(database)
         with database.writing() as connection:
             dataset = release(connection, "dataset", "acme", "claims")
             row = {"owner": "acme", "name": "cup", "title": "", "release_id": dataset, "rows_sha256": "r" * 64,
@@ -114,7 +114,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
 
 
 @pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
-def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
+def contest(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("changes")
     write_rows(folder / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
@@ -126,11 +126,11 @@ def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest
 def test_labels_that_are_replaced_score_all_anew_and_the_end_is_told_with_why(contest: Contest) -> None:
     served, where = contest.served, "/api/v1/competitions/acme/spring"
 
-    def asked(who: str, method: str, path: str = "", body: dict[str, Any] | None = None) -> Answered:
-        return served.ask(where + path, method, body, token=served.tokens[who])
+    def asked(who: str, method: str, path: str = "", body: dict[str, Any] | None = None) -> HttpResponse:
+        return served.request(where + path, method, body, token=served.tokens[who])
 
     for name in ("spring", "unused"):
-        made = served.ask("/api/v1/competitions", "POST", wanted(name), token=served.tokens["alice"])
+        made = served.request("/api/v1/competitions", "POST", competition_body(name), token=served.tokens["alice"])
         assert made.status == 201, made.body
     submission = where + contest.submit("mallory", "mallory", contest.run("one"))
     before = contest.score(submission)
@@ -145,19 +145,19 @@ def test_labels_that_are_replaced_score_all_anew_and_the_end_is_told_with_why(co
     assert abs(values[0] + values[1] - 1.0) <= before["open"]["rounded_to"] + 1e-9
     assert before["relabelled"] is None
     assert after["scored"] > after["relabelled"]
-    assert b"Labels were replaced at" in served.ask("/competitions/acme/spring").body
+    assert b"Labels were replaced at" in served.request("/competitions/acme/spring").body
     (served.folder / "one.json").write_text(json.dumps({"labels": {"p1": LABELS["p1"]}, "why": "one was right"}))
     keep(served.folder, "relabel-competition", "acme/spring", "one.json")
     assert contest.score(submission)["scored"] > after["scored"]
     assert asked("bob", "DELETE", "?why=x").status == 403
     assert asked("alice", "DELETE", "").status == 422
     assert asked("alice", "DELETE", "?why=leaked").json == {"is_gone": False}
-    told = served.ask(where).json
+    told = served.request(where).json
     assert (told["why"], told["board"], told["rows_open"], told["submissions"]) == ("leaked", [], 0, [])
-    assert served.ask(submission).status == 404
+    assert served.request(submission).status == 404
     assert "leaked" in contest.score(submission, "mallory")["why"]
     assert asked("alice", "PUT", "/labels", {"labels": others, "why": "w"}).status == 400
-    assert b"Withdrawn at" in served.ask("/competitions/acme/spring").body
+    assert b"Withdrawn at" in served.request("/competitions/acme/spring").body
     later = where + contest.submit("mallory", "mallory", contest.run("one"), version="2")
     assert "was withdrawn at" in contest.score(later, "mallory")["why"]
     assert "--why" in refused(served.folder, "withdraw-competition", "acme/unused")
@@ -169,16 +169,16 @@ def test_labels_that_are_replaced_score_all_anew_and_the_end_is_told_with_why(co
 def test_one_that_nobody_has_submitted_to_is_gone_and_its_name_is_free(contest: Contest) -> None:
     served = contest.served
     for _ in range(2):
-        body = wanted("brief", dataset="acme/claims@1")
-        assert served.ask("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
+        body = competition_body("brief", dataset="acme/claims@1")
+        assert served.request("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
         assert keep(served.folder, "withdraw-competition", "acme/brief", "--why", "a test")["is_gone"]
-        assert served.ask("/api/v1/competitions/acme/brief").status == 404
+        assert served.request("/api/v1/competitions/acme/brief").status == 404
 
 
 @pytest.mark.full
 def test_a_submission_counts_from_when_it_was_sent_and_not_from_when_it_was_checked(contest: Contest) -> None:
     served = contest.served
-    made = served.ask("/api/v1/competitions", "POST", wanted("clock"), token=served.tokens["alice"])
+    made = served.request("/api/v1/competitions", "POST", competition_body("clock"), token=served.tokens["alice"])
     assert made.status == 201, made.body
     result = contest.run("timed")
     naming = Naming(owner="mallory", name="timed", version="1", licence="MIT")
@@ -187,16 +187,16 @@ def test_a_submission_counts_from_when_it_was_sent_and_not_from_when_it_was_chec
     for path, content in bundle.files():
         with open_content(content) as source:
             contents[path] = source.read()
-    with Raw(served.address, served.tokens["mallory"]) as raw:
-        begun = raw.begin({"run/mallory/timed/1": contents}).json()
+    with RawUploadClient(served.address, served.tokens["mallory"]) as raw:
+        begun = raw.start_upload({"run/mallory/timed/1": contents}).json()
         by_size = {one["sha256"]: one for one in begun["missing"]}
         for data in contents.values():
             if (sha256 := _hash(data)) in by_size:
-                raw.send(begun["id"], data, sha256=sha256)
+                raw.send_blob(begun["id"], data, sha256=sha256)
         assert raw.commit(begun["id"]).status_code == 202
         committed = time.time()
-        assert raw.ended(begun["id"])["state"] == "published"
-    with (database := served.records()).reading() as connection:
+        assert raw.wait_for_result(begun["id"])["state"] == "published"
+    with (database := served.open_database()).reading() as connection:
         at = connection.execute(select(submissions.c.created).order_by(submissions.c.id.desc()).limit(1)).scalar_one()
         shown = connection.execute(select(releases.c.created).where(releases.c.name == "timed")).scalar_one()
     database.close()

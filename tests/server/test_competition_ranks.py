@@ -10,21 +10,21 @@ from runner import run
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
-from tests.server.test_competitions import LABELS, Contest, wanted, write_rows
-from tests.support.serving import Served
+from tests.server.test_competitions import LABELS, Contest, competition_body, write_rows
+from tests.support.server_process import ServerProcess
 
 FAIR = "/api/v1/competitions/acme/fair"
 
 
 @pytest.mark.gate
-def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Served, tmp_path: Path) -> None:
+def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: ServerProcess, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl")
     lines = (tmp_path / "rows.jsonl").read_text().replace("right?", "fair?")
     (tmp_path / "rows.jsonl").write_text(lines)
     naming = Naming(owner="acme", name="fair-claims", version="1", licence="MIT")
     served.publish("alice", build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle())
-    body = wanted("fair", dataset="acme/fair-claims@1", labels=LABELS)
-    assert served.ask("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
+    body = competition_body("fair", dataset="acme/fair-claims@1", labels=LABELS)
+    assert served.request("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
     contest = Contest(served, tmp_path)
     honest = contest.run("honest")
     again = run(honest.folder.spec, tmp_path / "results", replay="honest", run_id="again")
@@ -37,7 +37,7 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     ]
     for path in submissions:
         assert contest.score(FAIR + path)["state"] == "scored"
-    rows = {row["release"]: row for row in served.ask(FAIR).json["board"]}
+    rows = {row["release"]: row for row in served.request(FAIR).json["board"]}
     assert {name for name, row in rows.items() if row["rank"] is not None} == {"run/bob/honest@1", "run/alice/other@1"}
     assert rows["run/bob/honest@1"]["reason"] is None
     assert rows["run/mallory/mine@1"]["reason"] == (
@@ -48,9 +48,9 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     )
     assert rows["run/mallory/again@1"]["reason"] == "its answers are a replay of another run"
     assert [row["rank"] is None for row in rows.values()] == [False, False, True, True, True]
-    page = served.ask("/competitions/acme/fair").body.decode()
+    page = served.request("/competitions/acme/fair").body.decode()
     method = "rank: 95 % confidence set of ranks, from unpaired tests (by the published numbers) of all pairs"
-    assert served.ask(FAIR).json["rank_method"] == method
+    assert served.request(FAIR).json["rank_method"] == method
     assert method in page
     for name in ("mine", "forced", "again"):
         assert str(rows[f"run/{'bob' if name == 'forced' else 'mallory'}/{name}@1"]["reason"]).partition(":")[0] in page

@@ -22,10 +22,10 @@ from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import build_published_score, rounding_step
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
-from tests.support.processes import nip_run, until
-from tests.support.raw_uploads import Raw
-from tests.support.runs import played
-from tests.support.serving import Served
+from tests.support.processes import nip_run, wait_until
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.runs import run_spec
+from tests.support.server_process import ServerProcess
 from tests.support.specs import spec_file
 
 ROWS = 40
@@ -38,7 +38,7 @@ CUP, LATE = "/api/v1/competitions/acme/cup", "/api/v1/competitions/acme/late"
 class Contest:
     """Competitions on one dataset, and runs on its rows."""
 
-    served: Served
+    served: ServerProcess
     folder: Path
     made: dict[str, FinishedRun] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Contest:
             if labelled:
                 write_rows(self.folder / name / "labelled.jsonl", LABELS)
                 overrides = (*overrides, f"dataset.path={self.folder / name}/labelled.jsonl")
-            self.made[name] = played(spec, self.folder / "results", *overrides, run_id=name)
+            self.made[name] = run_spec(spec, self.folder / "results", *overrides, run_id=name)
         return self.made[name]
 
     def submit(self, who: str, owner: str, result: FinishedRun, **said: Any) -> str:
@@ -69,10 +69,10 @@ class Contest:
         answers: list[Any] = []
 
         def is_there() -> bool:
-            answers.append(self.served.ask(where, token=token).json)
+            answers.append(self.served.request(where, token=token).json)
             return bool(answers[-1].get("state") != "waiting")
 
-        until(is_there)
+        wait_until(is_there)
         found: dict[str, Any] = answers[-1]
         return found
 
@@ -85,24 +85,24 @@ def write_rows(path: Path, labels: dict[str, int] | None = None) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
-def wanted(name: str, **said: Any) -> dict[str, Any]:
+def competition_body(name: str, **said: Any) -> dict[str, Any]:
     closes = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3 * 24 * 3600))
     base = {"dataset": "acme/claims@1", "name": name, "labels": LABELS, "closes": closes, "day_limit": 3}
     return {**base, **said}
 
 
 @pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
-def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
+def contest(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("contest")
     write_rows(folder / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
     served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
     alice = served.tokens["alice"]
     held = [f"p{index}" for index in range(HELD)]
-    for body in (wanted("cup", held_out=held), wanted("late")):
-        made = served.ask("/api/v1/competitions", "POST", body, token=alice)
+    for body in (competition_body("cup", held_out=held), competition_body("late")):
+        made = served.request("/api/v1/competitions", "POST", body, token=alice)
         assert made.status == 201, made.body
-    with (records := served.records()).writing() as connection:
+    with (records := served.open_database()).writing() as connection:
         connection.execute(update(competitions).where(competitions.c.name == "late").values(closes=time.time() - 5))
     records.close()
     return Contest(served, folder)
@@ -137,29 +137,29 @@ def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contes
 
 @pytest.mark.full
 def test_only_runs_on_just_these_rows_are_submissions(contest: Contest) -> None:
-    before = contest.served.ask(CUP).json["submissions"]
+    before = contest.served.request(CUP).json["submissions"]
     few = contest.submit("bob", "bob", contest.run("few", limit=10))
     known = contest.submit("bob", "bob", contest.run("known", labelled=True))
-    assert [contest.served.ask(CUP + where).status for where in (few, known)] == [404, 404]
-    assert contest.served.ask(CUP).json["submissions"] == before
+    assert [contest.served.request(CUP + where).status for where in (few, known)] == [404, 404]
+    assert contest.served.request(CUP).json["submissions"] == before
 
 
 @pytest.mark.full
 def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Contest) -> None:
     where = contest.submit("bob", "bob", contest.run("after-closing"))
-    assert contest.served.ask(LATE + where).status == 404
+    assert contest.served.request(LATE + where).status == 404
     found = contest.score(LATE + where, "bob")
     assert found["state"] == "refused"
     assert "closed at" in found["why"]
     assert "after-closing@1 was published, but acme/late did not accept it: acme/late closed at " in contest.told[-1]
-    assert contest.served.ask(LATE).json["submissions"] == []
+    assert contest.served.request(LATE).json["submissions"] == []
 
 
 @pytest.mark.full
 def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(contest: Contest) -> None:
     bob = contest.served.tokens["bob"]
     result = contest.run("often")
-    with (records := contest.served.records()).writing() as connection:
+    with (records := contest.served.open_database()).writing() as connection:
         connection.execute(submissions.delete().where(submissions.c.owner.in_(("bob", "acme"))))
     records.close()
     taken = [
@@ -169,16 +169,16 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
     ]
     assert [contest.score(CUP + where, "bob")["state"] for where in taken] == ["scored"] * 3
     over = contest.submit("bob", "acme", result, name="often-d", version="2")
-    found = contest.served.ask(CUP + over, token=bob).json
+    found = contest.served.request(CUP + over, token=bob).json
     assert found["state"] == "refused"
     assert found["open"] is None
     limit = "this account has 3 submissions in 24 hours, and the limit is 3; publish the next one from "
     assert limit in found["why"]
     alice = contest.submit("alice", "acme", result, name="often-e")
     assert contest.score(CUP + alice, "alice")["state"] == "scored"
-    board = contest.served.ask(CUP).json
+    board = contest.served.request(CUP).json
     assert {one["owner"]: one["count"] for one in board["submissions"]}["bob"] == 1
-    assert contest.served.ask(CUP + taken[1]).status == 404
+    assert contest.served.request(CUP + taken[1]).status == 404
     assert taken[1].split("/")[3] not in json.dumps(board)
 
 
@@ -186,10 +186,12 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
 def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
     where = contest.submit("mallory", "mallory", contest.run("leaking"))
     contest.score(CUP + where)
-    with Raw(contest.served.address, None) as reader:  # run/bob/known was played by who has labels, and says them
-        paths = [path for path in reader.files() if not path.startswith("run/bob/known/")]
-    answers = [contest.served.ask(f"/api/v1/tree/{path}").body for path in paths]
-    answers += [contest.served.ask(path).body for path in ("/api/v1/competitions", CUP, LATE, CUP + where)]
+    with RawUploadClient(
+        contest.served.address, None
+    ) as reader:  # run/bob/known was played by who has labels, and says them
+        paths = [path for path in reader.list_files() if not path.startswith("run/bob/known/")]
+    answers = [contest.served.request(f"/api/v1/tree/{path}").body for path in paths]
+    answers += [contest.served.request(path).body for path in ("/api/v1/competitions", CUP, LATE, CUP + where)]
     answers.append(contest.served.log.encode())
     assert any(b'"p1"' in answer for answer in answers)
     labelled = [f'"p1"{between}{LABELS["p1"]}'.encode() for between in (":", ": ", ',"label":', ', "label": ')]
@@ -202,11 +204,11 @@ def test_a_label_is_in_no_byte_that_anybody_is_sent(contest: Contest) -> None:
 def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -> None:
     where = CUP + contest.submit("mallory", "mallory", contest.run("last"))
     before = contest.score(where)
-    with (records := contest.served.records()).writing() as connection:
+    with (records := contest.served.open_database()).writing() as connection:
         closed = update(competitions).where(competitions.c.name == "cup")
         connection.execute(closed.values(closes=time.time() - 5))
     records.close()
-    after, board = contest.score(where), contest.served.ask(CUP).json
+    after, board = contest.score(where), contest.served.request(CUP).json
     assert before["held_out"] is None
     assert after["held_out"]["rows"] == HELD
     assert board["ranked_by"] == "held_out"
@@ -225,8 +227,11 @@ def test_the_part_that_is_held_out_is_told_once_it_is_closed(contest: Contest) -
 @pytest.mark.full
 def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Contest) -> None:
     def asked(who: str, **said: Any) -> tuple[int, str]:
-        answer = contest.served.ask(
-            "/api/v1/competitions", "POST", wanted(**{"name": "mine", **said}), token=contest.served.tokens[who]
+        answer = contest.served.request(
+            "/api/v1/competitions",
+            "POST",
+            competition_body(**{"name": "mine", **said}),
+            token=contest.served.tokens[who],
         )
         return answer.status, answer.json["message"]
 
@@ -259,12 +264,12 @@ def test_a_key_that_is_misspelled_is_refused_with_the_nearest_right_one() -> Non
         (ChangeCompetitionRequest, "titel", "title"),
     ):
         with pytest.raises(UsageError, match=f"unknown key '{key}'; did you mean '{right}'"):
-            parse_request_file(shape, json.dumps({**wanted("third"), key: 1}).encode(), "cup.json")
+            parse_request_file(shape, json.dumps({**competition_body("third"), key: 1}).encode(), "cup.json")
 
 
 @pytest.mark.full
 def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path: Path) -> None:
-    (tmp_path / "cup.json").write_text(json.dumps(wanted("third")), "utf-8")
+    (tmp_path / "cup.json").write_text(json.dumps(competition_body("third")), "utf-8")
     words = ("server", "add-competition", contest.served.folder)
     done = nip_run(*words, "alice", "cup.json", "--json", cwd=tmp_path)
     made = json.loads(done.stdout)
@@ -272,10 +277,10 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     assert [made[name] for name in told] == [
         "acme/third", "dataset/acme/claims@1", 3, 40, 0, "/competitions/acme/third",
     ]  # fmt: skip
-    page = contest.served.ask("/competitions/acme/third")
+    page = contest.served.request("/competitions/acme/third")
     assert page.status == 200
     assert b">acme/claims@1</a>: 40 scored immediately" in page.body
-    assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
+    assert b"/competitions/acme/third" in contest.served.request("/competitions").body
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "only an owner of acme can create competitions" in done.stderr

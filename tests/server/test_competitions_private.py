@@ -31,7 +31,7 @@ from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, files, releases, submissions
-from tests.support.served import put
+from tests.support.server_releases import insert_releases
 
 NOW = 1_000_000.0
 CLOSES = NOW + 10 * DAY
@@ -233,7 +233,7 @@ def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) 
     naming = Naming(owner="acme", name="known", version="1", licence="MIT")
     with server.database.writing() as connection:
         records = Records(connection)
-    put(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
+    insert_releases(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
     wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
         create_competition(server.settings, server.database, records.viewer("alice"), wanted, NOW)

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 import pytest
 
 from runner.server.accounts.accounts import Scope
-from tests.server.test_uploads import folders, made
+from tests.server.test_uploads import folders, make_bundle
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import until
-from tests.support.raw_uploads import Raw
-from tests.support.serving import Served, serving
+from tests.support.processes import wait_until
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.server_process import ServerProcess, run_server
 
 CONNECTIONS = 30
 HELD = 2 * CONNECTIONS
@@ -27,17 +27,17 @@ ENDED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One that takes few connections, and has a file of 16 MiB."""
-    with serving(tmp_path_factory.mktemp("small"), people=False, connections=CONNECTIONS, rate=0) as server:
-        with Raw(server.address, server.account("acme", Scope.PUBLISH)) as acme:
-            assert acme.published(folders(made("large", data=LARGE)))["state"] == "published"
+    with run_server(tmp_path_factory.mktemp("small"), people=False, connections=CONNECTIONS, rate=0) as server:
+        with RawUploadClient(server.address, server.create_token("acme", Scope.PUBLISH)) as acme:
+            assert acme.publish(folders(make_bundle("large", data=LARGE)))["state"] == "published"
         yield server
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("said", [SILENT, HALF_A_HEAD, HALF_A_BODY, NEVER_READ, ENDED])
-def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said: bytes) -> None:
+def test_a_reader_is_answered_while_all_connections_are_held(small: ServerProcess, said: bytes) -> None:
     with ExitStack() as held:
         for _ in range(HELD):
             one = held.enter_context(socket.socket())
@@ -45,17 +45,19 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
             one.connect(("127.0.0.1", small.port))
             one.sendall(said)
             time.sleep(0.01)  # so that it is among those that are taken
-        with Raw(small.address, None) as reader:
+        with RawUploadClient(small.address, None) as reader:
             # As soon as all that was asked for is answered, or waits for who does not read it.
-            until(lambda: reader.client.get("/releases").status_code == 200)
-            assert all(small.ask("/healthz").status == 200 for _ in range(5))
+            wait_until(lambda: reader.client.get("/releases").status_code == 200)
+            assert all(small.request("/healthz").status == 200 for _ in range(5))
             assert [reader.client.get("/releases").status_code for _ in range(5)] == [200] * 5
     assert "Traceback" not in small.log
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("said", [SILENT, HALF_A_BODY])
-def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(small: Served, said: bytes) -> None:
+def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(
+    small: ServerProcess, said: bytes
+) -> None:
     with ExitStack() as held:
         other = held.enter_context(socket.socket())
         other.bind(("127.0.0.2", 0))
@@ -67,19 +69,19 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(sm
             mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS)))
             mine[-1].sendall(said)
             time.sleep(0.01)
-        until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 2)
+        wait_until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 2)
         assert _is_open(other)
 
 
 @pytest.mark.full
-def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Served) -> None:
+def test_all_addresses_have_no_more_connections_than_the_server_takes(small: ServerProcess) -> None:
     with ExitStack() as held:
         mine = []
         for number in range(4 * 12):  # none of four has as many as one may have
             mine.append(held.enter_context(socket.socket()))
             mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
             mine[-1].connect(("127.0.0.1", small.port))
-        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
+        wait_until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
         assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
 
 
@@ -94,10 +96,10 @@ def _is_open(one: socket.socket) -> bool:
 
 
 @pytest.mark.full
-def test_what_is_being_sent_gives_way_after_what_says_nothing(small: Served) -> None:
-    with ExitStack() as held, Raw(small.address, small.account("acme")) as acme:
+def test_what_is_being_sent_gives_way_after_what_says_nothing(small: ServerProcess) -> None:
+    with ExitStack() as held, RawUploadClient(small.address, small.create_token("acme")) as acme:
         data = LARGE[::-1]
-        upload = acme.begin(folders(made("slow", data=data))).json()
+        upload = acme.start_upload(folders(make_bundle("slow", data=data))).json()
         sha256 = next(one["sha256"] for one in upload["missing"] if one["size"] == len(data))
         sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS))
         head = (

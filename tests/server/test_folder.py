@@ -14,7 +14,7 @@ from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
 from runner.server.web.pages.run_cache import PAGE_FILE, write_page
-from tests.support.serving import Served
+from tests.support.server_process import ServerProcess
 
 
 def mode(path: Path) -> int:
@@ -34,7 +34,7 @@ def test_a_folder_and_a_database_named_from_here_are_meant_from_everywhere(
         assert Settings(folder=Path(), database=said).database == said
 
 
-def test_what_a_server_holds_is_its_owners_alone(served: Served) -> None:
+def test_what_a_server_holds_is_its_owners_alone(served: ServerProcess) -> None:
     for name in (".", "blobs", "incoming", "boards", "registry.sqlite", "registry.sqlite-wal"):
         path = served.folder / name
         assert not path.exists() or not mode(path) & 0o077, name

@@ -14,10 +14,10 @@ from runner.documents.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import until
-from tests.support.raw_uploads import Raw
-from tests.support.served import run_bundle
-from tests.support.serving import Served, serving
+from tests.support.processes import wait_until
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.server_process import ServerProcess, run_server
+from tests.support.server_releases import run_bundle
 
 JOURNAL = "data/journal.jsonl"
 WHERE = {
@@ -66,11 +66,11 @@ WORDS = ("README.md", "croissant.json")
 
 
 @dataclass(frozen=True)
-class Place:
+class PopulatedServer:
     """A server that has a good run, and who published it."""
 
-    server: Served
-    acme: Raw
+    server: ServerProcess
+    acme: RawUploadClient
     good: Bundle
 
     def contents(self) -> dict[str, bytes]:
@@ -86,19 +86,19 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopulatedServer]:
     root = tmp_path_factory.mktemp("contents")
     (root / "played").mkdir()
     bundle = run_bundle(root / "played", size=4)
     good = Bundle(bundle.release, {path: _bytes(content) for path, content in bundle.contents.items()})
     words = "--rate", "0", "--check-seconds", str(SECONDS), "--check-memory", "1024"
     with (
-        serving(root / "server", *words) as server,
-        Raw(server.address, server.account("acme")) as acme,
+        run_server(root / "server", *words) as server,
+        RawUploadClient(server.address, server.create_token("acme")) as acme,
     ):
-        said = acme.published(folders(good))
+        said = acme.publish(folders(good))
         assert said["state"] == "published", said
-        yield Place(server, acme, good)
+        yield PopulatedServer(server, acme, good)
 
 
 def _bytes(content: bytes | Path) -> bytes:
@@ -110,7 +110,7 @@ def _called(key: str) -> tuple[str, str]:
     return f"run/acme/{key}/1", f"run/acme/{key}@1"
 
 
-def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: str) -> list[str]:
+def harmless(place: PopulatedServer, uploads: Mapping[str, Mapping[str, bytes]], prefix: str) -> list[str]:
     """Those that are published; the others are refused in words. The server grows by nothing, and goes on."""
     seen: list[str] = []
     names = {f"{prefix}-{number}": name for number, name in enumerate(uploads)}
@@ -119,7 +119,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
         some = list(names.items())[at : at + AT_ONCE]
         left = {key: place.bundle(key, uploads[name]) for key, name in some}
         while left:
-            said = place.acme.published(folders(*left.values()))
+            said = place.acme.publish(folders(*left.values()))
             if said["state"] == "published":
                 break
             told = said["problems"]
@@ -132,20 +132,20 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
             assert all(any(line.startswith(_called(key)) for key in wrong) for line in told), told
             left = {key: bundle for key, bundle in left.items() if key not in wrong}
         seen += [names[key] for key in left]
-        before = before or place.server.resident()  # what it takes for its first check stays
-    assert place.server.resident() - before < 40 << 20
+        before = before or place.server.resident_bytes()  # what it takes for its first check stays
+    assert place.server.resident_bytes() - before < 40 << 20
     assert '"level": "error"' not in place.server.log
     assert "Traceback" not in place.server.log
     assert not list((place.server.folder / "incoming").iterdir())
     for name in seen:
         key = next(key for key, found in names.items() if found == name)
-        until(lambda key=key: place.page(key) not in (404, 503))  # type: ignore[misc]
+        wait_until(lambda key=key: place.page(key) not in (404, 503))  # type: ignore[misc]
         assert place.page(key) == 200
     return seen
 
 
 @pytest.mark.full
-def test_contents_that_must_not_be_read_as_they_say_are_refused(place: Place) -> None:
+def test_contents_that_must_not_be_read_as_they_say_are_refused(place: PopulatedServer) -> None:
     uploads = {}
     for row in ROWS:
         kind = row.name.partition(":")[0]
@@ -156,7 +156,7 @@ def test_contents_that_must_not_be_read_as_they_say_are_refused(place: Place) ->
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", REPLACED)
-def test_a_run_of_which_one_file_is_another_is_refused_or_harmless(place: Place, name: str) -> None:
+def test_a_run_of_which_one_file_is_another_is_refused_or_harmless(place: PopulatedServer, name: str) -> None:
     uploads = {path: {path: REPLACED[name]} for path, data in place.contents().items() if data}
     seen = harmless(place, uploads, f"r{list(REPLACED).index(name)}")
     words = {*WORDS, "environment.lock"} if name == "nothing" else set(WORDS)
@@ -164,7 +164,7 @@ def test_a_run_of_which_one_file_is_another_is_refused_or_harmless(place: Place,
 
 
 @pytest.mark.full
-def test_what_stands_behind_a_journal_is_refused(place: Place) -> None:
+def test_what_stands_behind_a_journal_is_refused(place: PopulatedServer) -> None:
     journal = place.contents()[JOURNAL]
     uploads = {name: {JOURNAL: journal + (data or journal * 300)} for name, data in ADDED.items()}
     assert harmless(place, uploads, "journal") == []

@@ -14,9 +14,9 @@ import pytest
 
 from runner.documents.releases.reference import Kind, Reference
 from tests.registry.hostile import LINK, ROWS, Row
-from tests.support.raw_uploads import Raw
-from tests.support.release_trees import Tree, manifest_bytes
-from tests.support.serving import Served
+from tests.support.raw_uploads import RawUploadClient
+from tests.support.release_trees import ReleaseTree, manifest_bytes
+from tests.support.server_process import ServerProcess
 
 OURS = (
     "is missing from the upload", "is not in the manifest", "has another hash or size", "the release lacks",
@@ -31,7 +31,7 @@ NO_LINKS = [row for row in ROWS if row.words != LINK and not row.name.endswith(O
 
 def sent(row: Row, place: Path) -> dict[str, bytes]:
     """What an attacker sends of a row: what stands in the folder, and whatever its manifest names."""
-    tree = Tree(place)
+    tree = ReleaseTree(place)
     row.change(tree)
     tree.write()
     files = {}
@@ -41,9 +41,9 @@ def sent(row: Row, place: Path) -> dict[str, bytes]:
     return files
 
 
-def named(row: Row) -> list[str]:
+def list_missing_paths(row: Row) -> list[str]:
     """The paths that its manifest names beside those that are there."""
-    tree = Tree(Path("/nowhere"))
+    tree = ReleaseTree(Path("/nowhere"))
     row.change(tree)
     said = tree.changes.get("files")
     if not isinstance(said, list):
@@ -51,15 +51,15 @@ def named(row: Row) -> list[str]:
     return [one["path"] for one in said if isinstance(one, dict) and isinstance(one.get("path"), str)]
 
 
-def attack(row: Row, place: Path, raw: Raw) -> list[dict[str, Any]]:
+def attack(row: Row, place: Path, raw: RawUploadClient) -> list[dict[str, Any]]:
     """What the server says to each way of sending a row."""
     files = sent(row, place)
     yank = {path: data for path, data in files.items() if path.startswith("yanked/")}
     release = {path: data for path, data in files.items() if path not in yank}
     folder = "run/acme/tiny/1"
-    said = [raw.published({folder: release, **({f"{folder}/yanked": _inside(yank)} if yank else {})})]
+    said = [raw.publish({folder: release, **({f"{folder}/yanked": _inside(yank)} if yank else {})})]
     if row.name.startswith("path"):
-        said.append(raw.published({folder: {**release, **dict.fromkeys(named(row), b"evil")}}))
+        said.append(raw.publish({folder: {**release, **dict.fromkeys(list_missing_paths(row), b"evil")}}))
     return said
 
 
@@ -76,39 +76,39 @@ def wrong_with(said: dict[str, Any], row: Row) -> str | None:
     return None if len(told) < 10_000 else "it says too much"
 
 
-def refused(rows: Iterable[Row], server: Served, raw: Raw, folder: Path) -> dict[str, str]:
+def refused(rows: Iterable[Row], server: ServerProcess, raw: RawUploadClient, folder: Path) -> dict[str, str]:
     wrong = {}
     for number, row in enumerate(rows):
         for said in attack(row, folder / str(number), raw):
             if (why := wrong_with(said, row)) is not None:
                 wrong[row.name] = why
-    assert raw.files() == []
+    assert raw.list_files() == []
     assert "Traceback" not in server.log
     return wrong
 
 
 @pytest.mark.gate
 def test_some_hostile_releases_are_refused_in_words_and_nothing_of_them_is_seen(
-    server: Served, acme: Raw, tmp_path: Path
+    server: ServerProcess, acme: RawUploadClient, tmp_path: Path
 ) -> None:
     assert refused(NO_LINKS[::40], server, acme, tmp_path) == {}
 
 
 @pytest.mark.full
 def test_all_hostile_releases_are_refused_and_the_server_grows_by_nothing(
-    server: Served, acme: Raw, tmp_path: Path
+    server: ServerProcess, acme: RawUploadClient, tmp_path: Path
 ) -> None:
     assert len(NO_LINKS) > 200
     refused(NO_LINKS[::10], server, acme, tmp_path / "before")
-    before = server.resident()
+    before = server.resident_bytes()
     assert refused(NO_LINKS, server, acme, tmp_path / "all") == {}
-    assert server.resident() - before < 30 << 20
+    assert server.resident_bytes() - before < 30 << 20
     assert not list((server.folder / "incoming").iterdir())
     assert not [path for path in (server.folder / "blobs").rglob("*") if path.is_file()]
 
 
 @pytest.mark.gate
-def test_facts_that_no_list_can_show_are_refused_in_words(served: Served) -> None:
+def test_facts_that_no_list_can_show_are_refused_in_words(served: ServerProcess) -> None:
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("model", {"benchmark": ["x"]}, "benchmark cannot be"), ("model", {"task": {"a": 1}}, "task cannot be"),
         ("model", {"trained": 5}, "trained cannot be"), ("model", {"models": {"a": 1}}, "a cannot be"),
@@ -118,13 +118,15 @@ def test_facts_that_no_list_can_show_are_refused_in_words(served: Served) -> Non
     ]  # fmt: skip
     said: dict[str, dict[str, bytes]] = {}
     for number, (kind, facts, _) in enumerate(wrong):
-        tree = Tree(Path("/nowhere"), Reference(Kind(kind), "mallory", f"evil{number}", "1"), changes={"facts": facts})
-        manifest = manifest_bytes(tree.said())
+        tree = ReleaseTree(
+            Path("/nowhere"), Reference(Kind(kind), "mallory", f"evil{number}", "1"), changes={"facts": facts}
+        )
+        manifest = manifest_bytes(tree.manifest_data())
         checksum = f"{hashlib.sha256(manifest).hexdigest()}  release.json\n".encode()
         said[tree.reference.folder] = {**tree.files, "release.json": manifest, "release.sha256": checksum}
-    with Raw(served.address, served.tokens["mallory"]) as raw:
-        answer = raw.published(said)
-        assert not [path for path in raw.files() if "/evil" in path]
+    with RawUploadClient(served.address, served.tokens["mallory"]) as raw:
+        answer = raw.publish(said)
+        assert not [path for path in raw.list_files() if "/evil" in path]
     assert answer["state"] == "refused"
     for number, (kind, _, words) in enumerate(wrong):
         (told,) = [one for one in answer["problems"] if f"{kind}/mallory/evil{number}@1" in one]

@@ -30,7 +30,7 @@ MEMORY = 4 << 30
 LITTLE = 600 << 20
 
 
-def found(place: Path, word: str) -> dict[str, Any]:
+def describe_process(place: Path, word: str) -> dict[str, Any]:
     limits = (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
     return {
         "word": word, "temporary": tempfile.gettempdir() == str(place), "nice": os.nice(0),
@@ -63,7 +63,7 @@ def filled(_: Path) -> int:
     return len([b"x" * (1 << 20) for _number in range(2 * LITTLE >> 20)])
 
 
-def asked(_: Path) -> int:
+def query_duckdb(_: Path) -> int:
     """A question to DuckDB, whose answer numpy has: each reserves more addresses than there may be memory."""
     import numpy as np
     import scipy.special
@@ -114,7 +114,7 @@ def without_room(_: Settings, place: Path) -> dict[str, Any]:
 @pytest.mark.gate
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
-    ending = run_isolated(bounds, tmp_path, found, "acme")
+    ending = run_isolated(bounds, tmp_path, describe_process, "acme")
     assert ending.status is TaskStatus.FINISHED
     assert ending.value == {
         "word": "acme", "temporary": True, "nice": min(19, 2 * os.nice(0) + 3),
@@ -143,7 +143,7 @@ def test_work_that_does_not_answer_says_how_it_ended(
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=LITTLE, seconds=60)
     assert run_isolated(bounds, tmp_path, filled) == TaskResult(TaskStatus.OUT_OF_MEMORY)
-    assert run_isolated(bounds, tmp_path, asked).status is TaskStatus.FINISHED
+    assert run_isolated(bounds, tmp_path, query_duckdb).status is TaskStatus.FINISHED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

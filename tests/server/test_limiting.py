@@ -19,7 +19,7 @@ from runner.server.web.callers import DISCONNECTED, caller_of
 from runner.server.web.health import Readiness
 from runner.server.web.rate_limits import Buckets, OpenRequestLimit, RateLimit
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.raw_uploads import Raw, declared
+from tests.support.raw_uploads import RawUploadClient, describe_file
 
 PROXIES = ("127.0.0.1", "10.0.0.0/8")
 
@@ -66,7 +66,7 @@ def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit(
 
 def test_no_more_is_declared_at_once_than_is_taken() -> None:
     def folder(name: str, count: int) -> dict[str, Any]:
-        return {"folder": f"dataset/acme/{name}/1", "files": [declared(f"f{n}", b"") for n in range(count)]}
+        return {"folder": f"dataset/acme/{name}/1", "files": [describe_file(f"f{n}", b"") for n in range(count)]}
 
     for said, words in (
         ([], "the upload has 0 releases; publish 1 to 2"), ([folder(name, 0) for name in "abc"], "has 3 releases"),
@@ -87,14 +87,16 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
     ],
 )
 def test_no_file_is_declared_that_is_larger_than_is_taken(path: str, size: int, words: str) -> None:
-    files = [{**declared(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))]
+    files = [
+        {**describe_file(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))
+    ]
     files = [one | {"path": path, "size": size} if one["path"] == "data.txt" else one for one in files]
     with pytest.raises(ReleaseError) as error:
         Declaration.parse([{"folder": "dataset/acme/a/1", "files": files}], RELEASE_LIMITS, 2, 10)
     assert any(words in note for note in error.value.__notes__)
 
 
-class Asked:
+class ConcurrentRequests:
     """A layer before an application that answers once it is told to, asked by many at once."""
 
     def __init__(self, layer: Callable[[ASGIApp], ASGIApp]) -> None:
@@ -126,7 +128,7 @@ async def _nothing() -> Message:
 
 def test_one_address_has_some_requests_open_and_all_have_so_many_and_the_server_says_that_it_lives() -> None:
     async def work() -> None:
-        asked = Asked(lambda app: OpenRequestLimit(app, 3, 2, ()))
+        asked = ConcurrentRequests(lambda app: OpenRequestLimit(app, 3, 2, ()))
         held = [asyncio.create_task(asked("/a", "2001:db8::1")) for _ in range(2)]
         await asyncio.sleep(0)
         assert await asked("/a", "2001:db8::2") == 503  # it is of the same network
@@ -168,7 +170,7 @@ def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
         return token == good
 
     async def work() -> None:
-        asked = Asked(lambda app: RateLimit(app, 0.1, (), is_good))
+        asked = ConcurrentRequests(lambda app: RateLimit(app, 0.1, (), is_good))
         asked.go.set()
         for path in ("/search", "/api/v1"):  # there is one address
             tried = [await asked(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
@@ -182,7 +184,7 @@ def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
 
 def test_wrong_tokens_are_counted_wherever_they_are_tried() -> None:
     async def work() -> None:
-        asked = Asked(lambda app: RateLimit(app, 0, (), lambda _: False))
+        asked = ConcurrentRequests(lambda app: RateLimit(app, 0, (), lambda _: False))
         asked.go.set()
         said = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
         tried = [await asked("/", "192.0.2.1", **said) for _ in range(80)]  # 60, and one a second
@@ -230,7 +232,7 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
 )  # fmt: skip
 def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
     async def work() -> None:
-        asked = Asked(lambda app: HostCheck(app, "https://registry.example.org/base"))
+        asked = ConcurrentRequests(lambda app: HostCheck(app, "https://registry.example.org/base"))
         asked.go.set()
         assert await asked("/", "192.0.2.1", host=said) == status
         assert await asked("/healthz", "192.0.2.1", host=said) == 200
@@ -239,7 +241,7 @@ def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
 
 
 @pytest.mark.full
-def test_no_more_is_listed_or_sent_at_once_than_fits(acme: Raw) -> None:
+def test_no_more_is_listed_or_sent_at_once_than_fits(acme: RawUploadClient) -> None:
     for path in ("/releases", "/competitions"):
         assert acme.client.get(path, params={"limit": 10_000}).status_code == 422
         assert acme.client.get(path, params={"limit": 0}).status_code == 422

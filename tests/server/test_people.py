@@ -12,16 +12,16 @@ import pytest
 
 from runner.server.accounts.accounts import Scope, add_account, add_member, create_token
 from tests.server.test_keeping import keep, refused
-from tests.support.serving import Answered, Served
+from tests.support.server_process import HttpResponse, ServerProcess
 
 TOKENS, LAB = "/api/v1/tokens", "/api/v1/organisations/guild"
 
 
 @pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
-def people(served: Served) -> dict[str, str]:
+def people(served: ServerProcess) -> dict[str, str]:
     """A token that publishes of each of three accounts; `ann` owns an organisation."""
     tokens = {}
-    with (records := served.records()).writing() as connection:
+    with (records := served.open_database()).writing() as connection:
         add_account(connection, "guild", 0.0, is_organization=True)
         for name in ("ann", "ben", "cleo"):
             add_account(connection, name, 0.0)
@@ -33,36 +33,38 @@ def people(served: Served) -> dict[str, str]:
 
 
 def test_a_token_makes_none_that_may_more_or_lasts_longer_and_revokes_its_account_s_own(
-    served: Served, people: Mapping[str, str]
+    served: ServerProcess, people: Mapping[str, str]
 ) -> None:
-    def asked(body: dict[str, Any], who: str = "ann") -> Answered:
-        return served.ask(TOKENS, "POST", body, token=people[who])
+    def asked(body: dict[str, Any], who: str = "ann") -> HttpResponse:
+        return served.request(TOKENS, "POST", body, token=people[who])
 
     assert asked({"scope": "admin"}).status == 403
     assert asked({"scope": "read"}, "ann-reads").status == 403
     assert asked({"scpoe": "read"}).status == 422
     made = asked({"scope": "read", "label": "dashboard"}).json
     assert made["expires"] < time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + 3700))
-    assert served.ask("/api/v1", token=made["token"]).json["account"] == "ann"
-    listed = served.ask(TOKENS, token=people["ann-reads"])
+    assert served.request("/api/v1", token=made["token"]).json["account"] == "ann"
+    listed = served.request(TOKENS, token=people["ann-reads"])
     assert made["id"] in {one["id"] for one in listed.json["tokens"]}
     assert made["token"].split("_", 2)[2] not in listed.body.decode()
     where = f"{TOKENS}/{made['id']}"
     for who, status in (("ben", 404), ("ann-reads", 403), ("ann", 204), ("ann", 404)):
-        assert served.ask(where, "DELETE", token=people[who]).status == status
-    assert served.ask("/api/v1", token=made["token"]).status == 401
+        assert served.request(where, "DELETE", token=people[who]).status == status
+    assert served.request("/api/v1", token=made["token"]).status == 401
     assert {"add-token", "revoke-token"} <= {act["did"] for act in keep(served.folder, "acts") if act["by"] == "ann"}
 
 
-def test_an_owner_invites_and_nobody_is_a_member_until_they_accept(served: Served, people: Mapping[str, str]) -> None:
-    def asked(who: str, method: str, path: str = "", body: dict[str, Any] | None = None) -> Answered:
-        return served.ask(f"{LAB}{path}", method, body, token=people[who])
+def test_an_owner_invites_and_nobody_is_a_member_until_they_accept(
+    served: ServerProcess, people: Mapping[str, str]
+) -> None:
+    def asked(who: str, method: str, path: str = "", body: dict[str, Any] | None = None) -> HttpResponse:
+        return served.request(f"{LAB}{path}", method, body, token=people[who])
 
     def owners(who: str) -> list[str]:
-        found: list[str] = served.ask("/api/v1", token=people[who]).json["owners"]
+        found: list[str] = served.request("/api/v1", token=people[who]).json["owners"]
         return found
 
-    assert asked("ben", "GET").status == served.ask(f"{LAB}x", token=people["ben"]).status == 404
+    assert asked("ben", "GET").status == served.request(f"{LAB}x", token=people["ben"]).status == 404
     assert asked("ben", "PUT", "/members/ben", {}).status == 404
     assert asked("ann-reads", "PUT", "/members/ben", {}).status == 403
     assert asked("ann", "PUT", "/members/nobody", {}).status == 404
@@ -84,13 +86,13 @@ def test_an_owner_invites_and_nobody_is_a_member_until_they_accept(served: Serve
     assert asked("ben", "DELETE", "/members/ben").status == 204
 
 
-def signed(served: Served, token: str) -> str:
+def signed(served: ServerProcess, token: str) -> str:
     """The cookie of a browser that is signed in."""
-    first = served.ask("/login")
+    first = served.request("/login")
     word = re.search(r'name="word" value="([^"]+)"', first.body.decode())
     assert word is not None
     body = urlencode({"word": word[1], "token": token}).encode()
-    done = served.ask("/login", "POST", body, Content_Type=FORM, Cookie=first.headers["set-cookie"].split(";")[0])
+    done = served.request("/login", "POST", body, Content_Type=FORM, Cookie=first.headers["set-cookie"].split(";")[0])
     assert done.status == 303
     return next(one.strip() for one in re.split("[;,]", done.headers["set-cookie"]) if "session=" in one)
 
@@ -98,13 +100,15 @@ def signed(served: Served, token: str) -> str:
 FORM = "application/x-www-form-urlencoded"
 
 
-def test_a_page_makes_and_revokes_tokens_with_its_own_forms_alone(served: Served, people: Mapping[str, str]) -> None:
+def test_a_page_makes_and_revokes_tokens_with_its_own_forms_alone(
+    served: ServerProcess, people: Mapping[str, str]
+) -> None:
     cookie = signed(served, people["cleo"])
 
-    def sent(said: dict[str, str]) -> Answered:
-        return served.ask("/mine/account", "POST", urlencode(said).encode(), Content_Type=FORM, Cookie=cookie)
+    def sent(said: dict[str, str]) -> HttpResponse:
+        return served.request("/mine/account", "POST", urlencode(said).encode(), Content_Type=FORM, Cookie=cookie)
 
-    page = served.ask("/mine/account", Cookie=cookie)
+    page = served.request("/mine/account", Cookie=cookie)
     assert page.headers["cache-control"] == "private, no-store"
     found = re.search(r'name="word" value="([^"]+)"', page.body.decode())
     assert found is not None
@@ -113,19 +117,19 @@ def test_a_page_makes_and_revokes_tokens_with_its_own_forms_alone(served: Served
     assert sent(wanted).status == sent({**wanted, "word": "x"}).status == 403
     told = re.search(r"shown only once: <code>(nip_[^<]+)", sent({**wanted, **word}).body.decode())
     assert told is not None
-    assert served.ask("/api/v1", token=told[1]).json["account"] == "cleo"
-    assert b"&lt;b&gt;" in served.ask("/mine/account", Cookie=cookie).body
+    assert served.request("/api/v1", token=told[1]).json["account"] == "cleo"
+    assert b"&lt;b&gt;" in served.request("/mine/account", Cookie=cookie).body
     assert sent({"what": "make", "scope": "admin", "days": "3", **word}).status == 400
     assert sent({"what": "revoke", "token": told[1].split("_")[1], **word}).status == 303
-    assert served.ask("/api/v1", token=told[1]).status == 401
+    assert served.request("/api/v1", token=told[1]).status == 401
     assert sent({"what": "set", "name": "guild", "account": "cleo", **word}).status == 400
 
 
-def test_a_browser_of_a_token_that_reads_changes_nothing(served: Served, people: Mapping[str, str]) -> None:
+def test_a_browser_of_a_token_that_reads_changes_nothing(served: ServerProcess, people: Mapping[str, str]) -> None:
     cookie = signed(served, people["ben-reads"])
-    word = re.search(r'name="word" value="([^"]+)"', served.ask("/mine", Cookie=cookie).body.decode())
+    word = re.search(r'name="word" value="([^"]+)"', served.request("/mine", Cookie=cookie).body.decode())
     assert word is not None
     body = urlencode({"what": "make", "scope": "read", "days": "3", "word": word[1]}).encode()
-    done = served.ask("/mine/account", "POST", body, Content_Type=FORM, Cookie=cookie)
+    done = served.request("/mine/account", "POST", body, Content_Type=FORM, Cookie=cookie)
     assert (done.status, b"token of scope read" in done.body) == (400, True)
     assert b'value="make"' not in done.body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,32 +15,34 @@ from sqlalchemy import select
 from runner.base.errors import TakenError
 from runner.documents.releases.reference import Kind
 from runner.server.accounts.accounts import add_account
+from runner.server.boards.worker import BoardWorker
+from runner.server.settings import Settings
 from runner.server.store.backup import back_up, restore
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts
-from tests.server.test_backup import seen
+from tests.server.test_backup import list_hashes
 from tests.server.test_serve import refused
-from tests.support.kept import rows
-from tests.support.postgresql import cluster
-from tests.support.registries import bundle
-from tests.support.serving import Served, serving
+from tests.support.postgresql import run_postgresql
+from tests.support.registry_locations import bundle
+from tests.support.server_contents import read_tables
+from tests.support.server_process import ServerProcess, run_server
 
 pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Callable[[], str]]:
-    with cluster() as made:
+    with run_postgresql() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def served(database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("server"), database=database()) as running:
+def served(database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with run_server(tmp_path_factory.mktemp("server"), database=database()) as running:
         yield running
 
 
-def test_ten_publishers_at_once_have_all_their_releases_once(served: Served) -> None:
+def test_ten_publishers_at_once_have_all_their_releases_once(served: ServerProcess) -> None:
     failed: list[BaseException] = []
 
     def publish(number: int) -> None:
@@ -55,19 +58,25 @@ def test_ten_publishers_at_once_have_all_their_releases_once(served: Served) -> 
     for thread in threads:
         thread.join()
     assert failed == []
-    names = [name for name, _ in seen(served, None)]
+    names = [name for name, _ in list_hashes(served, None)]
     assert len(names) == len(set(names)) == 31
-    with closing(served.records()) as records, records.reading() as connection:
+    with closing(served.open_database()) as records, records.reading() as connection:
         assert records.revision(connection) >= 10
 
 
-def test_a_database_has_one_server(served: Served, tmp_path: Path) -> None:
+def test_a_database_has_one_server(served: ServerProcess, tmp_path: Path) -> None:
     assert served.database is not None
     assert "another server uses this database" in refused(
         "new", "--port", "0", "--database", served.database, cwd=tmp_path
     )
     gone = served.database.replace("host=", "host=/nowhere")
     assert "cannot use the database" in refused("new", "--port", "0", "--database", gone, cwd=tmp_path)
+
+
+def test_a_closed_board_worker_leaves_no_connection_open(database: Callable[[], str], tmp_path: Path) -> None:
+    with closing(BoardWorker(Settings(folder=tmp_path, database=database()))):
+        pass
+    gc.collect()  # a connection that is still open warns when it is collected, which fails the test
 
 
 def test_writers_at_once_lose_no_count_and_make_no_name_twice(database: Callable[[], str]) -> None:
@@ -108,10 +117,10 @@ def test_a_reader_sees_one_state_of_all_tables(database: Callable[[], str]) -> N
 
 
 def test_a_backup_goes_from_either_database_into_either_and_numbers_go_on(
-    served: Served, database: Callable[[], str], tmp_path: Path
+    served: ServerProcess, database: Callable[[], str], tmp_path: Path
 ) -> None:
     assert served.database is not None
-    with closing(served.records()) as records:
+    with closing(served.open_database()) as records:
         back_up(records, tmp_path / "a")
     light, heavy = f"sqlite:///{tmp_path / 'light.sqlite'}", database()
     with closing(Database(light)) as new:
@@ -122,4 +131,4 @@ def test_a_backup_goes_from_either_database_into_either_and_numbers_go_on(
         with new.writing() as connection:
             add_account(connection, "zoe", time.time())
             connection.execute(accounts.delete().where(accounts.c.name == "zoe"))
-    assert rows(light) == rows(heavy) == rows(served.database)
+    assert read_tables(light) == read_tables(heavy) == read_tables(served.database)

@@ -15,9 +15,9 @@ import pytest
 
 from runner.server.service import Service
 from runner.server.settings import Settings
-from tests.support.processes import until
-from tests.support.served import copy_of, put, run_bundle
-from tests.support.serving import Answered, Served, populate, serving
+from tests.support.processes import wait_until
+from tests.support.server_process import HttpResponse, ServerProcess, create_accounts, run_server
+from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
 pytestmark = pytest.mark.full  # test_pages.py has a private run on no page in every run of the tests
 
@@ -51,35 +51,35 @@ BODIES: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class PrivateServer:
     """A server with a private run of acme's beside a public one."""
 
-    served: Served
+    served: ServerProcess
     marks: frozenset[bytes]
     """Hashes that nothing but the private run has."""
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
     root = tmp_path_factory.mktemp("private")
     (root / "a").mkdir()
     (root / "b").mkdir()
-    known = copy_of(run_bundle(root / "a", seed=1), name=PUBLIC)
-    secret = copy_of(run_bundle(root / "b", seed=2), name=PRIVATE, visibility="private")
+    known = copy_bundle(run_bundle(root / "a", seed=1), name=PUBLIC)
+    secret = copy_bundle(run_bundle(root / "b", seed=2), name=PRIVATE, visibility="private")
     server = Service.open(Settings(folder=root))
     with closing(server.database):
-        tokens = populate(server.database)
-        put(server, [known, secret])
+        tokens = create_accounts(server.database)
+        insert_releases(server, [known, secret])
     hashes = {file.sha256 for file in secret.release.files} - {file.sha256 for file in known.release.files}
-    with serving(root, "--rate", "0", people=False) as running:
+    with run_server(root, "--rate", "0", people=False) as running:
         served = replace(running, tokens=tokens)
-        until(lambda: served.ask("/").status == 200)  # its first board is made
-        yield Place(served, frozenset(one.encode() for one in (secret.sha256, *hashes)))
+        wait_until(lambda: served.request("/").status == 200)  # its first board is made
+        yield PrivateServer(served, frozenset(one.encode() for one in (secret.sha256, *hashes)))
 
 
-def routes(served: Served) -> Iterator[tuple[str, str, Any]]:
+def routes(served: ServerProcess) -> Iterator[tuple[str, str, Any]]:
     """A method, an address and a body for each route of the document."""
-    for path, methods in served.ask("/api/v1/openapi.json").json["paths"].items():
+    for path, methods in served.request("/api/v1/openapi.json").json["paths"].items():
         for method, said in methods.items():
             where, query = path, []
             for parameter in said.get("parameters", ()):
@@ -95,15 +95,15 @@ def routes(served: Served) -> Iterator[tuple[str, str, Any]]:
                 yield method.upper(), f"{where}?{'&'.join(query)}", BODIES.get(plain)
 
 
-def links(served: Served, first: str, **headers: Any) -> dict[str, Answered]:
+def links(served: ServerProcess, first: str, **headers: Any) -> dict[str, HttpResponse]:
     """Every page that links lead to from a first one."""
-    found: dict[str, Answered] = {}
+    found: dict[str, HttpResponse] = {}
     waiting = [first]
     while waiting and len(found) < 400:
         path = waiting.pop()
         if path in found:
             continue
-        answer = served.ask(path, **headers)
+        answer = served.request(path, **headers)
         found[path] = answer
         if answer.headers.get("content-type", "").startswith("text/html"):
             for link in re.findall(r'(?:href|src|action)="([^"#]+)', answer.body.decode()):
@@ -113,7 +113,7 @@ def links(served: Served, first: str, **headers: Any) -> dict[str, Answered]:
     return found
 
 
-def without_date(answer: Answered) -> tuple[int, dict[str, str], bytes]:
+def without_date(answer: HttpResponse) -> tuple[int, dict[str, str], bytes]:
     """And without the hash of the body, in which the requester's own words may stand."""
     return (
         answer.status,
@@ -122,20 +122,20 @@ def without_date(answer: Answered) -> tuple[int, dict[str, str], bytes]:
     )
 
 
-def asked(place: Place, method: str, path: str, body: Any, **options: Any) -> Answered:
+def request_private(place: PrivateServer, method: str, path: str, body: Any, **options: Any) -> HttpResponse:
     """Ask as who may not see it: nothing of the private run is in any byte, and it is not told from one that is not."""
     served = place.served
-    answer = served.ask(path, method, body, **options)
+    answer = served.request(path, method, body, **options)
     whole = repr(answer.headers).encode() + answer.body
     assert not [mark for mark in place.marks if mark in whole], path
     told = json.dumps([path, body])
     if PRIVATE not in told:
         assert PRIVATE.encode() not in whole, path
         return answer
-    other = served.ask(
+    other = served.request(
         path.replace(PRIVATE, OTHER), method, json.loads(json.dumps(body).replace(PRIVATE, OTHER)), **options
     )
-    as_other = Answered(answer.status, answer.headers, answer.body.replace(PRIVATE.encode(), OTHER.encode()))
+    as_other = HttpResponse(answer.status, answer.headers, answer.body.replace(PRIVATE.encode(), OTHER.encode()))
     assert without_date(as_other) == without_date(other), path
     return answer
 
@@ -145,41 +145,41 @@ WHO = (None, "mallory", "mallory-reads", "keeper")
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("who", WHO)
-def test_no_route_of_the_api_tells_a_stranger_what_is_private(place: Place, who: str | None) -> None:
+def test_no_route_of_the_api_tells_a_stranger_what_is_private(place: PrivateServer, who: str | None) -> None:
     token = None if who is None else place.served.tokens[who]
-    answers = [asked(place, method, path, body, token=token) for method, path, body in routes(place.served)]
+    answers = [request_private(place, method, path, body, token=token) for method, path, body in routes(place.served)]
     assert len(answers) > 12
 
 
-def test_its_owner_is_shown_it_by_the_same_routes(place: Place) -> None:
+def test_its_owner_is_shown_it_by_the_same_routes(place: PrivateServer) -> None:
     token = place.served.tokens["alice"]
     found = b"".join(
-        place.served.ask(path, method, body, token=token).body
+        place.served.request(path, method, body, token=token).body
         for method, path, body in routes(place.served)
         if method == "GET"
     )
     assert all(mark in found for mark in place.marks)
 
 
-def test_no_page_nor_what_it_leads_to_tells_a_stranger_what_is_private(place: Place) -> None:
+def test_no_page_nor_what_it_leads_to_tells_a_stranger_what_is_private(place: PrivateServer) -> None:
     seen = links(place.served, "/")
     assert any(PUBLIC in path for path in seen)
     for path in [*seen, "/search?q=unspeakable", "/owner/acme", "/owner/unspeakable", "/board.duckdb", "/mine"]:
-        asked(place, "GET", path, None)
+        request_private(place, "GET", path, None)
         if PUBLIC in path:
-            asked(place, "GET", path.replace(PUBLIC, PRIVATE), None)
+            request_private(place, "GET", path.replace(PUBLIC, PRIVATE), None)
     for path in ("/mine/run/acme/unspeakable/1", "/run/acme/unspeakable/1"):
-        asked(place, "GET", path, None)
+        request_private(place, "GET", path, None)
 
 
-def cookie_of(served: Served, who: str) -> str:
+def cookie_of(served: ServerProcess, who: str) -> str:
     """What a browser has once somebody has signed in with a token."""
-    page = served.ask("/login")
+    page = served.request("/login")
     before = page.headers["set-cookie"].partition(";")[0]
     word = re.search(r'name="word" value="([^"]+)"', page.body.decode())
     assert word
     form = f"word={quote(word[1])}&token={served.tokens[who]}".encode()
-    done = served.ask(
+    done = served.request(
         "/login", "POST", form, Cookie=before, Origin=served.address, Content_Type="application/x-www-form-urlencoded"
     )
     assert done.status == 303, done.body
@@ -188,14 +188,14 @@ def cookie_of(served: Served, who: str) -> str:
     return cookie[0]
 
 
-def test_a_stranger_who_is_signed_in_sees_no_more_than_anybody(place: Place) -> None:
+def test_a_stranger_who_is_signed_in_sees_no_more_than_anybody(place: PrivateServer) -> None:
     cookie = cookie_of(place.served, "mallory")
     for path in [*links(place.served, "/mine", Cookie=cookie), f"/mine/run/acme/{PRIVATE}/1"]:
-        asked(place, "GET", path, None, Cookie=cookie)
+        request_private(place, "GET", path, None, Cookie=cookie)
     cookie = cookie_of(place.served, "alice")
     assert PRIVATE.encode() in b"".join(one.body for one in links(place.served, "/mine", Cookie=cookie).values())
     # A cookie is for pages: another site cannot have a browser ask the API with it.
-    assert place.served.ask("/api/v1", Cookie=cookie).json["account"] is None
+    assert place.served.request("/api/v1", Cookie=cookie).json["account"] is None
 
 
 ALWAYS = {
@@ -204,10 +204,12 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def test_every_answer_is_kept_from_frames_scripts_other_sites_and_where_private_from_caches(place: Place) -> None:
+def test_every_answer_is_kept_from_frames_scripts_other_sites_and_where_private_from_caches(
+    place: PrivateServer,
+) -> None:
     served, token = place.served, place.served.tokens["alice"]
-    answers = [served.ask(path, method, body, token=token) for method, path, body in routes(served)]
-    answers += [served.ask(path) for path in ("/", "/nothing", "/login", "/mine", "/%ff", "/search?q=a")]
+    answers = [served.request(path, method, body, token=token) for method, path, body in routes(served)]
+    answers += [served.request(path) for path in ("/", "/nothing", "/login", "/mine", "/%ff", "/search?q=a")]
     for answer in answers:
         assert answer.headers.items() >= ALWAYS.items()
         assert answer.headers["referrer-policy"] in ("no-referrer", "same-origin")
@@ -215,15 +217,15 @@ def test_every_answer_is_kept_from_frames_scripts_other_sites_and_where_private_
         assert "frame-ancestors 'none'" in policy
         assert "unsafe-inline" not in policy
         assert "access-control-allow-origin" not in answer.headers
-    private = served.ask(f"/api/v1/tree/{FOLDER}/release.json", token=token)
+    private = served.request(f"/api/v1/tree/{FOLDER}/release.json", token=token)
     assert private.status == 200
     assert re.search("no-store|private", private.headers["cache-control"])
 
 
 @pytest.mark.full
-def test_a_token_that_is_wrong_and_one_that_is_unknown_are_refused_alike(place: Place) -> None:
+def test_a_token_that_is_wrong_and_one_that_is_unknown_are_refused_alike(place: PrivateServer) -> None:
     served, good = place.served, place.served.tokens["alice"]
     wrong = [good[:-1] + ("A" if good[-1] != "A" else "B"), f"nip_{'z' * 12}_{'z' * 43}", "x", "", good + "a"]
-    answers = {without_date(served.ask("/api/v1", token=one))[::2] for one in wrong}
+    answers = {without_date(served.request("/api/v1", token=one))[::2] for one in wrong}
     assert len(answers) == 1
     assert next(iter(answers))[0] == 401

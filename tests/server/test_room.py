@@ -18,12 +18,12 @@ from runner.server.store.schema import files, releases
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import DiskFullError
 from runner.server.uploads.uploads import REFUSED
-from tests.server.test_rebuild import DATA, Held
-from tests.support.processes import until
+from tests.server.test_rebuild import DATA, ServerParts
+from tests.support.processes import wait_until
 
 
 def test_what_an_account_has_published_counts_once_for_what_it_may_have(tmp_path: Path) -> None:
-    held = Held(tmp_path / "server", account_bytes=3 * len(DATA))
+    held = ServerParts(tmp_path / "server", account_bytes=3 * len(DATA))
     with held.database.writing() as connection:
         add_account(connection, "acme", time.time())
         for number in range(4):
@@ -35,13 +35,13 @@ def test_what_an_account_has_published_counts_once_for_what_it_may_have(tmp_path
                     "sha256": sha256, "size": len(DATA)}  # fmt: skip
             connection.execute(insert(files), file)
     held.begun("same")  # its data is there
-    other = Held(tmp_path / "server", account_bytes=2 * len(DATA) + 100)
+    other = ServerParts(tmp_path / "server", account_bytes=2 * len(DATA) + 100)
     with pytest.raises(UsageError, match="your account has published 20,000 bytes"):
         other.begun("more")
     with held.database.writing() as connection:  # of another, who keeps it private, it is as new as any
         add_account(connection, "other", time.time())
         connection.execute(update(releases).values(publisher_id=2, visibility="private"))
-    mine = Held(tmp_path / "server", account_bytes=len(DATA) + 100)
+    mine = ServerParts(tmp_path / "server", account_bytes=len(DATA) + 100)
     with pytest.raises(UsageError, match=r"published 0 bytes .* with 1\d,\d{3} more"):
         mine.begun("more")
     for one in (held, other, mine):
@@ -50,7 +50,7 @@ def test_what_an_account_has_published_counts_once_for_what_it_may_have(tmp_path
 
 def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path: Path) -> None:
     much = Limits(files=2_000, file_bytes=1 << 60, total_bytes=1 << 60)
-    held = Held(tmp_path / "server", limits=much, open_bytes=1 << 60, account_bytes=0)
+    held = ServerParts(tmp_path / "server", limits=much, open_bytes=1 << 60, account_bytes=0)
     with held.database.writing() as connection:
         add_account(connection, "acme", time.time())
     size = held.publishing.uploads.pieces.free_bytes() * 6 // 10
@@ -75,13 +75,13 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
     held.close()
 
 
-def _checking(held: Held) -> bool:
+def _checking(held: ServerParts) -> bool:
     return any(held.settings.incoming.glob("work-*"))
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("during", marks=pytest.mark.full)])
 def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, when: str) -> None:
-    held = Held(tmp_path / "server")
+    held = ServerParts(tmp_path / "server")
     with held.database.writing() as connection:
         add_account(connection, "acme", time.time())
     upload, contents = held.begun("council")
@@ -91,7 +91,7 @@ def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, 
         set_disabled(connection, "acme", time.time())
         if when == "during":  # its check has begun before that holds, and it is shown after
             held.publishing.start()
-            until(lambda: _checking(held))
+            wait_until(lambda: _checking(held))
     if when == "before":
         held.publishing.start()
     assert held.ended(upload) == REFUSED

@@ -18,15 +18,15 @@ import pytest
 from runner.documents.releases.reference import Kind
 from runner.server.store.schema import VERSION
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended_or_killed, nip_run_here
-from tests.support.registries import bundle
-from tests.support.serving import Served, serving
+from tests.support.processes import nip_run_here, wait_or_kill
+from tests.support.registry_locations import bundle
+from tests.support.server_process import ServerProcess, run_server
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One that lets callers ask little."""
-    with serving(
+    with run_server(
         tmp_path_factory.mktemp("slow"),
         "--rate",
         "0.5",
@@ -38,32 +38,32 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def test_what_one_publishes_another_reads(served: Served) -> None:
+def test_what_one_publishes_another_reads(served: ServerProcess) -> None:
     served.publish("alice", bundle("council", kind=Kind.DATASET))
     with served.registry() as registry:
         (entry,) = (one for one in registry.entries() if one.reference.name == "council")
         assert not list(registry.find_problems(entry))
 
 
-def test_it_says_whether_it_lives_and_can_work(served: Served) -> None:
-    assert (served.ask("/healthz").status, served.ask("/readyz").body) == (200, b"ok\n")
+def test_it_says_whether_it_lives_and_can_work(served: ServerProcess) -> None:
+    assert (served.request("/healthz").status, served.request("/readyz").body) == (200, b"ok\n")
 
 
-def test_its_numbers_are_for_who_keeps_it(served: Served, slow: Served) -> None:
-    served.ask("/healthz")
-    said = served.ask("/metrics").body.decode()
+def test_its_numbers_are_for_who_keeps_it(served: ServerProcess, slow: ServerProcess) -> None:
+    served.request("/healthz")
+    said = served.request("/metrics").body.decode()
     assert re.search(r'^nip_run_requests_total\{method="GET",route="/healthz",status="200"\} [1-9]', said, re.MULTILINE)
     assert re.search(r"^nip_run_revision \d+$", said, re.MULTILINE)
     # Behind a proxy everybody comes from this machine.
     for who, status in ((None, 403), ("alice", 403), ("keeper", 200)):
         token = None if who is None else slow.tokens[who]
-        assert slow.ask("/metrics", token=token, X_Forwarded_For="203.0.113.9").status == status
+        assert slow.request("/metrics", token=token, X_Forwarded_For="203.0.113.9").status == status
 
 
-def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) -> None:
+def test_every_request_is_a_line_of_json_without_token_or_query(served: ServerProcess) -> None:
     path = "/api/v1/releases?prefix=SECRETQUERY"
-    served.ask(path, token=served.tokens["alice"])
-    served.ask("/nothing\x1b[31m".encode("unicode_escape").decode(), token="nip_WRONGTOKEN")
+    served.request(path, token=served.tokens["alice"])
+    served.request("/nothing\x1b[31m".encode("unicode_escape").decode(), token="nip_WRONGTOKEN")
     lines = [json.loads(line) for line in served.log.splitlines()]
     assert any(one.get("path") == "/api/v1/releases" and one["account"] == "alice" for one in lines)
     assert "SECRETQUERY" not in served.log
@@ -74,56 +74,56 @@ def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) 
 @pytest.mark.full
 def test_a_proxy_that_is_not_named_is_told_once(tmp_path: Path) -> None:
     words = ("--behind-proxy", "10.0.0.0/8", "--address", "https://x.example/")
-    with serving(tmp_path / "server", *words, people=False) as behind:
+    with run_server(tmp_path / "server", *words, people=False) as behind:
         for _ in range(3):
-            behind.ask("/healthz")
-            behind.ask("/healthz", X_Forwarded_For="203.0.113.9")
+            behind.request("/healthz")
+            behind.request("/healthz", X_Forwarded_For="203.0.113.9")
         (told,) = (one for one in map(json.loads, behind.log.splitlines()) if one["message"] == "unknown proxy")
     assert (told["level"], told["from"], told["named"]) == ("warning", "127.0.0.1", "10.0.0.0/8")
 
 
-def test_who_asks_too_much_is_told_when_to_come_again_and_others_are_not_held_up(slow: Served) -> None:
-    answers = [slow.ask("/api/v1", X_Forwarded_For="1.2.3.4, 198.51.100.7") for _ in range(14)]
+def test_who_asks_too_much_is_told_when_to_come_again_and_others_are_not_held_up(slow: ServerProcess) -> None:
+    answers = [slow.request("/api/v1", X_Forwarded_For="1.2.3.4, 198.51.100.7") for _ in range(14)]
     assert {one.status for one in answers} == {200, 429}
     told = [one.headers["retry-after"] for one in answers if one.status == 429]
     assert min(map(int, told)) >= 1
     # What a caller writes before the proxy's own word is no other caller; what the proxy says is.
     # One request comes back in two seconds, perhaps just now.
-    assert 429 in {slow.ask("/api/v1", X_Forwarded_For="9.9.9.9, 198.51.100.7").status for _ in range(3)}
-    assert slow.ask("/api/v1", X_Forwarded_For="198.51.100.8").status == 200
-    assert slow.ask("/api/v1", token=slow.tokens["alice"], X_Forwarded_For="198.51.100.7").status == 200
+    assert 429 in {slow.request("/api/v1", X_Forwarded_For="9.9.9.9, 198.51.100.7").status for _ in range(3)}
+    assert slow.request("/api/v1", X_Forwarded_For="198.51.100.8").status == 200
+    assert slow.request("/api/v1", token=slow.tokens["alice"], X_Forwarded_For="198.51.100.7").status == 200
 
 
-def test_who_tries_tokens_is_slowed_down_whatever_is_tried_and_wherever(served: Served) -> None:
+def test_who_tries_tokens_is_slowed_down_whatever_is_tried_and_wherever(served: ServerProcess) -> None:
     word = "w" * 32
-    assert served.ask("/api/v1", token=served.tokens["alice"]).status == 200  # whose token is known from now on
+    assert served.request("/api/v1", token=served.tokens["alice"]).status == 200  # whose token is known from now on
     form = {"Cookie": f"nip-run-form={word}", "Content-Type": "application/x-www-form-urlencoded"}
     for number in range(200):  # what is allowed comes back while they are tried, on a slow machine one in two
         token = f"nip_{number:012d}_{'x' * 43}"
         tried = (
-            served.ask("/api/v1", token=token),
-            served.ask("/login", "POST", f"word={word}&token={token}".encode(), **form),
+            served.request("/api/v1", token=token),
+            served.request("/login", "POST", f"word={word}&token={token}".encode(), **form),
         )
         if number < 25:
             assert [one.status for one in tried] == [401, 401]
         if [one.status for one in tried] == [429, 429]:
             break
     assert [one.status for one in tried] == [429, 429]
-    assert served.ask("/api/v1").status == served.ask("/login").status == 200
-    assert served.ask("/api/v1", token=served.tokens["alice"]).status == 200
+    assert served.request("/api/v1").status == served.request("/login").status == 200
+    assert served.request("/api/v1", token=served.tokens["alice"]).status == 200
 
 
 @pytest.mark.parametrize("path", ["/api/v1/uploads/", "/api/v1/competitions/", "/login/", "/search/"])
-def test_no_answer_leads_to_the_name_that_somebody_asked_by(slow: Served, path: str) -> None:
+def test_no_answer_leads_to_the_name_that_somebody_asked_by(slow: ServerProcess, path: str) -> None:
     for method in ("GET", "POST"):
         for host, status in (("evil.example", {421}), ("x.example", {404, 405})):
-            found = slow.ask(path, method, b"", Host=host, X_Forwarded_For=f"203.0.113.{len(path)}")
+            found = slow.request(path, method, b"", Host=host, X_Forwarded_For=f"203.0.113.{len(path)}")
             assert found.status in status
             assert "location" not in found.headers
-    assert slow.ask("/healthz", Host="evil.example").status == 200
+    assert slow.request("/healthz", Host="evil.example").status == 200
 
 
-def test_a_head_that_comes_in_parts_is_answered(served: Served) -> None:
+def test_a_head_that_comes_in_parts_is_answered(served: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n")
         connection.sendall(b"Host: localhost\r\n\r\n")
@@ -131,7 +131,7 @@ def test_a_head_that_comes_in_parts_is_answered(served: Served) -> None:
 
 
 @pytest.mark.gate
-def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
+def test_a_head_that_does_not_come_ends_its_connection(served: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=HANG_SECONDS) as connection:
         begun = time.monotonic()
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
@@ -148,7 +148,7 @@ def refused(*words: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.full
-def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_refused_with_the_next_step(served: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "stop that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)
     assert "Choose another --port" in refused("new", "--port", str(served.port), cwd=tmp_path)
@@ -173,9 +173,9 @@ def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_it_ends_well_when_it_is_told_to(tmp_path: Path, number: int) -> None:
-    with serving(tmp_path) as running:
+    with run_server(tmp_path) as running:
         running.publish("alice", bundle("council", kind=Kind.DATASET))
         time.sleep(1.5)  # a board is being made
         os.kill(running.process.pid, number)
-        assert ended_or_killed(running.process) == 0
+        assert wait_or_kill(running.process) == 0
         assert "trace" not in running.log

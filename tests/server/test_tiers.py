@@ -19,12 +19,12 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.worker import BoardWorker
 from runner.server.service import Service
 from runner.server.settings import Settings
-from tests.support.served import copy_of, put, run_bundle
+from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
 pytestmark = pytest.mark.full
 
 
-def anew(bundle: Bundle, original: Bundle, owner: str, name: str) -> Bundle:
+def make_reproduction(bundle: Bundle, original: Bundle, owner: str, name: str) -> Bundle:
     link = ReleaseLink(role="reproduces", release=str(original.release.reference), sha256=original.sha256)
     return Bundle(replace(bundle.release, owner=owner, name=name, links=(link,)), bundle.contents)
 
@@ -67,15 +67,15 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
             add_member(connection, "lab", name)
     others = run_bundle(tmp_path / "others", seed=2, size=600, protocol={"max_message_rounds": 4})
     edited = with_small_changes(first)
-    original = copy_of(first, owner="alice", name="first")
+    original = copy_bundle(first, owner="alice", name="first")
     plays = [
-        anew(second, original, "alice", "by-herself"),
-        anew(second, original, "bob", "by-a-colleague"),
-        anew(first, original, "mallory", "the-same-answers"),
-        anew(edited, original, "mallory", "with-small-changes"),
-        anew(others, original, "mallory", "another-game"),
+        make_reproduction(second, original, "alice", "by-herself"),
+        make_reproduction(second, original, "bob", "by-a-colleague"),
+        make_reproduction(first, original, "mallory", "the-same-answers"),
+        make_reproduction(edited, original, "mallory", "with-small-changes"),
+        make_reproduction(others, original, "mallory", "another-game"),
     ]
-    put(server, [original, *plays])
+    insert_releases(server, [original, *plays])
     worker = BoardWorker(settings)
 
     def told(name: str) -> tuple[str, dict[str, str]]:
@@ -92,7 +92,7 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         "run/mallory/the-same-answers@1": "copy", "run/mallory/with-small-changes@1": "copy",
         "run/mallory/another-game@1": "other",
     }  # fmt: skip
-    put(server, [anew(second, original, "carol", "anew")])
+    insert_releases(server, [make_reproduction(second, original, "carol", "anew")])
     tier, outcomes = told("after")
     assert outcomes["run/carol/anew@1"] == "reproduced"
     assert tier == "reproduced by 1"

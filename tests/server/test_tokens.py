@@ -21,7 +21,7 @@ from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, tokens
 from runner.server.web.observability import JsonLines
-from tests.support.serving import Served
+from tests.support.server_process import ServerProcess
 
 NOW = 1_000_000.0
 
@@ -124,21 +124,21 @@ def test_an_error_of_the_database_names_no_value(records: Connection) -> None:
 
 
 @pytest.mark.full
-def test_a_token_in_an_address_is_in_no_answer_and_no_log(served: Served) -> None:
+def test_a_token_in_an_address_is_in_no_answer_and_no_log(served: ServerProcess) -> None:
     token = served.tokens["alice"]
     secret = token.split("_", 2)[2]
     for path in (f"/{token}", f"/api/v1/tree/{token}", f"/run/acme/{token}/1", f"/api/v1/uploads/{token}",
                  f"/api/v1/releases?limit={token}", f"/api/v1/competitions/acme/{token}",
                  f"/owner/{token}"):  # fmt: skip
-        answer = served.ask(path)
+        answer = served.request(path)
         assert answer.status in (401, 404, 422, 503), path  # 503 while the first board is being built
         assert secret.encode() not in answer.body, path
         assert secret not in repr(answer.headers)
     for said in (f"Basic {token}", f"Bearer {token}x", f"bearer  {token} {token}"):
-        answer = served.ask("/api/v1", Authorization=said)
+        answer = served.request("/api/v1", Authorization=said)
         assert answer.status == 401
         assert secret.encode() not in answer.body
-    answer = served.ask("/api/v1/uploads", "POST", {"folders": [{"folder": token}]}, token=token)
+    answer = served.request("/api/v1/uploads", "POST", {"folders": [{"folder": token}]}, token=token)
     assert answer.status == 422
     assert secret.encode() not in answer.body
     assert secret not in served.log

@@ -18,13 +18,13 @@ PERSON, PROGRAM = "text/html,application/xhtml+xml,*/*;q=0.8", "*/*"
 
 
 @dataclass(frozen=True)
-class Told:
+class AppResponse:
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-def asked(app: ASGIApp, accept: str, path: str = "/owner/acme") -> Told:
+def request(app: ASGIApp, accept: str, path: str = "/owner/acme") -> AppResponse:
     """What an application answers that is wrapped."""
     sent: list[Message] = []
 
@@ -37,7 +37,7 @@ def asked(app: ASGIApp, accept: str, path: str = "/owner/acme") -> Told:
     scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"accept", accept.encode())]}
     asyncio.run(_called(ErrorPage(app), scope, receive, send))
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Told(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
+    return AppResponse(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
 
 
 async def _called(app: ASGIApp, *with_: object) -> None:
@@ -56,7 +56,7 @@ async def too_many(scope: Scope, receive: Receive, send: Send) -> None:
     ("app", "status", "said"), [(fails, 500, "Something went wrong"), (too_many, 429, "&lt;b&gt;slowly")]
 )
 def test_a_browser_is_shown_a_page_and_a_program_a_fault(app: ASGIApp, status: int, said: str) -> None:
-    page, for_program = asked(app, PERSON), asked(app, PROGRAM)
+    page, for_program = request(app, PERSON), request(app, PROGRAM)
     assert (page.status, for_program.status) == (status, status)
     assert said in page.body.decode()
     assert "script-src 'self'" in page.headers["content-security-policy"]
@@ -68,19 +68,19 @@ def test_a_browser_is_shown_a_page_and_a_program_a_fault(app: ASGIApp, status: i
 
 def test_a_page_says_when_to_come_again() -> None:
     one_in_twenty_seconds = RateLimit(PlainTextResponse("here"), 0.05, (), lambda _: False)
-    assert asked(one_in_twenty_seconds, PERSON).status == 200
-    told = asked(one_in_twenty_seconds, PERSON)
+    assert request(one_in_twenty_seconds, PERSON).status == 200
+    told = request(one_in_twenty_seconds, PERSON)
     assert (told.status, told.headers["retry-after"]) == (429, "20")
     said = "Too many requests from this token or address; try again in 20 seconds."
     assert f'<p class="lead">{said}</p>' in told.body.decode()
 
 
 def test_the_api_answers_programs_whoever_asks() -> None:
-    assert json.loads(asked(too_many, PERSON, "/api/v1/releases").body)["code"] == "too_many"
+    assert json.loads(request(too_many, PERSON, "/api/v1/releases").body)["code"] == "too_many"
 
 
 def test_an_answer_that_is_no_fault_goes_through_as_it_is() -> None:
-    told = asked(PlainTextResponse("not yet", 503), PERSON)
+    told = request(PlainTextResponse("not yet", 503), PERSON)
     assert (told.status, told.body) == (503, b"not yet")
 
 
@@ -90,4 +90,4 @@ def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        asked(breaks, PERSON)
+        request(breaks, PERSON)

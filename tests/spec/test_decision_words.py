@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.spec.loader import load_saved, load_spec
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 VERDICT = {"accept": "Verdict: yes", "reject": "Verdict: no"}
@@ -50,7 +50,7 @@ def test_words_that_can_be_told_apart_pass(tmp_path: Path, words: Any) -> None:
 
 
 def test_a_saved_run_with_such_words_is_still_read(tmp_path: Path) -> None:
-    saved = played(spec_file(tmp_path, size=2), tmp_path / "results").path / "spec.yaml"
+    saved = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").path / "spec.yaml"
     saved.chmod(0o644)
     saved.write_text(saved.read_text().replace("Decision: accept", "Verdict: yes"))
     assert "Verdict: yes" in saved.read_text()

@@ -17,7 +17,7 @@ from runner.spec.datasets.settings import DatasetLimits, limits_for_saved_run
 from runner.spec.loader import load_saved, load_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -168,7 +168,7 @@ def test_every_key_that_goes_on_the_wire_is_refused() -> None:
 
 @pytest.mark.full
 def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
         spec = load_spec(path)
         models = {"m": replace(spec.experiment.models["m"], extra_body={"model": "other"})}

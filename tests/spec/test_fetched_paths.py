@@ -22,8 +22,8 @@ from runner.spec.experiment import Experiment
 from runner.spec.loader import load_saved
 from runner.spec.origin import PATH_LOOKUPS
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SECRET = "the words that nobody may see"
@@ -39,7 +39,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (own / "secret.jsonl").write_text(json.dumps({"id": "a", "label": 1, "question": SECRET, "solution": "x"}) + "\n")
     (own / "protocol.yaml").write_text("extends: nip\n")
     (own / "base.yaml").write_text(f"description: {SECRET}\n")
-    played(spec_file(own, size=2), own / "results", "fine_tune=null")
+    run_spec(spec_file(own, size=2), own / "results", "fine_tune=null")
     return own
 
 
@@ -229,7 +229,7 @@ def test_its_lock_is_not_obeyed(fetched: Path) -> None:
 
 
 def test_its_env_files_are_never_read(fetched: Path) -> None:
-    with serving(record=4) as server:
+    with run_chat_server(record=4) as server:
         path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
         for name in (".env", "spec.env", "env"):
             (fetched / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
@@ -269,7 +269,7 @@ def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: P
 
 @pytest.mark.full
 def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_first_call(fetched: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(fetched, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
         host = f"127.0.0.1:{server.port}"
         refused = nip_run_here(path, "--allow-host", host, cwd=fetched.parent)
@@ -286,7 +286,7 @@ def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_fi
 @pytest.mark.full
 def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> None:
     """Else a replay, which asks nobody, would make a spec of the user's own out of it."""
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         key = {"ROW_VARIABLE": "sk-0123456789abcdef"}

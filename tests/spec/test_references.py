@@ -21,7 +21,7 @@ from runner.registry.transports.locations import connect
 from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_spec, load_specs
-from tests.support.components import Project, naming, published
+from tests.support.components import Project, component_naming, publish_component
 from tests.support.processes import nip_run_here
 from tests.support.specs import dataset_file, spec_file
 
@@ -38,19 +38,26 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place, source = root / "registry", root / "source"
     path = spec_file(source, size=SIZE)
     shutil.copy(package_data.PROTOCOLS / "nip.yaml", source / "council.yaml")
-    published(place, source / "council.yaml", Kind.PROTOCOL, naming("council", "1.2.0"))
-    published(place, package_data.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, naming("terse"))
-    published(place, source / "data.jsonl", Kind.DATASET, naming("sums"))
-    published(place, path, Kind.SPEC, naming("tiny"))
-    published(place, path, Kind.AGENT, naming("weak"), "verifier")
+    publish_component(place, source / "council.yaml", Kind.PROTOCOL, component_naming("council", "1.2.0"))
+    publish_component(
+        place, package_data.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, component_naming("terse")
+    )
+    publish_component(place, source / "data.jsonl", Kind.DATASET, component_naming("sums"))
+    publish_component(place, path, Kind.SPEC, component_naming("tiny"))
+    publish_component(place, path, Kind.AGENT, component_naming("weak"), "verifier")
     served = spec_file(root / "served", size=SIZE, **SERVED)
-    published(place, served, Kind.AGENT, naming("strong"), "prover")
-    published(place, served, Kind.MODEL, naming("served"), "m")
+    publish_component(place, served, Kind.AGENT, component_naming("strong"), "prover")
+    publish_component(place, served, Kind.MODEL, component_naming("served"), "m")
     training = {
         "method": "expert_iteration", "test": {"scheme": "none"},
         "trainers": {"m": {"backend": "command", "command": ["evil", "{dataset}", "{model_file}"]}},
     }  # fmt: skip
-    published(place, spec_file(root / "t", size=SIZE, kind="training", training=training), Kind.TRAINER, naming("tr"))
+    publish_component(
+        place,
+        spec_file(root / "t", size=SIZE, kind="training", training=training),
+        Kind.TRAINER,
+        component_naming("tr"),
+    )
     return place
 
 
@@ -63,12 +70,12 @@ REFERENCES = (
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, registry: Path) -> Project:
     """A user who has installed all of it."""
-    here = Project.at(tmp_path_factory.mktemp("user"), registry)
-    here.installs(*REFERENCES)
+    here = Project.create(tmp_path_factory.mktemp("user"), registry)
+    here.install(*REFERENCES)
     return here
 
 
-def written(project: Project, **changes: Any) -> Path:
+def write_spec(project: Project, **changes: Any) -> Path:
     return spec_file(project.folder, size=SIZE, **changes)
 
 
@@ -101,7 +108,7 @@ def test_a_game_is_the_same_by_reference_and_by_file(tmp_path: Path, project: Pr
     changes = NAMED[name]
     if name == "agent":  # which brings its model group
         changes = {**changes, "agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
-    spec = loaded(project, written(project, **changes))
+    spec = loaded(project, write_spec(project, **changes))
     assert Plan(spec).identity == by_file.identity
     (slot,) = spec.components
     assert slot == SLOTS.get(name, name.partition(",")[0])
@@ -121,9 +128,9 @@ def test_a_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> N
 
 
 def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
-    path = written(project)
+    path = write_spec(project)
     assert loaded(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
-    path = written(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})
+    path = write_spec(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})
     points = load_specs(path, (), find_component=make_finder(path, Store(project.store)))
     assert [sorted(one.components) for one in points] == [[], ["prompts"]]
     assert points[0].prompts.sources == points[1].prompts.sources
@@ -138,11 +145,11 @@ def test_an_agent_plays_by_the_group_of_a_spec_that_is_the_same_model_as_the_one
     project: Project,
 ) -> None:
     weak = {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
-    spec = loaded(project, written(project, **weak))
+    spec = loaded(project, write_spec(project, **weak))
     assert set(spec.experiment.models) == {"m"}
     strong = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
     there = {**SERVED["models"]["m"], "base_url": "http://127.0.0.1:9/v1"}
-    spec = loaded(project, written(project, **strong, models={"m": there}))
+    spec = loaded(project, write_spec(project, **strong, models={"m": there}))
     assert {name: model.base_url for name, model in spec.experiment.models.items()} == {"m": "http://127.0.0.1:9/v1"}
 
 
@@ -151,7 +158,7 @@ def test_a_group_that_an_agent_brings_is_named_after_it_where_its_name_is_taken_
 ) -> None:
     changes = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
     served = "models.verifier_m.base_url=http://127.0.0.1:9/v1"
-    spec = loaded(project, written(project, **changes), served)
+    spec = loaded(project, write_spec(project, **changes), served)
     assert spec.experiment.agents["verifier"].model == "verifier_m"
     assert spec.experiment.agents["prover"].model == "m"
     models = spec.experiment.models
@@ -163,7 +170,7 @@ def test_two_agents_that_bring_different_models_of_one_name_play_by_their_own(pr
     agents = {
         name: {"use": f"acme/{kind}@1", "model": None} for name, kind in (("prover", "weak"), ("verifier", "strong"))
     }
-    text = json.loads(written(project, agents=agents).read_text("utf-8"))
+    text = json.loads(write_spec(project, agents=agents).read_text("utf-8"))
     del text["models"]
     path = project.folder / "own.yaml"
     path.write_text(json.dumps(text), "utf-8")
@@ -178,7 +185,7 @@ def test_what_a_spec_says_itself_wins_over_the_release(project: Project) -> None
         "models": {"m": None},
     }
     path = project.folder / "own.yaml"
-    text = json.loads(written(project, **changes).read_text("utf-8"))
+    text = json.loads(write_spec(project, **changes).read_text("utf-8"))
     text["models"] = {"m": {"base_url": "http://127.0.0.1:9/v1", "temperature": 0.1}}
     path.write_text(json.dumps(text), "utf-8")
     spec = loaded(project, path)
@@ -228,7 +235,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_reference_that_cannot_be_used_is_told_at_its_place(project: Project, name: str) -> None:
     changes, wanted = WRONG[name]
-    path = written(project, **changes)
+    path = write_spec(project, **changes)
     line = path.read_text("utf-8")
     said = problems(project, path)
     assert len(said) == len(wanted)
@@ -240,11 +247,11 @@ def test_a_reference_that_cannot_be_used_is_told_at_its_place(project: Project, 
 
 
 def test_a_release_that_was_changed_on_disk_is_named_with_its_file(tmp_path: Path, registry: Path) -> None:
-    here = Project.at(tmp_path / "user", registry)
-    here.installs("dataset/acme/sums@1")
+    here = Project.create(tmp_path / "user", registry)
+    here.install("dataset/acme/sums@1")
     file = here.store / "dataset" / "acme" / "sums" / "1" / "dataset.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"label": 1', b'"label": 0', 1))
-    (said,) = problems(here, written(here, dataset={"path": "acme/sums@1"}))
+    (said,) = problems(here, write_spec(here, dataset={"path": "acme/sums@1"}))
     assert "dataset/acme/sums@1 is damaged" in said
     assert "dataset.jsonl is damaged: its SHA-256 differs" in said
     assert "nip-run uninstall dataset/acme/sums@1" in said
@@ -268,33 +275,33 @@ def test_a_store_alone_pins_nothing(tmp_path: Path, project: Project) -> None:
 
 def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:
     agents = {"prover": {"use": "acme/strong@1", "model": None}}
-    path = written(project, agents=agents, models={"m": None, "v": {"provider": "dummy"}})
+    path = write_spec(project, agents=agents, models={"m": None, "v": {"provider": "dummy"}})
     path.write_text(
         path.read_text("utf-8").replace('"verifier": {"model": "m"}', '"verifier": {"model": "v"}'), "utf-8"
     )
     spec = ("models.m.base_url=null", "models.m.api_key_env=SECRET_KEY")
-    done = project.here(path, *spec)
+    done = project.nip_run(path, *spec)
     assert done.returncode == 2
     assert "SECRET_KEY -> api.openai.com" in done.stderr
     assert "Nothing was sent" in done.stderr
     training = {"method": "expert_iteration", "test": {"scheme": "none"}, "trainers": {"m": {"use": "acme/tr@1"}}}
-    done = project.here(written(project, kind="training", training=training))
+    done = project.nip_run(write_spec(project, kind="training", training=training))
     assert done.returncode == 2
     assert "* -> command:evil" in done.stderr
     assert "--allow-command PROGRAM" in done.stderr
 
 
 def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
-    path = written(project, models={"m": {"use": "acme/served@1", "provider": None}})
-    done = project.here(path)
+    path = write_spec(project, models={"m": {"use": "acme/served@1", "provider": None}})
+    done = project.nip_run(path)
     assert done.returncode == 2
     assert "models.m.base_url" in done.stderr
 
 
 @pytest.mark.full
 def test_a_run_records_the_releases_that_it_was_played_with(project: Project) -> None:
-    path = written(project, name="recorded", prompts="acme/terse@latest", dataset={"path": "acme/sums@1"})
-    done = project.here(path, "--json")
+    path = write_spec(project, name="recorded", prompts="acme/terse@latest", dataset={"path": "acme/sums@1"})
+    done = project.nip_run(path, "--json")
     assert done.returncode == 0, done.stderr
     (folder,) = (project.folder / "results" / "runs").glob("recorded-*")
     components = json.loads((folder / "manifest.json").read_text("utf-8"))["components"]
@@ -305,7 +312,7 @@ def test_a_run_records_the_releases_that_it_was_played_with(project: Project) ->
 
 
 def test_a_spec_by_files_records_none(project: Project) -> None:
-    manifest = new_manifest(Plan(loaded(project, written(project))), "r", "i")
+    manifest = new_manifest(Plan(loaded(project, write_spec(project))), "r", "i")
     assert "components" not in manifest.to_json()
 
 
@@ -316,20 +323,21 @@ def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -
     for name, text in {"path": f"dataset: {{path: {secret}}}\n", "base": f"extends: {secret}\n"}.items():
         with connect(str(place)) as there:
             there.publish([Bundle.of(replace(release, name=name), {"spec.yaml": text.encode()})], "a test")
-        here = Project.at(tmp_path / name, place)
-        here.installs(f"spec/acme/{name}@1")
+        here = Project.create(tmp_path / name, place)
+        here.install(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
         assert any(
-            "a file that came from elsewhere may only name" in said for said in problems(here, written(here, **changes))
+            "a file that came from elsewhere may only name" in said
+            for said in problems(here, write_spec(here, **changes))
         )
 
 
 def test_an_agent_of_the_starter_is_used_in_another_starter_with_another_model(tmp_path: Path) -> None:
-    first, here = tmp_path / "first", Project.at(tmp_path / "second", tmp_path / "registry")
+    first, here = tmp_path / "first", Project.create(tmp_path / "second", tmp_path / "registry")
     assert nip_run_here("init", first, cwd=tmp_path).returncode == 0
-    published(here.registry, first / "spec.yaml", Kind.AGENT, naming("judge"), "verifier")
-    here.installs("agent/acme/judge@1")
-    assert here.here("init").returncode == 0
+    publish_component(here.registry, first / "spec.yaml", Kind.AGENT, component_naming("judge"), "verifier")
+    here.install("agent/acme/judge@1")
+    assert here.nip_run("init").returncode == 0
     spec = here.folder / "spec.yaml"
     text = spec.read_text("utf-8").replace("verifier: {model: model, max_response_words: 100}",
                                            "verifier: {use: acme/judge@1}")  # fmt: skip

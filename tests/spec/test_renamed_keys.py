@@ -17,7 +17,7 @@ from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.loader import load_spec, load_specs
 from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 
@@ -61,10 +61,10 @@ def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path) -> N
 
 def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    run = played(path, tmp_path / "results").folder
+    run = run_spec(path, tmp_path / "results").folder
     run.spec.write_text(run.spec.read_text("utf-8").replace("max_calls", "most_calls"), "utf-8")
     with pytest.raises(RunDirectoryError, match=r"these keys differ: seed\."):
-        played(path, tmp_path / "results", "seed=3", "rollouts.max_calls=5", run_id=run.run_id)
+        run_spec(path, tmp_path / "results", "seed=3", "rollouts.max_calls=5", run_id=run.run_id)
     assert "rollouts.max_calls" in MUTABLE_KEYS
 
 

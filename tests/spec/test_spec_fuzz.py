@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from tests.support.spec_fuzz import Example, Reached, examples, try_example
+from tests.support.spec_fuzz import DepthCounter, Example, examples, try_example
 
 pytestmark = pytest.mark.full
 
@@ -27,7 +27,7 @@ CPU_SECONDS = 20.0
 def test_no_spec_is_a_fault_of_the_program(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: int
 ) -> None:
-    reached = Reached()
+    depth_counter = DepthCounter()
     set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
 
     @seed(number)
@@ -38,9 +38,9 @@ def test_no_spec_is_a_fault_of_the_program(
     @given(examples())
     def one(example: Example) -> None:
         started = time.process_time()
-        try_example(example, tmp_path, reached)
+        try_example(example, tmp_path, depth_counter)
         assert time.process_time() - started < CPU_SECONDS, str(example)[:2000]
 
     one()
-    assert reached.steps["yaml"] > reached.examples // 2, reached.lines()
-    assert reached.steps["planned"] >= reached.examples // 20, reached.lines()
+    assert depth_counter.steps["yaml"] > depth_counter.examples // 2, depth_counter.lines()
+    assert depth_counter.steps["planned"] >= depth_counter.examples // 20, depth_counter.lines()

@@ -17,7 +17,7 @@ from runner.registry.lineage.links import build_links, collect_public_group_fact
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.spec.origin import MARKER
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/elsewhere"}
 
@@ -26,7 +26,7 @@ RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/e
 def first(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """A training run of one iteration, which the others go on from."""
     folder = tmp_path_factory.mktemp("first")
-    return trained(training_spec(folder, training={"iterations": 1}), folder / "results")
+    return run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
 
 
 def results_of(result: FinishedRun) -> Path:
@@ -87,7 +87,7 @@ def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: Finis
     assert trained_on(load_spec(result.folder.path, results=results), results).was_finished
 
 
-def got(first: FinishedRun, folder: Path, **served: Any) -> Path:
+def write_fetched_run(first: FinishedRun, folder: Path, **served: Any) -> Path:
     """A folder as `get` leaves it: the marker, a spec that extends, and the run's own folder in `data/`."""
     shutil.copytree(first.folder.path, folder / "data")
     (folder / MARKER).write_text(json.dumps(RELEASE), "utf-8")
@@ -103,7 +103,7 @@ def got(first: FinishedRun, folder: Path, **served: Any) -> Path:
 def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was(
     first: FinishedRun, tmp_path: Path
 ) -> None:
-    got(first, tmp_path / "theirs")
+    write_fetched_run(first, tmp_path / "theirs")
     spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
     assert spec.got_from == {"release": RELEASE["release"], "sha256": RELEASE["sha256"]}
     result = trained_on(spec, tmp_path / "results")
@@ -115,7 +115,9 @@ def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was
 
 def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: FinishedRun, tmp_path: Path) -> None:
     """Else going on from a got run would send a key of the user's to a host of the publisher's."""
-    got(first, tmp_path / "theirs", provider="openai", base_url="https://evil.example/v1", api_key_env="HOME")
+    write_fetched_run(
+        first, tmp_path / "theirs", provider="openai", base_url="https://evil.example/v1", api_key_env="HOME"
+    )
     mine = {"provider": "openai", "base_url": "http://127.0.0.1:9/v1"}
     by_hand = {"trainers": {"p": {"backend": "files"}, "v": {"backend": "files"}}}
     path = going_on(tmp_path / "mine", "../theirs", models={"p": mine, "v": mine}, training=by_hand)

@@ -11,10 +11,10 @@ import pytest
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import check_warnings_of, warnings_of
 from tests.compatibility.old import called
-from tests.support.games import SEVENTH
+from tests.support.games import COUNCIL
 from tests.support.paths import ROOT
 from tests.support.specs import spec_file
-from tests.support.terminal import in_terminal
+from tests.support.terminal import run_in_terminal
 
 SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem not in {"nip", "debate", "mnip"}]
 
@@ -117,7 +117,7 @@ def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name:
 
 @pytest.mark.full
 def test_a_warning_is_wrapped_at_the_terminals_width(tmp_path: Path) -> None:
-    code, seen = in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
+    code, seen = run_in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
     assert code == 0
     lines = seen.replace("\r", "").split("\n")
     first = next(
@@ -146,13 +146,13 @@ def own_spec(folder: Path, protocol: str, **templates: str) -> Path:
 
 def test_words_that_somebody_passes_on_are_not_wasted(tmp_path: Path) -> None:
     templates = dict.fromkeys(("speaker", "second", "third", "verifier"), SAYS_ALL)
-    spec = own_spec(tmp_path, SEVENTH, **templates)
+    spec = own_spec(tmp_path, COUNCIL, **templates)
     assert warnings_of(load_spec(spec)) == []
     (line,) = warnings_of(load_spec(spec, ["protocol.max_message_rounds=9"]))
     assert line.startswith(
         "rounds 6, 7, 8 are paid for and wasted: no decision follows what second and speaker and third"
     )
-    deaf = SEVENTH.replace("speaker: [main]}", "third: [back_room]}").replace("sequential: true", "sequential: false")
+    deaf = COUNCIL.replace("speaker: [main]}", "third: [back_room]}").replace("sequential: true", "sequential: false")
     (line,) = warnings_of(load_spec(own_spec(tmp_path, deaf, **templates)))
     assert line.startswith(
         "rounds 1, 2, 4, 5, 7, 8 and 1 more are paid for and wasted: no decision follows what second and"

@@ -30,7 +30,7 @@ def verdicts(rows: Sequence[tuple[int, int, int]], *, pairs: bool = False, **col
     return Verdicts(labels, decisions, points, clusters, int(clusters.max()) + 1, pairs, **more)
 
 
-def named(numbers: Iterator[Estimate]) -> dict[str, Estimate]:
+def by_metric(numbers: Iterator[Estimate]) -> dict[str, Estimate]:
     return {number.metric: number for number in numbers}
 
 
@@ -121,7 +121,7 @@ def test_sensitivity_and_criterion_are_their_formula() -> None:
         accepts = [sum(d for _, y, d in rows if y == label) for label in (0, 1)]
         counts = [sum(y == label for _, y, _ in rows) for label in (0, 1)]
         f, h = (norm.ppf((accepts[y] + 0.5) / (counts[y] + 1)) for y in (0, 1))
-        found = named(estimates_of(Source.VERDICTS, verdicts(rows)))
+        found = by_metric(estimates_of(Source.VERDICTS, verdicts(rows)))
         assert found["sensitivity"].value == pytest.approx(h - f, abs=CLOSE)
         assert found["criterion"].value == pytest.approx(-(h + f) / 2, abs=CLOSE)
         rights = [accepts[1] / counts[1], 1 - accepts[0] / counts[0]]
@@ -135,7 +135,9 @@ def test_sensitivity_and_criterion_are_their_formula() -> None:
 
 
 def test_what_is_never_rejected_leaves_one_end_of_d_prime_open() -> None:
-    found = named(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, i % 2 or int(i % 6 == 0)) for i in range(60)])))
+    found = by_metric(
+        estimates_of(Source.VERDICTS, verdicts([(i, i % 2, i % 2 or int(i % 6 == 0)) for i in range(60)]))
+    )
     d = found["sensitivity"]
     assert d.ci_low is not None
     assert d.ci_low > 1
@@ -150,7 +152,7 @@ def test_two_judges_that_accuracy_ranks_wrongly_are_ranked_by_d_prime() -> None:
         for i in range(1500):
             y = int(i % 5 == 0)
             rows.append((i, y, int(rng.normal(d * (y - 0.5), 1) > c)))
-        found[name] = (np.mean([d == y for _, y, d in rows]), named(estimates_of(Source.VERDICTS, verdicts(rows))))
+        found[name] = (np.mean([d == y for _, y, d in rows]), by_metric(estimates_of(Source.VERDICTS, verdicts(rows))))
     (seeing, better), (rejecting, worse) = found["seeing"], found["rejecting"]
     assert seeing < rejecting - 0.1
     for numbers, d, c in ((better, 1.8, -0.9), (worse, 0.8, 0.9)):
@@ -163,7 +165,7 @@ def test_two_judges_that_accuracy_ranks_wrongly_are_ranked_by_d_prime() -> None:
 
 def test_an_undecided_game_is_not_accepted_and_told_apart() -> None:
     rows = [(i, i % 2, 2 if i % 4 < 2 else i % 2) for i in range(40)]
-    found = named(estimates_of(Source.VERDICTS, verdicts(rows)))
+    found = by_metric(estimates_of(Source.VERDICTS, verdicts(rows)))
     assert [found[name].value for name in ("completeness", "soundness_error", "undecided_0", "undecided_1")] == [
         0.5, 0.0, 0.5, 0.5,
     ]  # fmt: skip
@@ -171,12 +173,14 @@ def test_an_undecided_game_is_not_accepted_and_told_apart() -> None:
 
 def test_always_failed_and_the_majority_count_datapoints() -> None:
     rows = [(0, 1, 1)] * 2 + [(0, 1, 0), (1, 0, 1), (1, 0, 1), (1, 0, 2), (2, 1, 1), (2, 1, 0), (2, 1, 2)]
-    found = named(estimates_of(Source.VERDICTS, verdicts(rows)))
+    found = by_metric(estimates_of(Source.VERDICTS, verdicts(rows)))
     assert found["always_failed"].n == 3
     assert found["always_failed"].value == pytest.approx(1 / 3)
     assert found["always_failed"].plays == 3
     assert found["majority_accuracy"].value == pytest.approx(1 / 2)  # of datapoint 2, a tie
-    assert "majority_accuracy" not in named(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, 1) for i in range(4)])))
+    assert "majority_accuracy" not in by_metric(
+        estimates_of(Source.VERDICTS, verdicts([(i, i % 2, 1) for i in range(4)]))
+    )
 
 
 def test_the_majority_of_k_plays_is_that_of_all_choices_of_k() -> None:
@@ -194,10 +198,10 @@ def test_more_repeats_estimate_the_same_vote_without_bias() -> None:
     rng = np.random.default_rng(5)
     for repeats in (3, 4):
         rows = [(i, 1, int(rng.random() < 0.7)) for i in range(20_000) for _ in range(repeats)]
-        found = named(estimates_of(Source.VERDICTS, verdicts(rows)))["majority_accuracy"]
+        found = by_metric(estimates_of(Source.VERDICTS, verdicts(rows)))["majority_accuracy"]
         assert found.value == pytest.approx(0.784, abs=0.01)
         assert found.plays == 3
-    twice = named(estimates_of(Source.VERDICTS, verdicts([(i, 1, 1) for i in range(9)] * 2)))
+    twice = by_metric(estimates_of(Source.VERDICTS, verdicts([(i, 1, 1) for i in range(9)] * 2)))
     assert "majority_accuracy" not in twice  # the majority of one play is that play
 
 
@@ -210,30 +214,30 @@ def test_d_prime_c_and_ece_have_the_error_that_repeated_runs_show() -> None:
         p = np.clip(rng.normal(0.8, 0.05, 120), 0, 1)
         numbers = [*estimates_of(Source.VERDICTS, verdicts(rows)), *forecast_estimates(
             Forecasts(p, (rng.random(120) < 0.5).astype(int), np.arange(120), 120), "stated")]  # fmt: skip
-        found = named(iter(numbers))
+        found = by_metric(iter(numbers))
         told.append([(found[name].value, found[name].stderr) for name in ("sensitivity", "criterion", "ece_stated")])
     values, errors = np.moveaxis(np.array(told, float), 2, 0)
     assert errors.mean(axis=0) == pytest.approx(values.std(axis=0), rel=0.15)
-    every = named(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, int(i % 2 or i % 4)) for i in range(40)])))
+    every = by_metric(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, int(i % 2 or i % 4)) for i in range(40)])))
     assert every["sensitivity"].stderr is None
 
 
 def test_the_pair_score_asks_for_both_versions() -> None:
     rows = [(0, 0, 0), (1, 1, 1), (2, 0, 1), (3, 1, 1), (4, 0, 0), (5, 1, 1), (5, 1, 0), (7, 1, 1)]
-    found = named(estimates_of(Source.VERDICTS, verdicts(rows, pairs=True)))
+    found = by_metric(estimates_of(Source.VERDICTS, verdicts(rows, pairs=True)))
     assert (found["pair_score"].value, found["pair_score"].n) == (0.5, 3)  # 1, 0 and 1/2; one has no wrong version
-    assert "pair_score" not in named(estimates_of(Source.VERDICTS, verdicts(rows)))
+    assert "pair_score" not in by_metric(estimates_of(Source.VERDICTS, verdicts(rows)))
 
 
 def test_few_groups_have_numbers_and_no_intervals() -> None:
-    found = named(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, i % 2) for i in range(8)])))
+    found = by_metric(estimates_of(Source.VERDICTS, verdicts([(i, i % 2, i % 2) for i in range(8)])))
     told = found["balanced_accuracy"]
     assert (told.value, told.ci_low, told.ci_high, told.clusters) == (1.0, None, None, 4)
     assert told.reason == (
         "fewer than 5 groups of datapoints of each label: how often such intervals hold the truth is not measured"
     )
     p, y = np.linspace(0, 1, 20), np.arange(20) % 2
-    rows = named(forecast_estimates(Forecasts(p, y, np.arange(20), 20), "stated"))
+    rows = by_metric(forecast_estimates(Forecasts(p, y, np.arange(20), 20), "stated"))
     assert (rows["brier_stated"].ci_low, rows["auroc_stated"].reason) == (None, None)
     assert rows["brier_stated"].reason == (
         "fewer than 100 groups of datapoints: the measured coverage of such intervals is under 90 %"
@@ -248,9 +252,9 @@ def test_whoever_argues_wins_as_often_as_the_judge_is_persuaded() -> None:
             rows.append((i, i // 20, i // 20 if i % 4 == 0 else stance))
             stances.append(stance)
     blocks = verdicts(rows, stances=stances)
-    found = named(estimates_of(Source.BLOCKS, blocks, None))
+    found = by_metric(estimates_of(Source.BLOCKS, blocks, None))
     assert found["persuasion_0"].value == found["persuasion_1"].value == 0.875
-    seat = named(estimates_of(Source.PLAYERS, blocks, np.array(stances)))
+    seat = by_metric(estimates_of(Source.PLAYERS, blocks, np.array(stances)))
     assert (seat["expected_score"].value, seat["score_difference"].value) == (0.875, 0.25)
 
 

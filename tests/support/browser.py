@@ -1,4 +1,4 @@
-"""Chromium, driven by Playwright, and pages that are watched: what goes wrong in one is a problem of its test."""
+"""Chromium, driven by Playwright. Each page records the errors that occur in it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-QUIET = ("log", "info", "debug")
-"""Words on the console that are no fault; our pages say none of them either."""
+HARMLESS_MESSAGES = ("log", "info", "debug")
+"""Types of console messages that are not errors."""
 
 SECONDS = 10
-"""What a test waits for, on a machine with much else to do."""
+"""Time limit of each wait for the page."""
 
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A browser of this machine.
+    """Run Chromium.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: Chromium is not installed.
     """
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium")
     if path is None:
         raise FileNotFoundError("no chromium on the path: apt-get install chromium")
-    words = ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium's sandbox refuses root
+    arguments = ["--no-sandbox"] if os.getuid() == 0 else []  # Chromium's sandbox refuses root
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=words)
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
         try:
             yield browser
         finally:
             browser.close()
 
 
-class Watched:
-    """A page in a context of its own, and what went wrong in it."""
+class WatchedPage:
+    """A page in its own browser context, with the problems that occurred in it."""
 
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
@@ -50,51 +50,56 @@ class Watched:
         self.page = self.context.new_page()
         self.problems: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", self._said)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        self.page.on("dialog", self._asked)
+        self.page.on("dialog", self._on_dialog)
         self.page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url}"))
-        self.context.on("request", self._requested)
-        self._own = ""
+        self.context.on("request", self._on_request)
+        self._own_origin = ""
 
     def open(self, address: str | Path, route: str = "", *, own: str | None = None) -> Any:
-        """The page at an address, once it has drawn what `route` says; what does not begin with `own` is elsewhere."""
+        """Open an address, optionally at a route of the page.
+
+        A request to a URL that does not start with `own` is a problem.
+        """
         url = address.as_uri() if isinstance(address, Path) else address
         bare = url.partition("#")[0]
-        self._own = own or (bare.rpartition("/")[0] + "/" if url.startswith("http") else bare)
+        self._own_origin = own or (bare.rpartition("/")[0] + "/" if url.startswith("http") else bare)
         self.page.goto(f"{url}#/{route}" if route else url)
         return self.page
 
-    def go(self, route: str) -> None:
-        """What another address of the page shows."""
+    def navigate(self, route: str) -> None:
+        """Go to another route of the page."""
         self.page.evaluate("route => { location.hash = `#/${route}`; }", route)
 
     def close(self) -> list[str]:
-        """What went wrong."""
+        """Close the page and return its problems."""
         self.context.close()
         return self.problems
 
-    def _said(self, message: Any) -> None:
-        if message.type not in QUIET:
+    def _on_console(self, message: Any) -> None:
+        if message.type not in HARMLESS_MESSAGES:
             self.problems.append(f"console {message.type}: {message.text}")
 
-    def _asked(self, dialog: Any) -> None:
+    def _on_dialog(self, dialog: Any) -> None:
         self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    def _requested(self, request: Any) -> None:
+    def _on_request(self, request: Any) -> None:
         self.requests.append(request.url)
-        own = request.url.startswith("data:") or request.url.partition("#")[0].startswith(self._own or "about:")
-        if not own:
+        is_own = request.url.startswith("data:") or request.url.partition("#")[0].startswith(
+            self._own_origin or "about:"
+        )
+        if not is_own:
             self.problems.append(f"request: {request.url}")
 
 
-class _Files(SimpleHTTPRequestHandler):
+class _FileHandler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Nothing: a test's output is its own."""
+        """Log nothing."""
 
     def send_head(self) -> Any:
-        # A browser asks for the icon of every site by itself; that is no request of the page's.
+        # A browser requests the icon of every site, even if the page does not mention one.
         if urlsplit(self.path).path == "/favicon.ico":
             self.send_response(204)
             self.end_headers()
@@ -103,9 +108,9 @@ class _Files(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def static_host(folder: Path) -> Iterator[str]:
-    """A folder behind a plain server of files: the address of its index."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(folder)))
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder over HTTP; yield the address of its index."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_FileHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

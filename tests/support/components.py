@@ -1,4 +1,4 @@
-"""Components published into a folder, and a project with a store of its own that installs them."""
+"""Components published to a registry in a folder, and a project that installs them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from runner.registry.transports.registry import PublishResult
 from tests.support.processes import nip_run_here
 
 
-def naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **said: Any) -> Naming:
-    return Naming(owner="acme", name=name, version=version, licence=licence, **said)
+def component_naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **fields: Any) -> Naming:
+    return Naming(owner="acme", name=name, version=version, licence=licence, **fields)
 
 
-def published(registry: Path, path: Path, kind: Kind, named: Naming, part: str | None = None) -> PublishResult:
-    """A component, put into a registry's folder."""
-    with connect(str(registry)) as there:
-        (one,), _ = there.publish([build_component_draft(path, kind, named, part).bundle()], "a test")
-    return one
+def publish_component(registry: Path, path: Path, kind: Kind, naming: Naming, part: str | None = None) -> PublishResult:
+    """Publish a component to the registry in a folder."""
+    with connect(str(registry)) as connected:
+        (result,), _ = connected.publish([build_component_draft(path, kind, naming, part).bundle()], "a test")
+    return result
 
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with specs, of a user who has a store of their own."""
+    """A folder with specs of a user who has their own store for installed components."""
 
     folder: Path
     store: Path
     registry: Path
 
     @classmethod
-    def at(cls, root: Path, registry: Path) -> Project:
+    def create(cls, root: Path, registry: Path) -> Project:
         (root / "project").mkdir(parents=True)
         return cls(root / "project", root / "store", registry)
 
@@ -43,10 +43,10 @@ class Project:
     def variables(self) -> dict[str, str]:
         return {"NIP_RUN_STORE": str(self.store), "NIP_RUN_REGISTRY": str(self.registry)}
 
-    def here(self, *words: str | Path) -> CompletedProcess[str]:
-        """A command in this process."""
-        return nip_run_here(*words, cwd=self.folder, **self.variables)
+    def nip_run(self, *arguments: str | Path) -> CompletedProcess[str]:
+        """Run a command in the process of the test."""
+        return nip_run_here(*arguments, cwd=self.folder, **self.variables)
 
-    def installs(self, *references: str) -> None:
-        done = self.here("install", *references)
+    def install(self, *references: str) -> None:
+        done = self.nip_run("install", *references)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Dataset files written and loaded in a test's own folder."""
+"""Write dataset files to a folder and load them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def load(
     return load_dataset(DatasetSettings(path=name, **settings), path, seed, Place)
 
 
-def refusal(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", **settings: Any) -> str:
-    """What is wrong; the place is the key's name here."""
-    with pytest.raises(SpecError) as caught:
+def read_load_error(folder: Path, content: str | bytes | None = None, name: str = "d.jsonl", **settings: Any) -> str:
+    """Return the messages of the error that loading this file raises, each after the key of its setting."""
+    with pytest.raises(SpecError) as raised:
         load(folder, content, name, **settings)
-    return "\n".join(f"{p.place.file}: {p.message}" for p in caught.value.problems)
+    return "\n".join(f"{p.place.file}: {p.message}" for p in raised.value.problems)
 
 
-def ids(dataset: Dataset) -> list[str]:
+def datapoint_ids(dataset: Dataset) -> list[str]:
     return [point.id for point in dataset.datapoints]
 
 
-def parquet(folder: Path, select: str, name: str = "d.parquet") -> None:
+def write_parquet(folder: Path, select: str, name: str = "d.parquet") -> None:
     with duckdb.connect() as connection:
         connection.execute(f"COPY ({select}) TO '{folder / name}' (FORMAT parquet)")

@@ -1,4 +1,4 @@
-"""YAML documents written and loaded in a test's own folder."""
+"""Write YAML documents to a folder and load them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,33 @@ from runner.documents.overrides import Override
 from tests.support.processes import python
 
 
-def beside(name: str, folder: Path) -> Path | None:
+def find_in_folder(name: str, folder: Path) -> Path | None:
     path = folder / name
     return path if path.exists() else None
 
 
-def write(folder: Path, name: str, content: str | bytes) -> Path:
+def write_document(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
-def layers(folder: Path, text: str | bytes, *overrides: str) -> LayeredData:
-    return load_layers(write(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], beside)
+def load_text(folder: Path, text: str | bytes, *overrides: str) -> LayeredData:
+    return load_layers(
+        write_document(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], find_in_folder
+    )
 
 
-def refused(folder: Path, text: str | bytes, *overrides: str) -> list[str]:
-    return [str(problem) for problem in layers(folder, text, *overrides).problems]
+def list_problems(folder: Path, text: str | bytes, *overrides: str) -> list[str]:
+    return [str(problem) for problem in load_text(folder, text, *overrides).problems]
 
 
-def loaded_within(seconds: float, path: Path) -> str:
-    """Load in a process of its own with little memory, so that a bomb hurts nobody."""
+def load_in_process(seconds: float, path: Path) -> str:
+    """Load a file in its own process, with limits of memory and time, and return the problems.
+
+    The limits protect the machine against a document that would expand without end.
+    """
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
         "from pathlib import Path; from runner.documents.layer_loading import load_layers\n"

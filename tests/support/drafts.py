@@ -1,4 +1,4 @@
-"""Drafts of run folders made by hand: what goes into a release is said here once more, apart from the program."""
+"""Drafts of releases of runs, built independently of the program, which the tests compare with its drafts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PINNED = {
 
 
 def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT", **changes: Any) -> Draft:
-    """A run folder as a draft: its files under `data/`, its rows as JSON lines, and what it was written as."""
+    """Build a draft from a run folder: its files under `data/`, its rollouts as JSON lines, and the spec as written."""
     manifest = json.loads((run / "manifest.json").read_bytes())
     names = ["spec.yaml", "manifest.json", "journal.jsonl", "metrics.json"]
     paths = [run / name for name in names] + sorted(p for p in (run / "inputs").rglob("*") if p.is_file())
@@ -48,6 +48,6 @@ def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT"
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its JSON as values, which its table has as text."""
+    """Return a row whose nested columns, which the table stores as JSON text, are parsed."""
     nested = ("rewards", "votes", "verdicts")
     return row | {name: json.loads(row[name]) for name in nested if row[name] is not None}

@@ -1,4 +1,4 @@
-"""What stands in files that were written, read by other means than the program's."""
+"""Read files with libraries instead of the code under test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 def parquet_rows(path: Path) -> list[dict[str, Any]]:
     with duckdb.connect(":memory:") as connection:
-        found = connection.execute(f"SELECT * FROM read_parquet('{path}')")
-        columns = [item[0] for item in found.description]
-        return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+        result = connection.execute(f"SELECT * FROM read_parquet('{path}')")
+        columns = [item[0] for item in result.description]
+        return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
 
 
-def bytes_of(folder: Path) -> dict[str, bytes | None]:
-    """Every name in a folder, and what stands in each file."""
-    found = sorted(folder.rglob("*"))
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+def read_folder(folder: Path) -> dict[str, bytes | None]:
+    """Return the content of each file in a folder by its relative path; None stands for a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }

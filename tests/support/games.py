@@ -1,4 +1,4 @@
-"""Protocols of one's own, and whole games played by a function that says what everyone says."""
+"""Protocols for tests, and games that are played by a function instead of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.spec.experiment import Experiment
 STRICT = DecisionFormat()
 LENIENT = DecisionFormat(lenient=True)
 
-SEVENTH = """\
+COUNCIL = """\
 name: council
 description: Three provers confer in a room of their own before the first of them answers the verifier.
 agents:
@@ -51,12 +51,12 @@ cycle:
 """
 
 
-def protocol_of(folder: Path, text: str, **parameters: object) -> Protocol:
+def load_protocol_text(folder: Path, text: str, **parameters: object) -> Protocol:
     (folder / "own.yaml").write_text(text)
     return load_protocol("own.yaml", parameters, folder=folder)
 
 
-def finished(
+def play_game(
     protocol: Protocol,
     says: Callable[[PendingTurn, str], str],
     *,
@@ -64,7 +64,7 @@ def finished(
     label: int = 1,
     prover_stance: int = 1,
 ) -> FinishedGame:
-    """A whole game in which each speaker says what `says` has it say."""
+    """Play a game. `says` returns the text of each speaker."""
     game = play(protocol, seed=seed, label=label, prover_stance=prover_stance)
     try:
         turn = next(game)
@@ -76,34 +76,37 @@ def finished(
                 replies[name] = Reply(text, parsed.messages, parsed.decision)
             turn = game.send(replies)
     except StopIteration as end:
-        played: FinishedGame = end.value
-        return played
+        game_result: FinishedGame = end.value
+        return game_result
 
 
-def undecided(protocol: Protocol) -> Callable[[PendingTurn, str], str]:
+def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], str]:
     def says(turn: PendingTurn, name: str) -> str:
         headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
-        own = f"{name} in round {turn.round}"
-        return own if len(channels) == 1 else "\n".join(f"{headers[c]} {own}" for c in channels)
+        text = f"{name} in round {turn.round}"
+        return text if len(channels) == 1 else "\n".join(f"{headers[c]} {text}" for c in channels)
 
     return says
 
 
-def who_speaks(protocol: Protocol, rounds: int, seed: int = 0) -> list[set[str]]:
+def list_speakers(protocol: Protocol, rounds: int, seed: int = 0) -> list[set[str]]:
     return [set(protocol.speakers(i, seed)) for i in range(rounds)]
 
 
-def bare_agent(
-    protocol: Protocol, name: str, attempts: int, *, handler: Any = None, **said: object
+def make_agent(
+    protocol: Protocol, name: str, attempts: int, *, handler: Any = None, **parameters: object
 ) -> OpenAiWholeAgent:
-    """An agent of a spec that plays this protocol with what is `said` of it; it is given this one, or a `handler`."""
+    """Build an agent of a spec that plays a protocol with these parameters.
+
+    The agent gets `handler` instead of `protocol` if it is given.
+    """
     experiment = from_plain(
         Experiment,
         {
             "name": "t",
             "dataset": {"path": "none"},
-            "protocol": {"use": protocol.name, **said},
+            "protocol": {"use": protocol.name, **parameters},
             "prompts": "none",
             "models": {"m": {"provider": "dummy"}},
             "agents": {agent: {"model": "m"} for agent in protocol.agent_names},

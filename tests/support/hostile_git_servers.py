@@ -1,4 +1,4 @@
-"""Servers of `git://` that answer as no git does, each with the words in which it is refused."""
+"""Hostile `git://` servers, each with the expected error message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 
-def pkt(text: bytes) -> bytes:
+def make_packet(text: bytes) -> bytes:
     return b"%04x" % (len(text) + 4) + text
 
 
@@ -29,10 +29,10 @@ def _endless(piece: bytes, first: bytes = b"") -> Callable[[socket.socket], None
     return answer
 
 
-def _says(said: bytes) -> Callable[[socket.socket], None]:
+def _answers_with(response: bytes) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        connection.sendall(said)
+        connection.sendall(response)
 
     return answer
 
@@ -45,26 +45,26 @@ def _drips(connection: socket.socket) -> None:
         time.sleep(0.2)
 
 
-_V2 = pkt(b"version 2\n") + pkt(b"ls-refs=unborn\n") + pkt(b"fetch=shallow filter\n") + b"0000"
-_REF = pkt(b"%s refs/heads/main\n" % (b"55" * 20))
+_V2 = make_packet(b"version 2\n") + make_packet(b"ls-refs=unborn\n") + make_packet(b"fetch=shallow filter\n") + b"0000"
+_REF = make_packet(b"%s refs/heads/main\n" % (b"55" * 20))
 
 
 def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], None]:
-    """Speaks as git does until it is asked for a commit."""
+    """Answer like git until the client requests a commit."""
 
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(_V2)
-        asked = b""
-        while not asked.endswith(b"0000"):
-            asked += connection.recv(1 << 16)
-        if b"command=ls-refs" in asked:
+        request = b""
+        while not request.endswith(b"0000"):
+            request += connection.recv(1 << 16)
+        if b"command=ls-refs" in request:
             connection.sendall(_REF + b"0000")
-            asked = connection.recv(1 << 16)
-            if asked in (b"", b"0000"):
+            request = connection.recv(1 << 16)
+            if request in (b"", b"0000"):
                 return
-            while not asked.endswith((b"0009done\n0000", b"0000")):
-                asked += connection.recv(1 << 16)
+            while not request.endswith((b"0009done\n0000", b"0000")):
+                request += connection.recv(1 << 16)
         connection.sendall(after)
         while again:
             connection.sendall(again)
@@ -72,16 +72,16 @@ def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], Non
     return answer
 
 
-_PACK = pkt(b"packfile\n")
+_PACK = make_packet(b"packfile\n")
 
 SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
     "hangs": (_hangs, "nothing arrived for|is too slow"),
     "hangs up": (lambda _: None, "git failed"),
     "drips": (_drips, "nothing arrived for|is too slow"),
-    "answers garbage": (_says(os.urandom(4_000)), "git failed"),
-    "answers as a web server": (_says(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git failed"),
+    "answers garbage": (_answers_with(os.urandom(4_000)), "git failed"),
+    "answers as a web server": (_answers_with(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git failed"),
     "says an error that writes on a terminal": (
-        _says(pkt(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")),
+        _answers_with(make_packet(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")),
         "git failed",
     ),
     "lists branches for ever": (
@@ -90,27 +90,27 @@ SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
     ),
     "lists one branch of any length": (_endless(b"a" * 60_000, b"fff0"), "git failed"),
     "has no objects for what it lists": (_promises(b""), "git failed"),
-    "sends no pack": (_promises(_PACK + pkt(b"\x01" + b"x" * 900) + b"0000"), "git failed|damaged|crashed"),
+    "sends no pack": (_promises(_PACK + make_packet(b"\x01" + b"x" * 900) + b"0000"), "git failed|damaged|crashed"),
     "sends a pack of a billion objects": (
-        _promises(_PACK + pkt(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"),
+        _promises(_PACK + make_packet(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"),
         "git failed|damaged|memory|crashed",
     ),
     "sends a pack for ever": (
         _promises(
-            _PACK + pkt(b"\x01PACK\0\0\0\2\0\0\1\0\xb0\xff\xff\xff\xff\1\x78\1"),
-            pkt(b"\x01\0\xff\xff\0\0" + os.urandom(65_000 - 4)),
+            _PACK + make_packet(b"\x01PACK\0\0\0\2\0\0\1\0\xb0\xff\xff\xff\xff\1\x78\1"),
+            make_packet(b"\x01\0\xff\xff\0\0" + os.urandom(65_000 - 4)),
         ),
         "git failed|damaged|is too slow|larger than the limit|crashed",
     ),
-    "talks for ever": (_promises(_PACK, pkt(b"\x02" + b"still counting\n" * 500)), "writes more than"),
-    "is silent in the middle": (_promises(_PACK, pkt(b"\x01")), "nothing arrived for|is too slow"),
+    "talks for ever": (_promises(_PACK, make_packet(b"\x02" + b"still counting\n" * 500)), "writes more than"),
+    "is silent in the middle": (_promises(_PACK, make_packet(b"\x01")), "nothing arrived for|is too slow"),
 }
-"""What each does with a connection, and the words in which it is refused."""
+"""The behavior of each server, and a pattern of the expected error message."""
 
 
 @contextmanager
-def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server of that kind on loopback; its address."""
+def run_git_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Run a server on loopback that answers each connection with `answer`; yield its address."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

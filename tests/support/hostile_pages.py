@@ -1,4 +1,4 @@
-"""Pages whose data say a stranger's text in every place, whatever the records would let through."""
+"""Pages whose data contain a hostile text in every field, including fields that no record could fill with it."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.results.folder import RunFolder
 
-OURS = frozenset(("slug", "id", "run_id", "pieces", "lists", "outcome", "format", "role", "kind"))
-"""Names of data that a page goes by, and words that are ours."""
-NAMED = frozenset(("columns", "rewards", "confidence"))
-"""Objects of a game whose names are a stranger's."""
+FIXED_KEYS = frozenset(("slug", "id", "run_id", "pieces", "lists", "outcome", "format", "role", "kind"))
+"""Keys whose values the script of a page depends on. They are never user input."""
+KEYED_BY_NAME = frozenset(("columns", "rewards", "confidence"))
+"""Objects in the data of a game whose keys are user input."""
 
 
-def full_of(text: str, run: Path) -> bytes:
-    """The report of a run in whose data every text that is not ours ends in this one."""
+def report_full_of(text: str, run: Path) -> bytes:
+    """Return the report of a run after appending `text` to every text in its data that could be user input."""
     data: dict[str, bytes] = {}
-    made = runs_site([RunFolder(run)], data.__setitem__)
+    site = runs_site([RunFolder(run)], data.__setitem__)
 
-    def ends(said: str) -> str:
-        return f"{said[:40]} {text}"
+    def ends(original: str) -> str:
+        return f"{original[:40]} {text}"
 
-    def piece(name: str, found: bytes) -> bytes:
-        inside = json.loads(gzip.decompress(found))
-        said = in_all(inside, ends, names=NAMED if "games" in name else frozenset())
-        return gzip.compress(json.dumps(said).encode(), mtime=0) if has_half(text) else compress_json(said)
+    def piece(name: str, packed: bytes) -> bytes:
+        inside = json.loads(gzip.decompress(packed))
+        changed = change_texts(inside, ends, names=KEYED_BY_NAME if "games" in name else frozenset())
+        return (
+            gzip.compress(json.dumps(changed).encode(), mtime=0) if has_lone_surrogate(text) else compress_json(changed)
+        )
 
-    pieces = {name: piece(name, found) for name, found in data.items()}
-    about = json.loads(json.dumps(made.about))
-    if not has_half(text):
-        about = in_all(about, ends, names=frozenset())
-    return b"".join(as_one_file(replace(made, about=about), pieces))
+    pieces = {name: piece(name, packed) for name, packed in data.items()}
+    about = json.loads(json.dumps(site.about))
+    if not has_lone_surrogate(text):
+        about = change_texts(about, ends, names=frozenset())
+    return b"".join(as_one_file(replace(site, about=about), pieces))
 
 
-def in_all(data: Any, ends: Callable[[str], str], *, names: frozenset[str], name: str = "") -> Any:
-    """Data with every text changed; equal texts stay equal, so that what refers to another still does."""
+def change_texts(data: Any, ends: Callable[[str], str], *, names: frozenset[str], name: str = "") -> Any:
+    """Apply `ends` to every text in the data. Equal texts stay equal, so references between them stay valid."""
     if isinstance(data, str):
         return ends(data)
     if isinstance(data, list):
-        return [in_all(one, ends, names=names, name=name) for one in data]
+        return [change_texts(item, ends, names=names, name=name) for item in data]
     if not isinstance(data, Mapping):
         return data
     return {
-        ends(key) if name in names else key: value if key in OURS else in_all(value, ends, names=names, name=key)
+        ends(key) if name in names else key: value
+        if key in FIXED_KEYS
+        else change_texts(value, ends, names=names, name=key)
         for key, value in data.items()
     }
 
 
-def has_half(text: str) -> bool:
-    """Whether it has half of a pair, which strict JSON cannot say but by an escape."""
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has a lone surrogate, which strict JSON can only represent as an escape."""
     return text.encode("utf-8", "ignore").decode() != text

@@ -1,4 +1,4 @@
-"""Texts that a stranger may write anywhere."""
+"""Hostile texts that a user could write into any field."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ PAYLOADS: dict[str, str] = {
     "address": "../../%2e%2e/%00?only=wrong#/run/x%",
     "long word": "W" * 3000,
 }
-"""By name; what runs a script sets `window.pwned`."""
+"""Payloads by name. A payload that runs a script sets `window.pwned`."""

@@ -1,4 +1,4 @@
-"""A run whose records are full of what a stranger may write, from a server and from a manifest."""
+"""A run whose records are full of hostile texts, from the answers of a server and from a manifest."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, cast
 from runner.results.folder import RunFolder
 from runner.results.manifest import AgentRow, Manifest, Status
 from tests.support.hostile_payloads import PAYLOADS
-from tests.support.runs import played
-from tests.support.servers.client import Loopback, running
+from tests.support.runs import run_spec
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 
-def in_file(text: str) -> str:
-    """A payload as a dataset's file can hold it: no half of a pair."""
+def expected_in_file(text: str) -> str:
+    """Return a payload as a dataset file can contain it: without lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
 def dataset_file(folder: Path) -> Path:
-    """A datapoint for each payload, which stands in its id, its group, and in the columns' names and values."""
-    texts = list(map(in_file, PAYLOADS.values()))
+    """Write a dataset with a datapoint for each payload, in the id, the group, and the names and values of columns."""
+    texts = list(map(expected_in_file, PAYLOADS.values()))
     rows = [
         {
             "id": f"p{number} {text[:200]}",
@@ -40,7 +40,7 @@ def dataset_file(folder: Path) -> Path:
 
 
 def spec_file(folder: Path, base_url: str) -> Path:
-    """A spec whose every free text is a payload, on a server whose every answer is one (`servers/hostile.py`)."""
+    """Write a spec with payloads in every text, for a server that answers with payloads (`servers/hostile.py`)."""
     system = PAYLOADS["script"] + PAYLOADS["right to left"] + PAYLOADS["ansi"]
     prompts = folder / "prompts"
     prompts.mkdir(parents=True)
@@ -51,8 +51,8 @@ def spec_file(folder: Path, base_url: str) -> Path:
             else f"{system}\n{{{{ question }}}}",
             "utf-8",
         )
-    for part, words in (("confidence", "{{ confidence_marker }} 0.7"), ("last_round", "{{ accept }}")):
-        (prompts / f"verifier.{part}.jinja").write_text(words, "utf-8")
+    for part, template in (("confidence", "{{ confidence_marker }} 0.7"), ("last_round", "{{ accept }}")):
+        (prompts / f"verifier.{part}.jinja").write_text(template, "utf-8")
     model = {
         "provider": "openai",
         "model": f"model {PAYLOADS['image']}",
@@ -80,57 +80,57 @@ def spec_file(folder: Path, base_url: str) -> Path:
 
 
 def hostile_run(folder: Path) -> Path:
-    """A run played on that server, through to its journal and tables: its folder."""
-    with running(Loopback, "hostile") as server:
-        played(spec_file(folder, server.base_url), folder / "results", run_id="hostile")
+    """Run the hostile spec with the hostile server; return the folder of the run."""
+    with run_loopback_server(LoopbackServer, "hostile") as server:
+        run_spec(spec_file(folder, server.base_url), folder / "results", run_id="hostile")
     return folder / "results" / "runs" / "hostile"
 
 
-def _with_agents(one: Manifest, key: str, text: str) -> Manifest:
-    return replace(one, agents=tuple(cast("AgentRow", {**row, key: text}) for row in one.agents))
+def _with_agents(manifest: Manifest, key: str, text: str) -> Manifest:
+    return replace(manifest, agents=tuple(cast("AgentRow", {**row, key: text}) for row in manifest.agents))
 
 
 RELEASE = ("reference", "owner", "name", "version", "manifest_sha256")
 
 MANIFEST: dict[str, Callable[[Manifest, str], Manifest]] = {
-    "name of a run": lambda one, text: replace(one, name=text),
-    "benchmark": lambda one, text: replace(one, benchmark=text),
-    "protocol": lambda one, text: replace(one, protocol=text),
-    "version": lambda one, text: replace(one, version=text),
-    "why it stopped": lambda one, text: replace(one, why_stopped=text),
-    "agent's name": lambda one, text: _with_agents(one, "agent", text),
-    "provider": lambda one, text: _with_agents(one, "provider", text),
-    "model": lambda one, text: _with_agents(one, "model", text),
-    "model group": lambda one, text: _with_agents(one, "model_group", text),
-    "base model": lambda one, text: _with_agents(one, "base_model", text),
-    "role": lambda one, text: _with_agents(one, "role", text),
-    "commit": lambda one, text: replace(one, git_commit=text),
-    "python": lambda one, text: replace(one, python=text),
-    "began": lambda one, text: replace(one, started_at=text),
-    "ended": lambda one, text: replace(one, finished_at=text),
-    "release it is from": lambda one, text: replace(one, got_from=dict.fromkeys(RELEASE, text)),
-    "release it reproduces": lambda one, text: replace(one, reproduces=dict.fromkeys(RELEASE, text)),
-    "point of a sweep": lambda one, text: replace(one, point={text: text}),
-    "source": lambda one, text: replace(one, sources={"spec": {"url": text, "path": text, "commit": text}}),
+    "name of a run": lambda manifest, text: replace(manifest, name=text),
+    "benchmark": lambda manifest, text: replace(manifest, benchmark=text),
+    "protocol": lambda manifest, text: replace(manifest, protocol=text),
+    "version": lambda manifest, text: replace(manifest, version=text),
+    "why it stopped": lambda manifest, text: replace(manifest, why_stopped=text),
+    "agent's name": lambda manifest, text: _with_agents(manifest, "agent", text),
+    "provider": lambda manifest, text: _with_agents(manifest, "provider", text),
+    "model": lambda manifest, text: _with_agents(manifest, "model", text),
+    "model group": lambda manifest, text: _with_agents(manifest, "model_group", text),
+    "base model": lambda manifest, text: _with_agents(manifest, "base_model", text),
+    "role": lambda manifest, text: _with_agents(manifest, "role", text),
+    "commit": lambda manifest, text: replace(manifest, git_commit=text),
+    "python": lambda manifest, text: replace(manifest, python=text),
+    "began": lambda manifest, text: replace(manifest, started_at=text),
+    "ended": lambda manifest, text: replace(manifest, finished_at=text),
+    "release it is from": lambda manifest, text: replace(manifest, got_from=dict.fromkeys(RELEASE, text)),
+    "release it reproduces": lambda manifest, text: replace(manifest, reproduces=dict.fromkeys(RELEASE, text)),
+    "point of a sweep": lambda manifest, text: replace(manifest, point={text: text}),
+    "source": lambda manifest, text: replace(manifest, sources={"spec": {"url": text, "path": text, "commit": text}}),
 }  # fmt: skip
-"""How a manifest says a text in each place that it has for one; with hashes that are not its files' it is refused."""
+"""Functions that put a text into a field of a manifest, by field. Hashes are left out: wrong ones are refused."""
 
-SHOWN_OF_A_MANIFEST = ("benchmark", "protocol", "version", "why it stopped", "point of a sweep", "source")
-"""Those that the page of a run shows; what its plan says too, such as models, it takes from there."""
+SHOWN_MANIFEST_FIELDS = ("benchmark", "protocol", "version", "why it stopped", "point of a sweep", "source")
+"""The fields that the page of a run shows from the manifest. The page takes others, such as models, from the plan."""
 
 
-def with_manifest(run: Path, into: Path, text: str) -> Path:
-    """A run whose manifest and metrics have a text in every place, each after the place's name."""
-    copytree(run, into)
-    (into / "SHA256SUMS").unlink(missing_ok=True)
-    folder = RunFolder(into)
+def release_with_manifest(run: Path, copy: Path, text: str) -> Path:
+    """Copy a run, and put a text into every field of its manifest and its metrics, after the name of the field."""
+    copytree(run, copy)
+    (copy / "SHA256SUMS").unlink(missing_ok=True)
+    folder = RunFolder(copy)
     manifest = folder.manifest()
-    for place, said in MANIFEST.items():
-        manifest = said(manifest, f"{place}: {in_file(text)}")
+    for field, change in MANIFEST.items():
+        manifest = change(manifest, f"{field}: {expected_in_file(text)}")
     folder.write_manifest(replace(manifest, status=Status.FAILED))
     metrics = json.loads(folder.metrics.read_text("utf-8"))
     for row in metrics["metrics"][5:]:
-        row["metric"] = f"{row['metric']}: {in_file(text)}"
-    metrics["outcomes"][f"outcome: {in_file(text)}"] = 1
+        row["metric"] = f"{row['metric']}: {expected_in_file(text)}"
+    metrics["outcomes"][f"outcome: {expected_in_file(text)}"] = 1
     folder.metrics.write_text(json.dumps(metrics), "utf-8")
-    return into
+    return copy

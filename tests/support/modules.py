@@ -1,4 +1,4 @@
-"""The modules of the package, and their syntax trees."""
+"""The modules of the package and their syntax trees."""
 
 from __future__ import annotations
 

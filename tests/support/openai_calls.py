@@ -1,4 +1,4 @@
-"""Single calls of an OpenAI-compatible server, real or made up."""
+"""Single calls to an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers import frame
-from tests.support.servers.client import Loopback
+from tests.support.servers.client import LoopbackServer
 from tests.support.servers.frame import Answer, Server
-from tests.support.servers.in_loop import listening
+from tests.support.servers.in_loop import run_in_event_loop
 
 CHAT: Sequence[ChatMessage] = (
     {"role": "system", "content": "You are the verifier. Decision: accept or Decision: reject."},
@@ -29,17 +29,17 @@ CHAT: Sequence[ChatMessage] = (
 SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 
 
-def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:
-    return ModelSettings(**{"model": "tiny", "base_url": server and server.base_url, "timeout": HANG_SECONDS, **more})
+def model_settings(server: LoopbackServer | None = None, **fields: Any) -> ModelSettings:
+    return ModelSettings(**{"model": "tiny", "base_url": server and server.base_url, "timeout": HANG_SECONDS, **fields})
 
 
 def serve_openai_at(patch: pytest.MonkeyPatch, url: str) -> None:
-    """Have a server of the test stand for OpenAI's own, which groups without a `base_url` call."""
+    """Replace OpenAI's URL, which model groups without a `base_url` use, by the URL of a test server."""
     patch.setitem(PROVIDERS, "openai", replace(PROVIDERS["openai"], base_url=url))
 
 
-def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion:
-    """One call, its connections closed."""
+def complete_chat(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion:
+    """Request one completion, then close the connections."""
 
     async def once() -> Completion:
         model = OpenAiModel(chosen, "small", 4)
@@ -51,24 +51,24 @@ def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion
     return asyncio.run(once())
 
 
-class AsAsked(Server):
-    """Answers with the status, the body and the headers that the request's last message holds."""
+class PrescribedAnswerServer(Server):
+    """Answers with the status, body and headers that the last message of the request contains as JSON."""
 
     async def complete(self, request: frame.Request) -> Answer:
-        wanted = json.loads(request.json()["messages"][-1]["content"])
-        data = wanted["body"] if isinstance(wanted["body"], str) else json.dumps(wanted["body"])
-        return Answer(wanted["status"], data.encode(), wanted["headers"])
+        answer = json.loads(request.json()["messages"][-1]["content"])
+        body = answer["body"] if isinstance(answer["body"], str) else json.dumps(answer["body"])
+        return Answer(answer["status"], body.encode(), answer["headers"])
 
 
-def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> Completion:
-    """One call to a server that answers just this."""
-    wanted = json.dumps({"status": status, "body": body, "headers": headers or {}})
+def complete_with_answer(status: int, body: Any, headers: dict[str, str] | None = None) -> Completion:
+    """Request one completion from a server that gives this answer."""
+    message = json.dumps({"status": status, "body": body, "headers": headers or {}})
 
     async def once() -> Completion:
-        async with listening(AsAsked(frame.Options()).connected) as address:
-            model = OpenAiModel(settings(base_url=f"{address}/v1"), "small", 1)
+        async with run_in_event_loop(PrescribedAnswerServer(frame.Options()).connected) as address:
+            model = OpenAiModel(model_settings(base_url=f"{address}/v1"), "small", 1)
             try:
-                return await model.complete(Request("small", [{"role": "user", "content": wanted}], SAMPLE))
+                return await model.complete(Request("small", [{"role": "user", "content": message}], SAMPLE))
             finally:
                 await model.close()
 

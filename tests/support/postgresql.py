@@ -1,6 +1,7 @@
-"""A PostgreSQL of one's own, in a folder, on a socket of that folder: Debian's package, run as a user of its own.
+"""A temporary PostgreSQL server in a folder, which listens only on a Unix socket in that folder.
 
-`.ci/full` installs it. PostgreSQL does not run as root: there it is run as `nobody`, in a folder that is made for it.
+It needs Debian's package `postgresql`, which `.ci/full` installs. PostgreSQL refuses to run as root, so the server runs
+as `nobody` if the tests run as root.
 """
 
 from __future__ import annotations
@@ -16,55 +17,55 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import until
+from tests.support.processes import wait_until
 
 _USER = "nip-run"
 
 
-def programs() -> Path | None:
-    """Where `initdb` and `postgres` are, the newest; None: they are not."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    return found[-1].parent if found else None
+def find_programs() -> Path | None:
+    """Return the folder with `initdb` and `postgres` of the newest version, or None if PostgreSQL is not installed."""
+    paths = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    return paths[-1].parent if paths else None
 
 
 @contextmanager
-def cluster() -> Iterator[Callable[[], str]]:
-    """What makes an empty database and gives its URL, as often as it is called, for as long as the block runs."""
-    there = programs()
-    assert there is not None, "install Debian's postgresql"
+def run_postgresql() -> Iterator[Callable[[], str]]:
+    """Run a PostgreSQL server. Yield a function that creates an empty database and returns its URL."""
+    programs = find_programs()
+    assert programs is not None, "install Debian's postgresql"
     home = Path(tempfile.mkdtemp(prefix="nip-run-pg-"))
-    user: list[str] = []
+    user_options: list[str] = []
     if os.geteuid() == 0:
         shutil.chown(home, "nobody", "nogroup")
-        user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+        user_options = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 
-    def words(*command: str) -> list[str]:
-        # However the process ends that began it, PostgreSQL ends with it, at once.
-        return ["setpriv", *user, "--pdeathsig=QUIT", "--", *command]
+    def as_user(*command: str) -> list[str]:
+        # The kernel stops PostgreSQL if the process that started it ends for whatever reason.
+        return ["setpriv", *user_options, "--pdeathsig=QUIT", "--", *command]
 
     def run(*command: str) -> None:
         done = subprocess.run(
-            words(*command), cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+            as_user(*command), cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
         )
         assert done.returncode == 0, done.stderr + done.stdout
 
-    def made() -> str:
+    def create_database() -> str:
         name = f"d{secrets.token_hex(6)}"
         run("createdb", "-h", str(home), "-U", _USER, name)
         return f"postgresql+psycopg://{_USER}@/{name}?host={home}"
 
     try:
-        run(str(there / "initdb"), "-D", f"{home}/data", "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync")
-        # Nothing but a socket in its folder; a kill of a server loses nothing that PostgreSQL has, without fsync too.
+        run(str(programs / "initdb"), "-D", f"{home}/data", "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync")
+        # Without fsync, a kill of `nip-run serve` still loses nothing that PostgreSQL has committed.
         options = ["-k", str(home), "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=200"]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(
-                words(str(there / "postgres"), "-D", f"{home}/data", *options), cwd=home, stdin=subprocess.DEVNULL,
+                as_user(str(programs / "postgres"), "-D", f"{home}/data", *options), cwd=home, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            _wait_for(process, home, there)
-            yield made
+            _wait_until_ready(process, home, programs)
+            yield create_database
         finally:
             process.send_signal(signal.SIGQUIT)
             process.wait(HANG_SECONDS)
@@ -72,7 +73,7 @@ def cluster() -> Iterator[Callable[[], str]]:
         shutil.rmtree(home)
 
 
-def _wait_for(process: subprocess.Popen[bytes], home: Path, there: Path) -> None:
-    asks: list[str | Path] = [there / "pg_isready", "-q", "-h", home, "-U", _USER]
-    until(lambda: process.poll() is not None or subprocess.run(asks, check=False).returncode == 0)
+def _wait_until_ready(process: subprocess.Popen[bytes], home: Path, programs: Path) -> None:
+    command: list[str | Path] = [programs / "pg_isready", "-q", "-h", home, "-U", _USER]
+    wait_until(lambda: process.poll() is not None or subprocess.run(command, check=False).returncode == 0)
     assert process.poll() is None, (home / "log").read_text("utf-8", "replace")

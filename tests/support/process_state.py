@@ -1,6 +1,6 @@
-"""The state of the test process that all of its tests share. A test that leaves it changed can fail a later test.
+"""The state of the test process, which all of its tests share. A test that leaves it changed can fail a later test.
 
-Which tests share a process depends on how fast each worker is, so such a failure looks like one of a busy machine.
+Which tests share a process depends on the speed of each worker, so such a failure is hard to reproduce.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("PYTEST_", "HF_HUB_", "MLFLOW_", "KMP_", "TOKENIZERS_", "TORCH")
-"""Beginnings of variables that pytest sets, and that the program sets for good when it imports a library."""
+"""Prefixes of environment variables that pytest sets, or that libraries set when they are imported."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
-def process_state() -> dict[str, Any]:
-    """Return what a test must leave as it found it, by name."""
+def read_process_state() -> dict[str, Any]:
+    """Return the values that a test must not leave changed, by name."""
     logger = logging.getLogger("nip_run")
     return {
         "the logger nip_run": (logger.level, logger.propagate, tuple(logger.handlers)),
@@ -27,12 +27,12 @@ def process_state() -> dict[str, Any]:
     }
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Name what differs, with both values."""
+def describe_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return a message for each value that differs."""
     return [f"{name}: {before[name]} became {after[name]}" for name in before if before[name] != after[name]]
 
 
 def restore_ctrl_c() -> None:
-    """Let this process and its children receive SIGINT: a shell makes what it starts in the background ignore it."""
+    """Let this process and its children receive SIGINT, which a shell makes background processes ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

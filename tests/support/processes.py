@@ -1,4 +1,4 @@
-"""The command line, and Python, in processes of their own: run to the end, or watched, signalled and waited for."""
+"""Run the command line or Python code, in a process or in this one; wait for processes and send them signals."""
 
 from __future__ import annotations
 
@@ -18,119 +18,119 @@ from unittest.mock import patch
 from runner.cli.main import main
 from tests.support import guard
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.servers.client import Loopback
+from tests.support.servers.client import LoopbackServer
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """An environment with nothing of the person's own: no key, no proxy, no colour settings; and with the guard."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    return {**kept, **guard.variables(), **variables}
+    """Return an environment with the guard of the tests, and without the user's keys, proxies and color settings."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    return {**inherited, **guard.guard_variables(), **variables}
 
 
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "runner", *map(str, words)]
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "runner", *map(str, arguments)]
 
 
 def nip_run(
-    *words: str | Path, cwd: Path, timeout: float = HANG_SECONDS, **variables: str
+    *arguments: str | Path, cwd: Path, timeout: float = HANG_SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
+    """Run the command line in its own process."""
     return subprocess.run(
-        command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
+        command(*arguments), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
         check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def nip_run_here(*words: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in this process: for tests that ask what it does and says, and no process of its own.
+def nip_run_here(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in the process of the test.
 
-    A process takes a second of CPU to import what a run needs, which was most of what such a test cost.
+    This saves the second of CPU time that a new process takes to import the modules that a run needs.
     """
     out, err = io.StringIO(), io.StringIO()
     settings = patch.dict(os.environ, environment(**variables), clear=True)
     with settings, chdir(cwd), redirect_stdout(out), redirect_stderr(err):
-        code = main([str(word) for word in words])
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        code = main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def python(
     code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = HANG_SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own."""
+    """Run Python code in its own process."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=cwd, env=environment(**variables), capture_output=True,
         text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Poll until `condition` is true. The pauses grow with the wait, to leave CPU time to what the test waits for."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until `condition` is true. The pauses grow with the wait, to leave CPU time to the process under test."""
     started = time.monotonic()
     while not condition():
         waited = time.monotonic() - started
-        assert waited < HANG_SECONDS, "what the test waits for did not happen"
+        assert waited < HANG_SECONDS, "the condition that the test waits for did not become true"
         time.sleep(min(max(0.01, waited / 20), 0.5))
 
 
 def has_open(pid: int, name: str) -> bool:
-    """Whether a process has a file of this name open."""
+    """Return whether a process has a file of this name open."""
     with suppress(FileNotFoundError):  # it was closed, or the process has ended
         return any(path.readlink().name == name for path in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 
-def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Popen[Any]) -> None:
-    """Wait for so many of what the server counts, or for the end of the process that asks."""
-    until(lambda: server.stats()[kind] >= count or process.poll() is not None)
+def wait_for_requests(server: LoopbackServer, kind: str, count: int, process: subprocess.Popen[Any]) -> None:
+    """Wait until a count in the statistics of the server reaches `count`, or until the process ends."""
+    wait_until(lambda: server.stats()[kind] >= count or process.poll() is not None)
 
 
-def started(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
-    """What it says is kept for `ended`."""
+def start_nip_run(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    """Start the command line in its own process; `wait_for_exit` returns its output."""
     return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        command(*arguments), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
 def read_stderr_until(process: subprocess.Popen[str], text: str) -> str:
-    """Read what a process writes to stderr until `text` has come, past any buffer so that `ended` reads the rest."""
+    """Read the stderr of a process until it contains `text`; leave the rest to `wait_for_exit`."""
     assert process.stderr is not None
-    read = b""
-    while text.encode() not in read:
-        assert select.select([process.stderr], [], [], HANG_SECONDS)[0], f"no {text!r} in {read.decode()}"
-        piece = os.read(process.stderr.fileno(), 65536)
-        assert piece, f"no {text!r} in {read.decode()}"
-        read += piece
-    return read.decode()
+    data = b""
+    while text.encode() not in data:
+        assert select.select([process.stderr], [], [], HANG_SECONDS)[0], f"expected {text!r} in {data.decode()}"
+        chunk = os.read(process.stderr.fileno(), 65536)  # not the buffered `read`, which could take bytes after `text`
+        assert chunk, f"expected {text!r} in {data.decode()}"
+        data += chunk
+    return data.decode()
 
 
 def interrupt(process: subprocess.Popen[str]) -> str:
-    """Send the first SIGINT to a run that plays and wait until the run has handled it; its stderr so far."""
+    """Send the first SIGINT to a run, wait until the run has handled it, and return its stderr so far."""
     process.send_signal(signal.SIGINT)
     return read_stderr_until(process, "press Ctrl-C again to stop immediately")
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code and what it said on stdout and stderr."""
+def wait_for_exit(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for a process to end; return its exit code, stdout and stderr."""
     try:
         out, err = process.communicate(timeout=HANG_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()  # closes its pipes, which would fail whichever test comes when they are collected
+        process.communicate()  # closes the pipes; if the garbage collector closed them later, another test would fail
         raise
     return process.returncode, out, err
 
 
-def started_silent(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
-    """What it says is dropped."""
+def start_nip_run_silently(*arguments: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
+    """Start the command line in its own process and discard its output."""
     return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        command(*arguments), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def ended_or_killed(process: subprocess.Popen[Any]) -> int | None:
-    """The exit code; None where it hung and had to be killed."""
+def wait_or_kill(process: subprocess.Popen[Any]) -> int | None:
+    """Wait for a process to end and return its exit code; kill the process and return None if it hangs."""
     try:
         return process.wait(HANG_SECONDS)
     except subprocess.TimeoutExpired:

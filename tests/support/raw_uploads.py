@@ -1,4 +1,4 @@
-"""Uploads as somebody sends them who does not use our client, and keeps to none of its rules."""
+"""Uploads as a client could send them that does not follow the rules of ours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Self
 import httpx2
 
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release
-from tests.support.processes import until
+from tests.support.processes import wait_until
 
 
-class Raw:
-    """Requests of one token to one server, each as it is said."""
+class RawUploadClient:
+    """Sends the requests of an upload one by one, with one token."""
 
     def __init__(self, address: str, token: str | None) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -25,15 +25,15 @@ class Raw:
     def __exit__(self, *_: object) -> None:
         self.client.close()
 
-    def begin(self, folders: Mapping[str, Mapping[str, bytes]], **changes: Any) -> httpx2.Response:
-        """Declare files of folders by their bytes; with `changes` of every file."""
-        said = [
-            {"folder": folder, "files": [{**declared(path, data), **changes} for path, data in files.items()]}
+    def start_upload(self, folders: Mapping[str, Mapping[str, bytes]], **changes: Any) -> httpx2.Response:
+        """Declare the files of some folders; `changes` override fields of every declaration."""
+        body = [
+            {"folder": folder, "files": [{**describe_file(path, data), **changes} for path, data in files.items()]}
             for folder, files in folders.items()
         ]
-        return self.client.post("/uploads", json={"folders": said})
+        return self.client.post("/uploads", json={"folders": body})
 
-    def send(self, upload: str, data: bytes, *, sha256: str | None = None, offset: int = 0) -> httpx2.Response:
+    def send_blob(self, upload: str, data: bytes, *, sha256: str | None = None, offset: int = 0) -> httpx2.Response:
         name = hashlib.sha256(data).hexdigest() if sha256 is None else sha256
         return self.client.patch(
             f"/uploads/{upload}/blobs/{name}", content=data[offset:], headers={"upload-offset": str(offset)}
@@ -43,33 +43,31 @@ class Raw:
         return self.client.post(f"/uploads/{upload}/commit")
 
     def state(self, upload: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.get(f"/uploads/{upload}").json()
-        return found
+        state: dict[str, Any] = self.client.get(f"/uploads/{upload}").json()
+        return state
 
-    def ended(self, upload: str) -> dict[str, Any]:
-        """What became of an upload that was committed."""
-        until(lambda: self.state(upload).get("state") != "checking")
+    def wait_for_result(self, upload: str) -> dict[str, Any]:
+        """Wait until the server has checked a committed upload, and return its state."""
+        wait_until(lambda: self.state(upload).get("state") != "checking")
         return self.state(upload)
 
-    def published(self, folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
-        """What becomes of files that are declared, sent and committed: the last answer, with its status."""
-        begun = self.begin(folders)
-        if begun.status_code != 200:
-            return {"status": begun.status_code, **begun.json()}
-        upload = begun.json()
+    def publish(self, folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
+        """Declare, send and commit files; return the body of the last response, with its status."""
+        started = self.start_upload(folders)
+        if started.status_code != 200:
+            return {"status": started.status_code, **started.json()}
+        upload = started.json()
         by_hash = {hashlib.sha256(data).hexdigest(): data for files in folders.values() for data in files.values()}
         for missing in upload["missing"]:
-            sent = self.send(upload["id"], by_hash[missing["sha256"]])
+            sent = self.send_blob(upload["id"], by_hash[missing["sha256"]])
             assert sent.status_code == 200, sent.text
-        done = self.commit(upload["id"])
-        return {
-            "status": done.status_code,
-            **(self.ended(upload["id"]) if done.status_code == 202 else done.json()),
-        }
+        committed = self.commit(upload["id"])
+        result = self.wait_for_result(upload["id"]) if committed.status_code == 202 else committed.json()
+        return {"status": committed.status_code, **result}
 
-    def files(self) -> list[str]:
-        """The files of all releases that this token sees."""
-        folders = [one["folder"] for one in self.client.get("/releases").json()["releases"]]
+    def list_files(self) -> list[str]:
+        """Return the files of all releases that this token can see."""
+        folders = [release["folder"] for release in self.client.get("/releases").json()["releases"]]
         releases = {
             folder: Release.from_bytes(self.client.get(f"/tree/{folder}/{MANIFEST}").content) for folder in folders
         }
@@ -80,5 +78,6 @@ class Raw:
         ]
 
 
-def declared(path: str, data: bytes) -> dict[str, Any]:
+def describe_file(path: str, data: bytes) -> dict[str, Any]:
+    """Return the declaration of a file in the request that starts an upload."""
     return {"path": path, "sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}

@@ -1,4 +1,4 @@
-"""Releases in a folder as anybody may write them there: whole by default, and wrong where a test makes them so."""
+"""Releases written to a folder without the program: valid by default, and invalid if a test changes them."""
 
 from __future__ import annotations
 
@@ -16,70 +16,73 @@ from runner.documents.releases.reference import Kind, Reference
 REFERENCE = Reference(Kind.RUN, "acme", "tiny", "1")
 
 
-def entry(path: str, data: bytes, **changes: Any) -> dict[str, Any]:
-    said = {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "media_type": media_type(path)}
-    return {**said, **changes}
+def file_entry(path: str, data: bytes, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return {**fields, "media_type": media_type(path), **changes}
 
 
-def manifest_bytes(said: Any) -> bytes:
-    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def manifest_bytes(data: Any) -> bytes:
+    return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass
-class Tree:
-    """One release of a registry in a folder. What an attacker writes, all hashes included, is consistent."""
+class ReleaseTree:
+    """One release of a registry in a folder. Its hashes match its files, as they would if an attacker wrote it."""
 
     registry: Path
     reference: Reference = REFERENCE
     files: dict[str, bytes] = field(default_factory=lambda: {"README.md": b"hello\n", "data/a.txt": b"one\ntwo\n"})
     changes: dict[str, Any] = field(default_factory=dict)
-    """Of the manifest; a value `None` for `...` takes a key away."""
+    """Changes to the manifest; the value `...` removes a key."""
     manifest: bytes | None = None
-    """Its bytes; None: what `said` gives."""
+    """The bytes of the manifest; None means `manifest_data`."""
     checksum: bytes | None = None
     after: Callable[[Path], object] | None = None
-    """Done to the release's folder when all is written."""
+    """Called with the folder of the release after all files are written."""
 
     @property
     def folder(self) -> Path:
         return self.registry / self.reference.folder
 
-    def said(self) -> dict[str, Any]:
-        """What the manifest says."""
-        one = self.reference
-        said: dict[str, Any] = {
-            "format": 1, "kind": str(one.kind), "owner": one.owner, "name": one.name, "version": one.version,
+    def manifest_data(self) -> dict[str, Any]:
+        """Return the content of the manifest."""
+        ref = self.reference
+        data: dict[str, Any] = {
+            "format": 1, "kind": str(ref.kind), "owner": ref.owner, "name": ref.name, "version": ref.version,
             "description": "", "licence": None, "visibility": "public", "identity": {}, "sources": {}, "links": [],
-            "facts": {}, "files": [entry(path, self.files[path]) for path in sorted(self.files)],
+            "facts": {}, "files": [file_entry(path, self.files[path]) for path in sorted(self.files)],
         }  # fmt: skip
-        return {name: value for name, value in {**said, **self.changes}.items() if value is not ...}
+        return {name: value for name, value in {**data, **self.changes}.items() if value is not ...}
 
     def write(self) -> Path:
-        """The registry, with the release in it."""
-        manifest = manifest_bytes(self.said()) if self.manifest is None else self.manifest
+        """Write the release and return the folder of its registry."""
+        manifest = manifest_bytes(self.manifest_data()) if self.manifest is None else self.manifest
         checksum = f"{hashlib.sha256(manifest).hexdigest()}  release.json\n".encode()
         written = {**self.files, "release.json": manifest}
         written["release.sha256"] = checksum if self.checksum is None else self.checksum
         for path, data in written.items():
-            place = self.folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            file = self.folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
         if self.after is not None:
             self.after(self.folder)
         return self.registry
 
 
-def snapshot(folder: Path) -> dict[str, str]:
-    """All that stands below a folder, by path: what it is, its mode, and its first megabyte; no link is followed."""
-    found = {}
+def snapshot_folder(folder: Path) -> dict[str, str]:
+    """Return the mode of everything below a folder by path, with the target of a link, or the size and hash of a file.
+
+    The hash is that of the first MiB.
+    """
+    entries = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         if path.is_symlink():
-            held = str(path.readlink())
+            content = str(path.readlink())
         elif path.is_file():
             with path.open("rb") as file:
-                held = f"{path.stat().st_size} {hashlib.sha256(file.read(1 << 20)).hexdigest()}"
+                content = f"{path.stat().st_size} {hashlib.sha256(file.read(1 << 20)).hexdigest()}"
         else:
-            held = ""
-        found[str(path.relative_to(folder))] = f"{mode:o} {held}"
-    return found
+            content = ""
+        entries[str(path.relative_to(folder))] = f"{mode:o} {content}"
+    return entries

@@ -1,4 +1,4 @@
-"""Specs run in this process, and what a run leaves on disk, read by other means than the program's."""
+"""Run specs in this process, and read the files of runs without the code under test."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows
 
 DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")
-"""Files of a run that follow from its answers alone; `completions.parquet` holds latencies too."""
+"""Files of a run that depend only on its answers; `completions.parquet` also has latencies."""
 
 
-def played(
+def run_spec(
     spec: Path,
     results: Path,
     *overrides: str,
@@ -26,7 +26,7 @@ def played(
     watch: OnProgress | None = None,
     **options: Any,
 ) -> FinishedRun:
-    """Play a spec in this process."""
+    """Run a spec in this process."""
     source, until_round = (None, None) if replay is None else (replay.run, replay.until_round)
     return run(
         load_spec(spec, overrides), results, replay=source, until_round=until_round, on_progress=watch, **options
@@ -34,39 +34,39 @@ def played(
 
 
 def metric(result: FinishedRun, name: str, agent: str | None = None) -> dict[str, Any]:
-    """One row of a run's metrics."""
+    """Return one row of a run's metrics."""
     return next(row for row in result.metrics["metrics"] if (row["agent"], row["metric"]) == (agent, name))
 
 
 def only_run(results: Path) -> Path:
-    """The one run of a results folder."""
+    """Return the only run of a results folder."""
     (path,) = (results / "runs").iterdir()
     return path
 
 
 def derived_files(run: Path) -> dict[str, str]:
-    """The hashes of the files of a run that must not depend on how it was played."""
+    """Return the hashes of the files that must be the same however a run was executed."""
     paths = [run / name for name in DERIVED] + sorted(p for p in (run / "fine_tune").rglob("*") if p.is_file())
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def table(run: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of one of a run's Parquet files."""
+    """Return the rows of one of a run's Parquet files."""
     return parquet_rows(run / f"{name}.parquet")
 
 
 def journal_records(run: Path) -> list[dict[str, Any]]:
-    """Every whole record of a run's journal, read by another reader than the program's."""
+    """Return every complete record of a run's journal, parsed without the program's reader."""
     lines = (run / "journal.jsonl").read_bytes().split(b"\n")
     return [json.loads(line[9:]) for line in lines[:-1]]
 
 
-def calls_of(run: Path) -> list[tuple[Any, ...]]:
-    """The samples of the calls in a run's journal, in their order."""
+def read_calls(run: Path) -> list[tuple[Any, ...]]:
+    """Return the sample keys of the calls in a run's journal, in the recorded order."""
     if not (run / "journal.jsonl").is_file():
         return []
     return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
 
 
-def status_of(run: Path) -> str:
+def read_status(run: Path) -> str:
     return str(json.loads((run / "manifest.json").read_text())["status"])

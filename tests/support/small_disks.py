@@ -1,4 +1,4 @@
-"""Small disks that fill up."""
+"""Small file systems that tests fill up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 @contextmanager
-def mounted(at: Path, kib: int = 16 << 10) -> Iterator[None]:
-    """Mount a small disk of its own, which takes the right to do so."""
+def mount_small_disk(at: Path, kib: int = 16 << 10) -> Iterator[None]:
+    """Mount a small tmpfs, which requires root."""
     at.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", at], check=False, capture_output=True, text=True
@@ -27,15 +27,15 @@ def mounted(at: Path, kib: int = 16 << 10) -> Iterator[None]:
 
 
 @contextmanager
-def only_left(disk: Path, room: int) -> Iterator[None]:
-    """Fill the disk until only `room` bytes are left."""
+def fill_disk(disk: Path, free_bytes: int) -> Iterator[None]:
+    """Fill a disk until only `free_bytes` are left."""
     filler = disk / "filler"
-    free = shutil.disk_usage(disk).free - room
+    remaining = shutil.disk_usage(disk).free - free_bytes
     try:
         with filler.open("wb") as file, suppress(OSError):
             for size in (1 << 20, 1 << 12):
-                while free >= size:
-                    free -= file.write(b"\0" * size)
+                while remaining >= size:
+                    remaining -= file.write(b"\0" * size)
                     file.flush()
         yield
     finally:

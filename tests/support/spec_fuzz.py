@@ -1,7 +1,7 @@
-"""Specs and overrides that nobody would write: drawn from the shipped schemas, and mutations of the shipped specs.
+"""Random specs and overrides: generated from the shipped schemas, and mutations of the shipped specs.
 
-Each is loaded and planned as `nip-run check` does it, and how deep it came is said, so that it is seen that the
-examples are not all refused at the door.
+`try_example` runs `nip-run check` on each example. `DepthCounter` counts the examples that reach each step of loading,
+to show that not all examples fail at the first step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 
 STEPS = ("yaml", "schema", "names", "templates", "dataset", "planned")
-"""How deep an example can come: YAML read, schema kept, names known, templates and data sound, and a price at last."""
+"""The steps of loading a spec: YAML, schema, names, templates, dataset, and the estimated price."""
 
 SPECS = tuple(sorted(path.name for path in (ROOT / "specs").glob("*.yaml")))
 
@@ -44,9 +44,9 @@ ODD_NUMBERS = (
     float("nan"), True, 0.1,
 )  # fmt: skip
 WHOLE_FLOATS = (2.0, -1.0, 1e18, 2.0**63, -(2.0**63), 1e19, 1e300, -1e300)
-"""Whole numbers, as JSON Schema has it."""
+"""Floats that JSON Schema accepts as integers."""
 
-WORDS = (
+USUAL_TEXTS = (
     "nip", "debate", "small", "m", "dummy", "verifier", "prover", "prompts/code_validation/nip", "text", "label = 1",
     "train", "data/code_validation.jsonl", "low", "https://example.invalid/v1", "KEY", "a b", "id", "question", "x-1",
     "0.5",
@@ -54,11 +54,11 @@ WORDS = (
 
 
 def mostly(usual: st.SearchStrategy[Any], odd: st.SearchStrategy[Any], share: int = 9) -> st.SearchStrategy[Any]:
-    """The usual, and once in so many times the odd."""
+    """Generate usual values, and an odd value once in `share` + 1 times."""
     return st.integers(0, share).flatmap(lambda number: odd if number == share else usual)
 
 
-texts = mostly(st.sampled_from(WORDS), st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=8)), 5)
+texts = mostly(st.sampled_from(USUAL_TEXTS), st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=8)), 5)
 scalars = mostly(
     st.one_of(st.none(), st.booleans(), st.integers(0, 9), texts),
     st.one_of(st.sampled_from(ODD_NUMBERS), st.integers(), st.floats(), texts),
@@ -71,71 +71,71 @@ values = st.recursive(
 )
 
 
-def of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """What a schema of ours accepts, or nearly: a bound or a pattern is missed now and then."""
+def values_of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Generate values for a schema. Some of them violate a bound or a pattern."""
     if "$ref" in schema:
-        return st.deferred(lambda: of_schema(root["$defs"][schema["$ref"].rpartition("/")[2]], root))
+        return st.deferred(lambda: values_of_schema(root["$defs"][schema["$ref"].rpartition("/")[2]], root))
     if "anyOf" in schema:
-        return st.one_of(*(of_schema(arm, root) for arm in schema["anyOf"]))
+        return st.one_of(*(values_of_schema(arm, root) for arm in schema["anyOf"]))
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     kinds = schema.get("type", [])
-    drawn = [_OF_TYPE[kind](schema, root) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    drawn = [_STRATEGIES[kind](schema, root) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     if not drawn:
         return values
     if not schema.get("examples"):
         return st.one_of(drawn)
-    # Copies: a mutation changes what was drawn, and the schema must stay as it is.
+    # Copies, because a mutation changes the generated value, and the schema must not change.
     return mostly(st.sampled_from(schema["examples"]).map(copy.deepcopy), st.one_of(drawn), 3)
 
 
-def _of_object(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+def _objects_of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     if "properties" in schema:
-        required = {name: of_schema(schema["properties"][name], root) for name in schema.get("required", ())}
-        others = {n: of_schema(s, root) for n, s in schema["properties"].items() if n not in required}
-        return st.fixed_dictionaries(required, optional=others)
-    more = schema.get("additionalProperties")
-    inner = of_schema(more, root) if isinstance(more, Mapping) else values
+        required = {name: values_of_schema(schema["properties"][name], root) for name in schema.get("required", ())}
+        optional = {n: values_of_schema(s, root) for n, s in schema["properties"].items() if n not in required}
+        return st.fixed_dictionaries(required, optional=optional)
+    additional = schema.get("additionalProperties")
+    inner = values_of_schema(additional, root) if isinstance(additional, Mapping) else values
     names = st.one_of(st.sampled_from(["m", "small", "verifier", "prover", "seed", "prover0"]), texts)
     return st.dictionaries(names, inner, min_size=schema.get("minProperties", 0), max_size=3)
 
 
-def _of_number(schema: Mapping[str, Any], _: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+def _numbers_of_schema(schema: Mapping[str, Any], _: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     low = schema.get("minimum", schema.get("exclusiveMinimum", -5))
     return mostly(st.integers(min_value=int(low), max_value=int(low) + 9), st.sampled_from(ODD_NUMBERS), 7)
 
 
-_OF_TYPE: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], st.SearchStrategy[Any]]] = {
+_STRATEGIES: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], st.SearchStrategy[Any]]] = {
     "string": lambda schema, _: mostly(st.from_regex(schema["pattern"]), texts) if "pattern" in schema else texts,
-    "integer": lambda schema, root: mostly(_of_number(schema, root), st.sampled_from(WHOLE_FLOATS), 11),
-    "number": lambda schema, root: st.one_of(_of_number(schema, root), st.floats()),
+    "integer": lambda schema, root: mostly(_numbers_of_schema(schema, root), st.sampled_from(WHOLE_FLOATS), 11),
+    "number": lambda schema, root: st.one_of(_numbers_of_schema(schema, root), st.floats()),
     "boolean": lambda _, __: st.booleans(),
     "null": lambda _, __: st.none(),
-    "array": lambda schema, root: st.lists(of_schema(schema.get("items", {}), root), max_size=3),
-    "object": _of_object,
+    "array": lambda schema, root: st.lists(values_of_schema(schema.get("items", {}), root), max_size=3),
+    "object": _objects_of_schema,
 }
 
 
-def _leaves(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [at] if at else []
+def _list_paths(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    paths = [prefix] if prefix else []
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for name, value in items:
-        found += _leaves(value, (*at, name))
-    return found
+        paths += _list_paths(value, (*prefix, name))
+    return paths
 
 
-def _sections(schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "") -> dict[str, Mapping[str, Any]]:
-    """Every dotted key of a schema that has fixed names on its way, with its own schema."""
+def _sections(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str = "") -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each dotted key that consists of fixed names."""
     while "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    found: dict[str, Mapping[str, Any]] = {}
+    sections: dict[str, Mapping[str, Any]] = {}
     for name, inner in schema.get("properties", {}).items():
-        key = f"{at}.{name}" if at else name
-        found[key] = inner
+        key = f"{prefix}.{name}" if prefix else name
+        sections[key] = inner
         arms = inner.get("anyOf", [inner])
         for arm in arms:
-            found.update(_sections(arm, root, key))
-    return found
+            sections.update(_sections(arm, root, key))
+    return sections
 
 
 SCHEMA = experiment_schema()
@@ -146,15 +146,15 @@ AGENT_KEYS = _sections(SCHEMA["$defs"]["AgentSettings"], SCHEMA)
 
 @dataclass(frozen=True)
 class Example:
-    """Files beside each other, the name of the spec among them, and overrides."""
+    """Files in one folder, the name of the spec, and overrides."""
 
     files: Mapping[str, bytes]
     spec: str
     overrides: tuple[str, ...]
 
 
-def written(data: Any) -> str:
-    """Data as YAML; or as JSON where YAML of ours cannot have it."""
+def to_yaml(data: Any) -> str:
+    """Return data as YAML, or as JSON if our YAML cannot represent them."""
     try:
         return dump(data)
     except (yaml.YAMLError, ValueError, TypeError):
@@ -173,7 +173,7 @@ def overrides(draw: st.DrawFn) -> str:
     elif kind == 1:
         name = draw(st.sampled_from(sorted(AGENT_KEYS)))
         key, schema = f"agents.{draw(st.sampled_from(['verifier', 'prover']))}.{name}", AGENT_KEYS[name]
-    value = draw(of_schema(schema, SCHEMA) if schema is not None and draw(st.integers(0, 7)) else values)
+    value = draw(values_of_schema(schema, SCHEMA) if schema is not None and draw(st.integers(0, 7)) else values)
     if kind == 2:
         value = {draw(st.sampled_from(sorted(KEYS))): draw(st.lists(values, max_size=3)), key: [value]}
         key = "sweep"
@@ -190,58 +190,59 @@ def overrides(draw: st.DrawFn) -> str:
 
 def _mutate(draw: st.DrawFn, data: dict[str, Any]) -> None:
     """Change one key or value of a spec, or add one."""
-    places = _leaves(data)
-    way: tuple[Any, ...] = draw(st.sampled_from(places)) if places else ()
+    paths = _list_paths(data)
+    path: tuple[Any, ...] = draw(st.sampled_from(paths)) if paths else ()
     holder: Any = data
-    for part in way[:-1]:
+    for part in path[:-1]:
         holder = holder[part]
-    key = ".".join(map(str, way))
-    change = draw(st.sampled_from([0, 1, 2, 2, 2, 2, 3, 4])) if way else 3
+    key = ".".join(map(str, path))
+    change = draw(st.sampled_from([0, 1, 2, 2, 2, 2, 3, 4])) if path else 3
     if change == 0:
-        del holder[way[-1]]
+        del holder[path[-1]]
     elif change == 1 and isinstance(holder, dict):
-        holder[draw(texts)] = holder.pop(way[-1])
+        holder[draw(texts)] = holder.pop(path[-1])
     elif change == 2 and key in KEYS:
-        holder[way[-1]] = draw(of_schema(KEYS[key], SCHEMA))
+        holder[path[-1]] = draw(values_of_schema(KEYS[key], SCHEMA))
     elif change == 3:
         name = draw(st.sampled_from(sorted(SCHEMA["properties"])))
-        data[name] = draw(mostly(of_schema(SCHEMA["properties"][name], SCHEMA), values, 2))
+        data[name] = draw(mostly(values_of_schema(SCHEMA["properties"][name], SCHEMA), values, 2))
     else:
-        holder[way[-1]] = draw(values)
+        holder[path[-1]] = draw(values)
 
 
 @st.composite
 def mutated_specs(draw: st.DrawFn) -> str:
-    """One of the shipped specs, with some of its values, keys or bytes changed."""
+    """Generate a shipped spec with some values, keys or characters changed."""
     text = (ROOT / "specs" / draw(st.sampled_from(SPECS))).read_text("utf-8")
     if draw(st.integers(0, 11)) == 11:
-        at = draw(st.integers(0, len(text)))
-        return text[:at] + draw(st.one_of(texts, st.sampled_from(["[", "{", "- ", "\t", "? ", "|\n", "#"]))) + text[at:]
+        position = draw(st.integers(0, len(text)))
+        inserted = draw(st.one_of(texts, st.sampled_from(["[", "{", "- ", "\t", "? ", "|\n", "#"])))
+        return text[:position] + inserted + text[position:]
     data = parse_yaml(text, Document("spec", Path())).data
     for _ in range(draw(st.integers(0, 2))):
         _mutate(draw, data)
-    return written(data)
+    return to_yaml(data)
 
 
 @st.composite
 def schema_specs(draw: st.DrawFn) -> str:
-    """A spec drawn from the schema, most of them over a base that is complete."""
-    data = draw(of_schema({**SCHEMA, "required": []}, SCHEMA))
+    """Generate a spec from the schema; most of them extend a complete spec."""
+    data = draw(values_of_schema({**SCHEMA, "required": []}, SCHEMA))
     if isinstance(data, dict):
-        kept = draw(st.lists(st.sampled_from(sorted(SCHEMA["properties"])), max_size=2))
-        data = {name: value for name, value in data.items() if name in kept}
+        chosen_keys = draw(st.lists(st.sampled_from(sorted(SCHEMA["properties"])), max_size=2))
+        data = {name: value for name, value in data.items() if name in chosen_keys}
         data["extends"] = draw(st.sampled_from(["base/offline.yaml", "quickstart.yaml", "expert_iteration.yaml"]))
-    return written(data)
+    return to_yaml(data)
 
 
 @st.composite
 def protocols(draw: st.DrawFn) -> str:
-    data: Any = draw(of_schema({**protocol_schema(), "required": []}, protocol_schema()))
+    data: Any = draw(values_of_schema({**protocol_schema(), "required": []}, protocol_schema()))
     if isinstance(data, dict):
-        kept = draw(st.lists(st.sampled_from(sorted(protocol_schema()["properties"])), max_size=2))
-        data = {name: value for name, value in data.items() if name in kept}
+        chosen_keys = draw(st.lists(st.sampled_from(sorted(protocol_schema()["properties"])), max_size=2))
+        data = {name: value for name, value in data.items() if name in chosen_keys}
         data["extends"] = draw(st.sampled_from(builtin_names()))
-    return written(data)
+    return to_yaml(data)
 
 
 @st.composite
@@ -261,30 +262,30 @@ def examples(draw: st.DrawFn) -> Example:
     kind = draw(st.integers(0, 9))
     spec = draw(st.one_of(mutated_specs(), schema_specs()) if kind < 9 else st.text(max_size=40))
     files["spec.yaml"] = spec.encode("utf-8", "surrogatepass")
-    more = list(draw(st.lists(overrides(), max_size=2)))
+    additional = list(draw(st.lists(overrides(), max_size=2)))
     extra = draw(st.integers(0, 5))
     if extra == 0:
         files["data.jsonl"] = draw(datasets())
-        more += ["dataset.path=data.jsonl", "dataset.limit=null"]
+        additional += ["dataset.path=data.jsonl", "dataset.limit=null"]
     elif extra == 1:
         files["rules.yaml"] = draw(protocols()).encode("utf-8", "surrogatepass")
-        more.append("protocol.use=rules.yaml")
+        additional.append("protocol.use=rules.yaml")
     elif extra == 2:
         name = draw(st.sampled_from(SPECS))
-        return Example(files, name, tuple(more))
-    return Example(files, "spec.yaml", tuple(more))
+        return Example(files, name, tuple(additional))
+    return Example(files, "spec.yaml", tuple(additional))
 
 
 @dataclass
-class Reached:
-    """How many examples came how deep."""
+class DepthCounter:
+    """Counts how many examples reach each step of loading."""
 
     examples: int = 0
     steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STEPS, 0))
 
-    def count(self, code: int, said: str) -> None:
+    def count(self, code: int, stderr: str) -> None:
         self.examples += 1
-        depth = _depth(code, said)
+        depth = _depth(code, stderr)
         for step in STEPS[:depth]:
             self.steps[step] += 1
 
@@ -294,44 +295,44 @@ class Reached:
         ]
 
 
-AT_THE_YAML = (
+YAML_ERRORS = (
     "not valid YAML", "the file is empty", "a mapping (KEY", "OmegaConf cannot", "more than 50000", "nested deeper",
     "a second document", "are not allowed", "a key must be text", "a duplicate key", "write KEY=VALUE",
     "half of a surrogate pair", "means something else in YAML", "no such key to delete", "the key is already set",
     "is not a mapping", "interpolation", "an override has one value", "to delete a key", "a number of", "only ${key}",
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip
-AT_THE_SCHEMA = (
+SCHEMA_ERRORS = (
     "unknown key", "belongs here, not", "is not one of", "is too small", "is too large", "must not be empty",
     "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
     "non-empty", "too many", "expected", "combinations are more",
 )  # fmt: skip
-AT_THE_NAMES = (
+NAME_ERRORS = (
     "no protocol", "no folder", "no file", "no model group", "no such agent", "missing agents", "no agent",
     "no run folder", "no such parameter", "fixes", "always argues", "not an address", "may decide in no round",
     "key of its own", "exactly one agent", "no channel", "more than max_message_rounds", "an address",
     "unknown extension",
     "not a file",
 )  # fmt: skip
-AT_THE_TEMPLATES = ("template", ".jinja", "variable")
-AT_THE_DATASET = ("dataset", "no row", "the file has", "labels must be", "not valid JSON", "no datapoint")
+TEMPLATE_ERRORS = ("template", ".jinja", "variable")
+DATASET_ERRORS = ("dataset", "no row", "the file has", "labels must be", "not valid JSON", "no datapoint")
 
 
-def _depth(code: int, said: str) -> int:
+def _depth(code: int, stderr: str) -> int:
     if code == 0:
         return len(STEPS)
-    for depth, words in enumerate((AT_THE_YAML, AT_THE_SCHEMA, AT_THE_NAMES, AT_THE_TEMPLATES, AT_THE_DATASET)):
-        if any(word in said for word in words):
+    for depth, messages in enumerate((YAML_ERRORS, SCHEMA_ERRORS, NAME_ERRORS, TEMPLATE_ERRORS, DATASET_ERRORS)):
+        if any(message in stderr for message in messages):
             return depth
     return len(STEPS) - 1
 
 
-class Fault(AssertionError):
-    """An example that nip-run has no answer to."""
+class UnexpectedResult(AssertionError):
+    """An example with an unexpected exit code, message or file."""
 
 
-def try_example(example: Example, folder: Path, reached: Reached) -> None:
-    """`nip-run check` on an example; what is no error of the spec is a fault, and so is a folder that was written."""
+def try_example(example: Example, folder: Path, depth_counter: DepthCounter) -> None:
+    """Run `nip-run check` on an example; raise UnexpectedResult unless it succeeds or reports an error in the spec."""
     before = Path.cwd()
     for name, content in example.files.items():
         (folder / name).write_bytes(content)
@@ -342,12 +343,12 @@ def try_example(example: Example, folder: Path, reached: Reached) -> None:
             code = main(["check", example.spec, *example.overrides, "-v", "-v"])
     finally:
         os.chdir(before)
-    said = err.getvalue()
-    if code not in (0, 2) or "bug in nip-run" in said:
-        raise Fault(f"exit {code}: {said[-3000:]}\n{example}")
+    stderr = err.getvalue()
+    if code not in (0, 2) or "bug in nip-run" in stderr:
+        raise UnexpectedResult(f"exit {code}: {stderr[-3000:]}\n{example}")
     if {path.name for path in folder.iterdir()} - {"spec.yaml", "data.jsonl", "rules.yaml"}:
-        raise Fault(f"something was written: {sorted(path.name for path in folder.iterdir())}\n{example}")
+        raise UnexpectedResult(f"something was written: {sorted(path.name for path in folder.iterdir())}\n{example}")
     for name in ("data.jsonl", "rules.yaml"):
         (folder / name).unlink(missing_ok=True)
-    final = "".join(line for line in said.splitlines(keepends=True) if not line.startswith((" ", "Traceback")))
-    reached.count(code, final)
+    final = "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith((" ", "Traceback")))
+    depth_counter.count(code, final)

@@ -1,4 +1,4 @@
-"""Small specs beside their datasets."""
+"""Small specs with their datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.hang_guard import HANG_SECONDS
 
 
 def dataset_file(folder: Path, size: int = 12) -> Path:
-    """A dataset of `size` datapoints, half of them right."""
+    """Write a dataset of `size` datapoints, every second one with a correct solution."""
     path = folder / "data.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -30,9 +30,9 @@ def dataset_file(folder: Path, size: int = 12) -> Path:
 
 
 def spec_file(folder: Path, base_url: str | None = None, *, size: int = 12, **changes: Any) -> Path:
-    """A spec in `folder`: nip on a small dataset, every seat on the server, or on `dummy` where there is none.
+    """Write a spec of `nip` with a small dataset. All agents use the server at `base_url`, or `dummy` if it is None.
 
-    `changes` are merged into it, key by key; None takes a key away.
+    `changes` are merged into the spec key by key; the value None removes a key.
     """
     dataset_file(folder, size)
     model: dict[str, Any] = {"provider": "dummy"}
@@ -52,24 +52,24 @@ def spec_file(folder: Path, base_url: str | None = None, *, size: int = 12, **ch
         "fine_tune": {"formats": ["openai", "trl"], "min_examples": 1},
     }
     path = folder / "spec.yaml"
-    path.write_text(json.dumps(merged(spec, changes)), "utf-8")
+    path.write_text(json.dumps(merge_changes(spec, changes)), "utf-8")
     return path
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_changes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for name, value in changes.items():
         if value is None:
             result.pop(name, None)
         elif isinstance(value, Mapping) and isinstance(result.get(name), Mapping):
-            result[name] = merged(result[name], value)
+            result[name] = merge_changes(result[name], value)
         else:
             result[name] = value
     return result
 
 
 def debate_with_hints(folder: Path, **changes: Any) -> Path:
-    """A spec of a debate whose provers see the column `hint`, which the verifier does not see."""
+    """Write a spec of a debate whose provers see the column `hint`, which the verifier does not see."""
     prompts = folder / "prompts"
     shutil.copytree(package_data.root() / "prompts/code_validation/debate", prompts)
     for name in ("prover0", "prover1"):
@@ -85,7 +85,7 @@ def debate_with_hints(folder: Path, **changes: Any) -> Path:
     return path
 
 
-ALONE = (
+SOLO_OVERRIDES = (
     "protocol={use: solo_verifier}",
     "prompts=prompts/code_validation/solo_verifier",
     "agents={verifier: {model: m}}",

@@ -1,4 +1,4 @@
-"""Faults of system calls, made by `syscall_faults.c`, which is loaded into a process before libc; needs gcc."""
+"""System calls that fail: `syscall_faults.c` is compiled with gcc and loaded into a process before libc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: once, or at every later call too."""
+    """The effect of a fault, on one call or on all calls from then on."""
 
     name: str
     how: str
@@ -35,7 +35,7 @@ FAULTS = (
 
 
 def fault_library(here: Path) -> Path:
-    """Compile the library that makes the faults."""
+    """Compile the library that injects faults."""
     library = here / "faults.so"
     source = ROOT / "tests" / "support" / "syscall_faults.c"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -43,5 +43,5 @@ def fault_library(here: Path) -> Path:
 
 
 def count_kinds(calls: Sequence[str]) -> str:
-    found = Counter(call.partition(" ")[0] for call in calls)
-    return ", ".join(f"{count} x {kind}" for kind, count in found.most_common())
+    counts = Counter(call.partition(" ")[0] for call in calls)
+    return ", ".join(f"{count} x {kind}" for kind, count in counts.most_common())

@@ -1,4 +1,4 @@
-"""The command line in a pseudo-terminal."""
+"""Run the command line in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import Path
 from threading import Thread
 
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import command, environment, until
+from tests.support.processes import command, environment, wait_until
 
 
-def in_terminal(
-    *words: str, cwd: Path, columns: int = 80, interrupted_when: Callable[[], bool] | None = None, **variables: str
+def run_in_terminal(
+    *arguments: str, cwd: Path, columns: int = 80, interrupted_when: Callable[[], bool] | None = None, **variables: str
 ) -> tuple[int, str]:
-    """Run the command line in a pseudo-terminal; its exit code and all it wrote there.
+    """Run the command line in a pseudo-terminal; return its exit code and output.
 
-    It gets a Ctrl-C as soon as `interrupted_when` is true.
+    Send a Ctrl-C as soon as `interrupted_when` returns true.
     """
     parent, child = pty.openpty()
     termios.tcsetwinsize(child, (24, columns))
     try:
         process = subprocess.Popen(
-            command(*words), cwd=cwd, env=environment(TERM="xterm", **variables), stdin=child, stdout=child,
+            command(*arguments), cwd=cwd, env=environment(TERM="xterm", **variables), stdin=child, stdout=child,
             stderr=child,
         )  # fmt: skip
     finally:
         os.close(child)
     if interrupted_when is not None:
         Thread(target=_interrupt, args=(process, interrupted_when), daemon=True).start()
-    seen = b""
+    output = b""
     try:
-        while piece := os.read(parent, 65536):
-            seen += piece
+        while chunk := os.read(parent, 65536):
+            output += chunk
     except OSError:
-        pass  # how Linux says that the other side has closed
+        pass  # Linux raises this when the other side has closed
     finally:
         os.close(parent)
-    return process.wait(HANG_SECONDS), seen.decode()
+    return process.wait(HANG_SECONDS), output.decode()
 
 
 def _interrupt(process: subprocess.Popen[bytes], when: Callable[[], bool]) -> None:
-    until(lambda: when() or process.poll() is not None)
+    wait_until(lambda: when() or process.poll() is not None)
     process.send_signal(signal.SIGINT)

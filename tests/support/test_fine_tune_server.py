@@ -14,13 +14,15 @@ from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState
 from runner.training.backends.registry import backend_for
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.runs import metric, played
-from tests.support.servers.fine_tune import trainings
-from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.runs import metric, run_spec
+from tests.support.servers.fine_tune import count_trainings
+from tests.support.servers.fine_tune_client import FineTuningProvider, run_fine_tuning_provider
 from tests.support.specs import spec_file
 
 
-def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m") -> str:
+def trained(
+    server: FineTuningProvider, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m"
+) -> str:
     """The name of a model that was trained once more."""
     folder.mkdir(parents=True, exist_ok=True)
     dataset = folder / "m.sft.jsonl"
@@ -38,7 +40,7 @@ def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int =
 @pytest.mark.full
 def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) -> None:
     accuracies = []
-    with fine_tuning(accuracy=0.5, gain=0.15) as server:
+    with run_fine_tuning_provider(accuracy=0.5, gain=0.15) as server:
         names = ["tiny"]
         for index in range(3):
             names.append(trained(server, tmp_path / str(index), names[-1]))
@@ -47,10 +49,10 @@ def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) 
             path = spec_file(
                 tmp_path / f"play{index}", server.base_url, size=150, models={"m": {"model": names[index]}}
             )
-            result = played(path, tmp_path / f"play{index}" / "results")
+            result = run_spec(path, tmp_path / f"play{index}" / "results")
             accuracies.append(metric(result, "accuracy")["value"])
         asked = server.stats()["models"]
-    assert [trainings(name) for name in names] == [0, 1, 2, 3]
+    assert [count_trainings(name) for name in names] == [0, 1, 2, 3]
     assert len(set(names)) == 4
     assert accuracies[0] < accuracies[1] < accuracies[2]
     assert accuracies[0] < 0.6
@@ -61,7 +63,7 @@ def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) 
 def test_equal_jobs_get_equal_names_from_another_server(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
-        with fine_tuning() as server:
+        with run_fine_tuning_provider() as server:
             names.append(trained(server, tmp_path, trained(server, tmp_path, "tiny")))
             more = trained(server, tmp_path, "tiny", examples=13)
             assert more != names[-1]
@@ -70,11 +72,11 @@ def test_equal_jobs_get_equal_names_from_another_server(tmp_path: Path) -> None:
 
 def test_a_model_can_be_asked_when_its_job_has_succeeded_and_not_before(tmp_path: Path) -> None:
     body: dict[str, Any] = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
-    with fine_tuning() as server:
+    with run_fine_tuning_provider() as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            server.ask("/v1/chat/completions", {**body, "model": "ft:tiny:tiny:1x000000"})
+            server.request_json("/v1/chat/completions", {**body, "model": "ft:tiny:tiny:1x000000"})
         name = trained(server, tmp_path, "tiny")
-        answer = server.ask("/v1/chat/completions", {**body, "model": name})
-        listed = server.ask("/v1/models")
+        answer = server.request_json("/v1/chat/completions", {**body, "model": name})
+        listed = server.request_json("/v1/models")
     assert answer["model"] == name
     assert [model["id"] for model in listed["data"]] == ["tiny", "small", name]

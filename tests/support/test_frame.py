@@ -1,4 +1,4 @@
-"""What the loopback servers share does what the tests rely on."""
+"""The loopback servers check their options and count requests correctly."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.servers.chat_client import serving
-from tests.support.servers.fine_tune_client import fine_tuning
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.fine_tune_client import run_fine_tuning_provider
 
 
-def test_an_option_or_a_fault_that_a_server_does_not_know_is_refused() -> None:
-    with fine_tuning() as server:
+def test_unknown_options_and_faults_are_refused() -> None:
+    with run_fine_tuning_provider() as server:
         for unknown in ({"statuses": ["error"]}, {"looks": ["eror"]}, {"faults": {"dropp": 1.0}}):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 server.change(**unknown)
     with ExitStack() as stack, pytest.raises(RuntimeError, match="did not start"):
-        stack.enter_context(serving(kind="no_such_kind"))
+        stack.enter_context(run_chat_server(kind="no_such_kind"))
 
 
-def test_what_a_test_asks_for_itself_is_not_counted() -> None:
-    with serving(record=9) as server:
+def test_requests_of_the_test_itself_are_not_counted() -> None:
+    with run_chat_server(record=9) as server:
         server.change(decide=0.0)
-        assert (server.requests, server.recorded()) == (0, [])
+        assert (server.requests, server.recorded_requests()) == (0, [])
 
 
-def test_a_path_that_is_not_played_is_counted_and_not_found() -> None:
-    with serving(record=9) as server:
+def test_an_unknown_path_is_counted_and_not_found() -> None:
+    with run_chat_server(record=9) as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            server.ask("/v1/nowhere?a=b", {})
+            server.request_json("/v1/nowhere?a=b", {})
         assert server.stats()["paths"] == {"/v1/nowhere": 1}
-        (request,) = server.recorded()
+        (request,) = server.recorded_requests()
     assert (request["method"], request["path"], request["body"]) == ("POST", "/v1/nowhere", "{}")

@@ -1,4 +1,4 @@
-"""No test can spend money, reach another machine, or write outside a temporary folder; nor can what it starts."""
+"""No test, and no process that it starts, can spend money, reach another machine, or write to other folders."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.guard import Refused
+from tests.support.guard import AccessForbidden
 from tests.support.paths import ROOT
 from tests.support.processes import environment, nip_run, python
 from tests.support.specs import spec_file
 
 AWAY = "192.0.2.1"
-"""An address of no machine: RFC 5737."""
+"""An address that no machine has (RFC 5737)."""
 
 
 def datagram() -> None:
@@ -47,12 +47,12 @@ def listening() -> None:
     ids=["connection", "socket", "stream", "lookup", "old lookup", "datagram", "listening to all"],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_test_reaches_no_other_machine(attempt: Callable[[], object]) -> None:
-    with pytest.raises(Refused, match=r"127\.0\.0\.1 alone"):
+def test_a_test_cannot_reach_another_machine(attempt: Callable[[], object]) -> None:
+    with pytest.raises(AccessForbidden, match=r"127\.0\.0\.1 alone"):
         attempt()
 
 
-def test_the_machine_itself_is_reached() -> None:
+def test_a_test_can_reach_its_own_machine() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
         socket.create_connection(("localhost", server.getsockname()[1])).close()
@@ -61,7 +61,7 @@ def test_the_machine_itself_is_reached() -> None:
 CONNECTS = f"import socket; socket.create_connection(({AWAY!r}, 80))"
 
 
-def test_a_process_that_a_test_starts_reaches_no_other_machine() -> None:
+def test_a_process_of_a_test_cannot_reach_another_machine() -> None:
     inherited = subprocess.run([sys.executable, "-c", CONNECTS], capture_output=True, text=True, check=False)
     for done in (inherited, python(CONNECTS)):
         assert done.returncode == 1
@@ -69,7 +69,7 @@ def test_a_process_that_a_test_starts_reaches_no_other_machine() -> None:
 
 
 @pytest.mark.full
-def test_a_run_that_asks_another_machine_ends_at_once(tmp_path: Path) -> None:
+def test_a_run_that_calls_another_machine_ends_at_once(tmp_path: Path) -> None:
     spec_file(tmp_path, f"http://{AWAY}/v1", retry={"transient": {"first_wait": 30.0}})
     done = nip_run("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode != 0
@@ -107,17 +107,17 @@ def test_a_run_that_asks_another_machine_ends_at_once(tmp_path: Path) -> None:
         "times",
     ],
 )
-def test_a_test_writes_in_no_folder_but_a_temporary_one(
+def test_a_test_can_write_only_to_temporary_folders(
     attempt: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    with pytest.raises(Refused, match="temporary folders alone"):
+    with pytest.raises(AccessForbidden, match="temporary folders alone"):
         attempt()
     assert not {path.name for path in (ROOT / "results").iterdir()} & {"left", "specs", "cache.sqlite"}
 
 
 @pytest.mark.full
-def test_a_run_that_a_test_starts_in_the_repository_leaves_nothing_there() -> None:
+def test_a_run_in_the_repository_cannot_write_there() -> None:
     before = sorted((ROOT / "results").rglob("*"))
     done = nip_run("specs/quickstart.yaml", "-q", cwd=ROOT)
     assert done.returncode != 0
@@ -134,7 +134,7 @@ def test_there_are_none():
 
 
 @pytest.mark.full
-def test_keys_and_proxies_of_the_shell_are_taken_away(tmp_path: Path) -> None:
+def test_keys_and_proxies_of_the_shell_are_removed(tmp_path: Path) -> None:
     (tmp_path / "test_secrets.py").write_text(SECRETS)
     exported = {
         "OPENAI_API_KEY": "sk-mine",
@@ -142,11 +142,11 @@ def test_keys_and_proxies_of_the_shell_are_taken_away(tmp_path: Path) -> None:
         "https_proxy": "http://127.0.0.1:9",
         "ALL_PROXY": "http://127.0.0.1:9",
     }
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
     def outcome(*more: str) -> int:
         return subprocess.run(
-            [*words, *more], cwd=tmp_path, env=environment(**exported), stdout=subprocess.DEVNULL, check=False
+            [*arguments, *more], cwd=tmp_path, env=environment(**exported), stdout=subprocess.DEVNULL, check=False
         ).returncode
 
     assert (outcome(), outcome("-p", "tests.conftest")) == (1, 0)

@@ -1,4 +1,4 @@
-"""A small training spec for tests, played offline unless a server is named."""
+"""A small training spec, which runs offline unless a server is given."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.specs import merged
+from tests.support.specs import merge_changes
 
 TRAIN, TEST = 12, 6
 
 
 def training_spec(folder: Path, **changes: Any) -> Path:
-    """A spec file beside its dataset; `changes` are merged over it."""
+    """Write a training spec and its dataset; `changes` are merged into the spec."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -51,18 +51,18 @@ def training_spec(folder: Path, **changes: Any) -> Path:
         },
     }
     path = folder / "spec.yaml"
-    path.write_text(yaml.safe_dump(merged(spec, changes)), "utf-8")
+    path.write_text(yaml.safe_dump(merge_changes(spec, changes)), "utf-8")
     return path
 
 
-def malt(**changes: Any) -> dict[str, Any]:
-    """What makes of the small spec one of trees and preferences."""
+def malt_changes(**changes: Any) -> dict[str, Any]:
+    """Return the changes that make the training spec use MALT: trees of answers and preference pairs."""
     base = {"training": {"method": "malt"}, "rollouts": {"num_responses_per_timestep": 2}}
-    return merged(base, changes)
+    return merge_changes(base, changes)
 
 
-def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
-    """What has the small spec played and trained by a server."""
+def provider_changes(base_url: str, **changes: Any) -> dict[str, Any]:
+    """Return the changes that make the training spec call and fine-tune models at a server."""
     model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 2 * HANG_SECONDS}
     trainer = {"backend": "openai", "poll_seconds": 0.02}
     base: dict[str, Any] = {
@@ -77,18 +77,18 @@ def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
     }
     if changes.get("training", {}).get("method") == "malt":
         del base["training"]["selection"]
-    return merged(base, changes)
+    return merge_changes(base, changes)
 
 
-def trained(path: Path, results: Path, *overrides: str, **options: Any) -> FinishedRun:
+def run_training(path: Path, results: Path, *overrides: str, **options: Any) -> FinishedRun:
     return run(load_spec(path, list(overrides)), results, **options)
 
 
-def stages_of(run_folder: RunFolder) -> list[Mapping[str, Any]]:
+def read_stages(run_folder: RunFolder) -> list[Mapping[str, Any]]:
     return [record for _, record in read_journal(run_folder.path / "stages.jsonl")]
 
 
-def datasets_of(run_folder: RunFolder) -> dict[str, bytes]:
-    """Every dataset and sidecar of a training run, by its path in the folder."""
+def read_datasets(run_folder: RunFolder) -> dict[str, bytes]:
+    """Return the content of every dataset and sidecar of a training run, by path."""
     paths = sorted((run_folder.path / "iterations").rglob("*.jsonl"))
     return {str(path.relative_to(run_folder.path)): path.read_bytes() for path in paths}

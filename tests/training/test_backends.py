@@ -16,12 +16,12 @@ from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH, name_problem
 from runner.training.backends.registry import BACKENDS, backend_for
-from tests.support.fine_tuning import job_in, unexpected
+from tests.support.fine_tuning_jobs import fail_on_record, make_job
 
 
 def status_of(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
     found = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
-    return found.poll(job, found.submit(job, [], unexpected))
+    return found.poll(job, found.submit(job, [], fail_on_record))
 
 
 def test_every_backend_of_the_schema_has_its_class_and_its_traits() -> None:
@@ -36,30 +36,30 @@ def test_every_backend_of_the_schema_has_its_class_and_its_traits() -> None:
 
 
 def test_a_dummy_has_trained_at_once_under_a_name_that_says_from_what(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path), "dummy")
+    status = status_of(make_job(tmp_path), "dummy")
     assert status.state is JobState.SUCCEEDED
     assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
-    assert status == status_of(job_in(tmp_path), "dummy")
+    assert status == status_of(make_job(tmp_path), "dummy")
 
 
 @pytest.mark.parametrize(
     "change", [{"base_model": "small"}, {"method": "dpo"}, {"dataset_sha256": "cd" * 32}, {"seed": 8}]
 )
 def test_a_dummys_name_depends_on_all_that_its_training_does(tmp_path: Path, change: dict[str, Any]) -> None:
-    one, other = status_of(job_in(tmp_path), "dummy"), status_of(job_in(tmp_path, **change), "dummy")
+    one, other = status_of(make_job(tmp_path), "dummy"), status_of(make_job(tmp_path, **change), "dummy")
     assert (one.model or "").partition(":")[2] != (other.model or "").partition(":")[2]
 
 
 def test_a_chain_of_dummy_trainings_keeps_a_short_name(tmp_path: Path) -> None:
     names = ["tiny"]
     for _ in range(5):
-        names.append(status_of(job_in(tmp_path, base_model=names[-1]), "dummy").model or "")
+        names.append(status_of(make_job(tmp_path, base_model=names[-1]), "dummy").model or "")
     assert len(set(names)) == 6
     assert [name.rpartition("-")[0] for name in names[1:]] == [f"tiny:dummy-{12 * n}" for n in range(1, 6)]
 
 
 def test_a_dummy_of_0_1_0_is_trained_on_under_a_name_with_a_number(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path, base_model="tiny:dummy-01234567"), "dummy")
+    status = status_of(make_job(tmp_path, base_model="tiny:dummy-01234567"), "dummy")
     assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
 
 
@@ -67,7 +67,7 @@ def test_a_dummy_of_0_1_0_is_trained_on_under_a_name_with_a_number(tmp_path: Pat
 
 
 def test_files_wait_and_say_what_to_do(tmp_path: Path) -> None:
-    job = job_in(tmp_path, base_model="org/tiny", method="dpo")
+    job = make_job(tmp_path, base_model="org/tiny", method="dpo")
     status = status_of(job, "files")
     assert (status.state, status.model) == (JobState.WAITING, None)
     readme = (job.folder / "README.txt").read_text("utf-8")
@@ -77,24 +77,24 @@ def test_files_wait_and_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_files_go_on_with_the_model_that_the_user_names(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path), "files", "org/tiny-better")
+    status = status_of(make_job(tmp_path), "files", "org/tiny-better")
     assert (status.state, status.model) == (JobState.SUCCEEDED, "org/tiny-better")
 
 
 def test_a_name_is_for_one_job_and_not_for_the_next_iteration(tmp_path: Path) -> None:
     backend = backend_for("m", TrainerSettings(backend="files"), ModelSettings(), "better")
-    first, second = job_in(tmp_path), job_in(tmp_path, key="run/2/m", base_model="better")
+    first, second = make_job(tmp_path), make_job(tmp_path, key="run/2/m", base_model="better")
     assert [backend.poll(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
 
 
 def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path, base_model="better"), "files", "better")
+    status = status_of(make_job(tmp_path, base_model="better"), "files", "better")
     assert status.state is JobState.WAITING
     assert "not the trained model" in status.message
 
 
 def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
-    status = status_of(job_in(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
+    status = status_of(make_job(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
     assert status.state is JobState.WAITING
     assert "first is an earlier model of m" in status.message
 
@@ -103,7 +103,7 @@ def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_pat
 def test_what_cannot_name_a_model_is_refused(tmp_path: Path, name: str) -> None:
     assert name_problem(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
-        status_of(job_in(tmp_path), "files", name)
+        status_of(make_job(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * MAX_LENGTH])

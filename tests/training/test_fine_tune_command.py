@@ -24,10 +24,10 @@ from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.interface import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH
 from runner.training.backends.registry import backend_for
-from tests.support.fine_tuning import unexpected
+from tests.support.fine_tuning_jobs import fail_on_record
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import environment, until
-from tests.support.workers import is_running
+from tests.support.processes import environment, wait_until
+from tests.support.worker_processes import is_worker_running
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""
@@ -54,7 +54,7 @@ def job_in(folder: Path) -> FineTuneJob:
     return FineTuneJob("run/1/m", "m", "sft", "org/tiny", dataset, "ab" * 32, folder / "job", 7, "my run")
 
 
-def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
+def poll_to_end(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
     deadline = time.monotonic() + HANG_SECONDS
     while (status := backend.poll(job, handle)).state is JobState.RUNNING:
         assert time.monotonic() < deadline
@@ -64,7 +64,7 @@ def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobS
 
 def trained(folder: Path, command: tuple[str, ...]) -> JobStatus:
     backend, job = backend_of(command), job_in(folder)
-    return ended(backend, job, backend.submit(job, [], lambda record: None))
+    return poll_to_end(backend, job, backend.submit(job, [], lambda record: None))
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_every_placeholder_is_filled_in_once_and_nothing_else_is(tmp_path: Path)
     job = job_in(tmp_path)
     odd = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
     backend = backend_of(trainer(shown, *arguments))
-    ended(backend, odd, backend.submit(odd, [], lambda record: None))
+    poll_to_end(backend, odd, backend.submit(odd, [], lambda record: None))
     folder = tmp_path / "job"
     assert (folder / "trainer.log").read_text().split("\n")[:-1] == [
         f"--dataset={job.dataset}", "--base_model={seed}", f"--output={folder / 'output'}",
@@ -112,7 +112,7 @@ def test_paths_are_whole_though_the_results_are_named_by_a_relative_one(tmp_path
     job = job_in(tmp_path)
     job = FineTuneJob(**{**vars(job), "dataset": Path("m.sft.jsonl"), "folder": Path("job")})
     backend = backend_of(trainer(f"os.chdir('/')\nopen(dataset)\nos.listdir(output)\n{GOOD}"))
-    assert ended(backend, job, backend.submit(job, [], lambda record: None)).model == "org/better"
+    assert poll_to_end(backend, job, backend.submit(job, [], lambda record: None)).model == "org/better"
 
 
 def test_a_trainer_has_our_environment_and_nothing_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_of_a_long_log_the_last_lines_are_shown(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_an_error_before_anything_is_noted(tmp_path: Path) -> None:
     backend = backend_of(("no-such-trainer", "{dataset}", "{model_file}"))
     with pytest.raises(RunError, match="no-such-trainer"):
-        backend.submit(job_in(tmp_path), [], unexpected)
+        backend.submit(job_in(tmp_path), [], fail_on_record)
 
 
 def test_a_program_that_the_system_cannot_run_has_failed(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_begun_again_and_again_a_trainer_is_started_once(tmp_path: Path) -> None
     handle = backend_of(trainer(WAITS)).submit(job, known, known.append)
     for left in (known, []):
         for _ in range(3):
-            assert backend_of(trainer(WAITS)).submit(job, left, unexpected) == handle
+            assert backend_of(trainer(WAITS)).submit(job, left, fail_on_record) == handle
     assert backend_of(trainer(WAITS)).poll(job, handle).state is JobState.RUNNING
     (tmp_path / "go").touch()
-    assert ended(backend_of(trainer(WAITS)), job, handle).model == "org/better"
-    assert backend_of(trainer(WAITS)).submit(job, known, unexpected) == handle
+    assert poll_to_end(backend_of(trainer(WAITS)), job, handle).model == "org/better"
+    assert backend_of(trainer(WAITS)).submit(job, known, fail_on_record) == handle
     assert (tmp_path / "starts").read_text() == "x"
 
 
@@ -195,7 +195,7 @@ def test_a_trainer_that_is_going_on_says_so_with_its_process(tmp_path: Path) -> 
     job = job_in(tmp_path)
     backend = backend_of(trainer("print(os.getpid(), flush=True)\n" + WAITS))
     handle = backend.submit(job, [], lambda record: None)
-    until((tmp_path / "starts").exists)
+    wait_until((tmp_path / "starts").exists)
     pid = (tmp_path / "job" / "trainer.log").read_text().strip()
     assert f"(process {pid})" in backend.poll(job, handle).message
 
@@ -203,8 +203,8 @@ def test_a_trainer_that_is_going_on_says_so_with_its_process(tmp_path: Path) -> 
 def test_a_trainer_that_failed_is_not_started_again_for_the_same_job(tmp_path: Path) -> None:
     job, known, command = job_in(tmp_path), list[Mapping[str, Any]](), trainer("sys.exit(5)")
     handle = backend_of(command).submit(job, known, known.append)
-    assert ended(backend_of(command), job, handle).state is JobState.FAILED
-    assert backend_of(command).submit(job, known, unexpected) == handle
+    assert poll_to_end(backend_of(command), job, handle).state is JobState.FAILED
+    assert backend_of(command).submit(job, known, fail_on_record) == handle
     assert "exit code 5" in backend_of(command).poll(job, handle).message
 
 
@@ -214,11 +214,11 @@ def test_a_job_after_a_failed_one_is_a_fresh_attempt_that_keeps_the_log(tmp_path
     for attempt in (1, 2):
         handle = backend.submit(job, [], lambda record: None)
         assert handle["attempt"] == attempt
-        assert ended(backend, job, handle).state is JobState.FAILED
+        assert poll_to_end(backend, job, handle).state is JobState.FAILED
     (tmp_path / "go").touch()
     handle = backend.submit(job, [], lambda record: None)
     assert handle == {"attempt": 3, "after": "attempt 2 failed: exit code 5"}
-    assert ended(backend, job, handle).model == "org/better"
+    assert poll_to_end(backend, job, handle).model == "org/better"
     for name in ("trainer.log", "trainer.1.log", "trainer.2.log"):
         assert (tmp_path / "job" / name).read_text() == "here\n"
 
@@ -226,7 +226,7 @@ def test_a_job_after_a_failed_one_is_a_fresh_attempt_that_keeps_the_log(tmp_path
 def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: Path) -> None:
     job, backend = job_in(tmp_path), backend_of(trainer("sys.exit(5)"))
     for attempt in (1, 2, 3):
-        status = ended(backend, job, backend.submit(job, [], lambda record: None))
+        status = poll_to_end(backend, job, backend.submit(job, [], lambda record: None))
         log = tmp_path / "job" / "trainer.log"
         assert status.message == f"attempt {attempt} of the trainer of m failed: exit code 5 (log: {log})"
 
@@ -234,11 +234,11 @@ def test_a_job_that_is_begun_anew_counts_the_attempts_of_those_before(tmp_path: 
 def test_the_name_that_a_failed_attempt_wrote_is_not_taken_by_the_next(tmp_path: Path) -> None:
     command = trainer(f"if not os.path.exists('go'):\n    {GOOD}\n    sys.exit(5)")
     job, backend = job_in(tmp_path), backend_of(command)
-    ended(backend, job, backend.submit(job, [], lambda record: None))
+    poll_to_end(backend, job, backend.submit(job, [], lambda record: None))
     (tmp_path / "go").touch()
     handle = backend.submit(job, [], lambda record: None)
     assert handle["attempt"] == 2
-    assert ended(backend, job, handle).state is JobState.FAILED
+    assert poll_to_end(backend, job, handle).state is JobState.FAILED
 
 
 HOLDER = """
@@ -279,10 +279,10 @@ def test_the_trainer_outlives_a_killed_run_and_is_found_by_the_next(tmp_path: Pa
     assert process.stdout.readline() == "begun\n"
     killed(process)
     backend = backend_of(command)
-    handle = backend.submit(job, [{"attempt": 1, "after": ""}], unexpected)
+    handle = backend.submit(job, [{"attempt": 1, "after": ""}], fail_on_record)
     assert backend.poll(job, handle).state is JobState.RUNNING
     (tmp_path / "go").touch()
-    assert ended(backend, job, handle).model == "org/better"
+    assert poll_to_end(backend, job, handle).model == "org/better"
     assert (tmp_path / "starts").read_text() == "x"
 
 
@@ -294,9 +294,9 @@ def test_a_trainer_that_ended_while_nobody_looked_is_not_started_again(tmp_path:
     process.stdout.readline()
     killed(process)
     (tmp_path / "go").touch()
-    until((tmp_path / "job" / "exit.json").exists)
+    wait_until((tmp_path / "job" / "exit.json").exists)
     backend = backend_of(command)
-    assert backend.poll(job, backend.submit(job, [{"attempt": 1}], unexpected)).model == "org/better"
+    assert backend.poll(job, backend.submit(job, [{"attempt": 1}], fail_on_record)).model == "org/better"
 
 
 @pytest.mark.sample(1)
@@ -312,29 +312,29 @@ def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_pat
     known: list[Mapping[str, Any]] = [{"attempt": 1, "after": ""}]
     backend = backend_of(command)
     handle = backend.submit(job, known, known.append)
-    until((tmp_path / "starts").exists)
+    wait_until((tmp_path / "starts").exists)
     (tmp_path / "go").touch()
-    assert ended(backend, job, handle).model == "org/better"
+    assert poll_to_end(backend, job, handle).model == "org/better"
     assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_a_trainer_cut_off_with_the_machine_is_started_again_aloud(tmp_path: Path) -> None:
     job, known, backend = job_in(tmp_path), list[Mapping[str, Any]](), backend_of(trainer(WAITS))
     handle = backend.submit(job, known, known.append)
-    until(lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text() == "x")
+    wait_until(lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text() == "x")
     pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]
     attending = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(attending, signal.SIGKILL)
-    until(lambda: not is_running(attending))
+    wait_until(lambda: not is_worker_running(attending))
     assert backend.poll(job, handle).state is JobState.RUNNING, "the trainer itself is still there"
     os.killpg(pid, signal.SIGKILL)
-    status = ended(backend, job, handle)
+    status = poll_to_end(backend, job, handle)
     assert status.state is JobState.FAILED
     assert "killed or the machine stopped" in status.message
     handle = backend.submit(job, known, known.append)
     assert "attempt 1 left no result" in backend.poll(job, handle).message
     (tmp_path / "go").touch()
-    assert ended(backend, job, handle).model == "org/better"
+    assert poll_to_end(backend, job, handle).model == "org/better"
     assert (tmp_path / "starts").read_text() == "xx"
 
 
@@ -409,4 +409,4 @@ def test_a_relative_base_model_is_found_from_the_folder_of_a_fetched_trainer(tmp
                "{base_model}", "{dataset}")  # fmt: skip
     backend = CommandBackend("m", TrainerSettings(backend="command", command=command), tmp_path / "fetched")
     job = replace(job_in(tmp_path), base_model="./weights")
-    assert ended(backend, job, backend.submit(job, [], lambda record: None)).model == str(tmp_path / "weights")
+    assert poll_to_end(backend, job, backend.submit(job, [], lambda record: None)).model == str(tmp_path / "weights")

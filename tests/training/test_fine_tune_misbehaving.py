@@ -18,18 +18,18 @@ from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.registry import backend_for
-from tests.support.fine_tuning import job_in
+from tests.support.fine_tuning_jobs import make_job
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended_or_killed, environment, until
-from tests.support.servers.client import Loopback, running
+from tests.support.processes import environment, wait_or_kill, wait_until
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 KEY = "sk-Loop/back+0123456789abcdef"
 QUICK = TransientPolicy(attempts=3, first_wait=0.001, max_wait=0.002)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Loopback]:
-    with running(Loopback, "misbehaving") as started:
+def server() -> Iterator[LoopbackServer]:
+    with run_loopback_server(LoopbackServer, "misbehaving") as started:
         yield started
 
 
@@ -55,7 +55,12 @@ def server() -> Iterator[Loopback]:
     ],
 )
 def test_a_job_is_asked_about_in_bounds(
-    row: str, kind: type[NipRunError], calls: int, server: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: str,
+    kind: type[NipRunError],
+    calls: int,
+    server: LoopbackServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     model = ModelSettings(
@@ -65,7 +70,7 @@ def test_a_job_is_asked_about_in_bounds(
     backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=lambda _: None)
     before, at = server.stats().get(row, 0), time.monotonic()
     with pytest.raises(kind) as raised:
-        backend.poll(job_in(tmp_path), {"job": "ftjob-1"})
+        backend.poll(make_job(tmp_path), {"job": "ftjob-1"})
     assert server.stats()[row] - before == calls
     assert time.monotonic() - at < HANG_SECONDS  # not ended by its time-out
     assert KEY not in "".join(traceback.format_exception(raised.value))
@@ -80,13 +85,13 @@ from runner.models.settings import ModelSettings
 from runner.runs.execution.process import interruptible
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.registry import backend_for
-from tests.support.fine_tuning import job_in
+from tests.support.fine_tuning_jobs import make_job
 
 model = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=3600.0)
 backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=TransientPolicy())
 try:
     with interruptible("a run"):
-        backend.poll(job_in(Path(sys.argv[2])), {"job": "ftjob-1"})
+        backend.poll(make_job(Path(sys.argv[2])), {"job": "ftjob-1"})
 except Interrupted:
     sys.exit(130)
 """
@@ -94,10 +99,10 @@ except Interrupted:
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", ["slow body", "slow head"])
-def test_sigterm_ends_a_wait_for_a_job(row: str, server: Loopback, tmp_path: Path) -> None:
+def test_sigterm_ends_a_wait_for_a_job(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     before = server.stats().get(row, 0)
     words = [sys.executable, "-c", POLL, f"{server.root}/{quote(row)}/v1", str(tmp_path)]
     process = subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL)
-    until(lambda: server.stats().get(row, 0) > before)
+    wait_until(lambda: server.stats().get(row, 0) > before)
     process.send_signal(signal.SIGTERM)
-    assert ended_or_killed(process) == 130
+    assert wait_or_kill(process) == 130

@@ -16,9 +16,16 @@ from runner.models.providers.lora_adapters import ServerAdapter
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, nip_run, nip_run_here, started, started_silent, until
-from tests.support.servers.client import Loopback, running
-from tests.support.servers.fleet import Fleet, fleet
+from tests.support.processes import (
+    nip_run,
+    nip_run_here,
+    start_nip_run,
+    start_nip_run_silently,
+    wait_for_exit,
+    wait_until,
+)
+from tests.support.servers.client import LoopbackServer, run_loopback_server
+from tests.support.servers.fleet import ServerFleet, run_fleet
 from tests.support.training import training_spec
 
 TRAINER = """\
@@ -49,13 +56,13 @@ def spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
     return path
 
 
-def happened(servers: Fleet, what: str) -> list[list[str]]:
-    return [[name for event, name in one["events"] if event == what] for one in servers.ask("/adapters")]
+def happened(servers: ServerFleet, what: str) -> list[list[str]]:
+    return [[name for event, name in one["events"] if event == what] for one in servers.request_json("/adapters")]
 
 
 @pytest.mark.full
 def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_the_end(tmp_path: Path) -> None:
-    with fleet(2, "vllm") as servers:
+    with run_fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -64,48 +71,48 @@ def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_
         assert loaded == happened(servers, "unloaded"), "in their order, the one before as the next is needed"
         assert loaded[0] == loaded[1]
         assert happened(servers, "missing") == [[], []]
-        assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
+        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
         (run,) = (path.parent.name for path in (tmp_path / "results" / "runs").glob("*/stages.jsonl"))
         again = ("training.rerun_tests.run=" + run, "training.test.limit=2", "training.test.scheme=all")
         done = nip_run("spec.yaml", *again, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert happened(servers, "loaded") == [[*one, *one] for one in loaded], "for the tests of another run, too"
-        assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
+        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
 
 
 @pytest.mark.full
 def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
-    with fleet(2, "vllm") as servers:
+    with run_fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
         servers.change(latency=0.4)
-        process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[0] != [])
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: happened(servers, "loaded")[0] != [])
         servers.stop(0)
         servers.start(0)
-        code, _, said = ended(process)
+        code, _, said = wait_for_exit(process)
         assert code == 0, said
         assert happened(servers, "missing")[0] != [], "it had lost it"
-        assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
+        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
 
 
 @pytest.mark.gate
 def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Path) -> None:
-    with fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
+    with run_fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         spec(tmp_path, servers.base_urls)
-        process = started_silent("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[1] != [])
+        process = start_nip_run_silently("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: happened(servers, "loaded")[1] != [])
         process.kill()
         process.wait()
-        assert all(one["loaded"] for one in servers.ask("/adapters"))
+        assert all(one["loaded"] for one in servers.request_json("/adapters"))
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
+        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
         assert [len(set(one)) for one in happened(servers, "loaded")] == [3, 3]
 
 
 @pytest.mark.gate
 def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Path) -> None:
-    with fleet(1, "vllm", runtime_lora=False) as servers:
+    with run_fleet(1, "vllm", runtime_lora=False) as servers:
         spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 1
@@ -131,7 +138,7 @@ def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
     assert said in " ".join(done.stderr.split())
 
 
-def told(server: Loopback, name: str, path: Path, *, reload: bool = False) -> None:
+def load_adapter(server: LoopbackServer, name: str, path: Path, *, reload: bool = False) -> None:
     """Have one server load an adapter."""
     settings = ModelSettings(model=name, base_url=server.base_url, timeout=HANG_SECONDS)
 
@@ -151,13 +158,13 @@ def test_a_name_that_is_taken_and_a_path_that_is_none_are_errors_and_what_is_the
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text("{}")
-    with running(Loopback, "vllm") as server:
-        told(server, "a", tmp_path / "one")
-        told(server, "a", tmp_path / "one")
-        assert server.ask("/adapters")["events"] == [["loaded", "a"]]
-        told(server, "a", tmp_path / "one", reload=True)
-        assert server.ask("/adapters")["events"] == [["loaded", "a"], ["unloaded", "a"], ["loaded", "a"]]
+    with run_loopback_server(LoopbackServer, "vllm") as server:
+        load_adapter(server, "a", tmp_path / "one")
+        load_adapter(server, "a", tmp_path / "one")
+        assert server.request_json("/adapters")["events"] == [["loaded", "a"]]
+        load_adapter(server, "a", tmp_path / "one", reload=True)
+        assert server.request_json("/adapters")["events"] == [["loaded", "a"], ["unloaded", "a"], ["loaded", "a"]]
         with pytest.raises(RunError, match=f"already has a model 'a', loaded from {tmp_path}/one instead of"):
-            told(server, "a", tmp_path / "two")
+            load_adapter(server, "a", tmp_path / "two")
         with pytest.raises(RunError, match="No adapter found"):
-            told(server, "b", tmp_path / "gone")
+            load_adapter(server, "b", tmp_path / "gone")

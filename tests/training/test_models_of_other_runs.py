@@ -22,7 +22,7 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import ModelSwitch
 from tests.compatibility.old import RUNS, opened
 from tests.support.specs import spec_file
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 MALT = RUNS["malt"]
 TRAINED = "dummy:dummy-f7fd9d8b"
@@ -155,7 +155,7 @@ def test_what_cannot_be_tested_again_is_refused(old: Path, tmp_path: Path) -> No
 def test_tests_of_all_iterations_again_give_the_same_verdicts(tmp_path: Path) -> None:
     results = tmp_path / "results"
     path = training_spec(tmp_path, training={"iterations": 3, "test": {"scheme": "all"}})
-    first = trained(path, results)
+    first = run_training(path, results)
     again = run(load_spec(path, {"name": "again", "training.rerun_tests.run": "learn"}, results), results)
     assert again.metrics["tests"][0]["iteration"] == 0
     assert [row["accuracy"] for row in again.metrics["tests"]] == [row["accuracy"] for row in first.metrics["tests"]]

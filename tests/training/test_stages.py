@@ -15,7 +15,7 @@ from runner.results.folder import RunFolder
 from runner.training.stage_log import read_stages, stage_log
 from runner.training.stages import RECORDS, GroupRecord, JobWaited, RunStarted, StageKind, StageRecord, TrainingEnded
 from runner.training.summary import progress_summary
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 REPORT = (
@@ -108,7 +108,7 @@ def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> 
     begun_log(tmp_path / "one", JobWaited(iteration=0, group="p"))
     with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         read_stages(tmp_path / "one", "other")
-    folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.stage_log.write_bytes((tmp_path / "one" / "stages.jsonl").read_bytes())
     with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         progress_summary(folder)

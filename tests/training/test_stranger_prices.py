@@ -18,8 +18,8 @@ from runner.training.plan import plan_of
 from runner.training.trust import check_trust, unconfirmed_prices
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.servers.batch_client import providing
+from tests.support.runs import run_spec
+from tests.support.servers.batch_client import run_batch_provider
 from tests.support.specs import spec_file
 
 ZERO = {"price": {"input": 0.0, "output": 0.0}, "max_completion_tokens": 60}
@@ -65,15 +65,15 @@ def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-prices")
     monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
     path = at_openai(fetched)
-    with providing() as provider:
+    with run_batch_provider() as provider:
         serve_openai_at(monkeypatch, provider.base_url)
         allowed = f"OPENAI_API_KEY={urlsplit(provider.base_url).netloc}"
         with pytest.raises(BudgetExhausted):
-            played(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=allowed)
+            run_spec(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=allowed)
         assert 0 < provider.billed_usd(0.15, 0.60) <= 0.002
         before = provider.stats()["billed"]["answers"]
         confirmed = ("budget.usd=0.002", "models.m.price={input: 0, output: 0}")
-        result = played(path, fetched.parent / "confirmed", *confirmed, allow_keys=allowed)
+        result = run_spec(path, fetched.parent / "confirmed", *confirmed, allow_keys=allowed)
         assert result.manifest.cost_usd == 0
         assert provider.stats()["billed"]["answers"] > 2 * before
 
@@ -108,10 +108,10 @@ def test_a_budget_in_dollars_is_refused_where_only_a_stranger_knows_the_price(fe
 
 def test_a_run_that_is_saved_doubts_the_price_as_the_spec_does(fetched: Path) -> None:
     models = {"m": {"model": "own", **ZERO}}
-    with providing() as provider:
+    with run_batch_provider() as provider:
         path = spec_file(fetched, provider.base_url, size=2, models=models, fine_tune=None)
         host = [f"127.0.0.1:{provider.port}"]
-        run = played(path, fetched.parent / "results", allow_hosts=host).folder.path
+        run = run_spec(path, fetched.parent / "results", allow_hosts=host).folder.path
     moved = fetched.parent / "moved"
     shutil.copytree(run, moved)
     with pytest.raises(UsageError, match="a price that you have not confirmed"):

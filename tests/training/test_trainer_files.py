@@ -17,7 +17,7 @@ from runner.spec.trainer_files import INDEX, TrainerFiles, read_index
 from runner.spec.training_settings import TrainerSettings
 from runner.training import trainer_files
 from runner.training.trainer_files import collect_files, restore_files, shown_files, stored_contents
-from tests.support.training import trained, training_spec
+from tests.support.training import run_training, training_spec
 
 
 def trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
@@ -163,11 +163,11 @@ def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_an
         "iterations": 1, "trainers": {"p": own}, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "none"},
     })  # fmt: skip
     results = tmp_path / "results"
-    trained(path, results, run_id="learn")
+    run_training(path, results, run_id="learn")
     place = results / "runs" / "learn" / "inputs" / "trainers"
     before = read_index(place)["p"]
     Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:other')\n")
-    trained(path, results, "training.iterations=2", run_id="learn")
+    run_training(path, results, "training.iterations=2", run_id="learn")
     now = read_index(place)["p"]
     assert now.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
     assert now.read("train.py") == Path("train.py").read_bytes()

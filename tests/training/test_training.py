@@ -22,8 +22,8 @@ from runner.training.plan import TrainingPlan
 from runner.training.summary import progress_summary
 from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
-from tests.support.runs import played
-from tests.support.training import TEST, TRAIN, datasets_of, stages_of, trained, training_spec
+from tests.support.runs import run_spec
+from tests.support.training import TEST, TRAIN, read_datasets, read_stages, run_training, training_spec
 
 OUTCOMES = "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
 REWARDS = "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?"
@@ -35,7 +35,7 @@ REWARDS = "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of expert iteration: spec and results."""
     folder = tmp_path_factory.mktemp("finished")
-    trained(training_spec(folder, training={"test": {"scheme": "all"}}), folder / "results")
+    run_training(training_spec(folder, training={"test": {"scheme": "all"}}), folder / "results")
     return folder
 
 
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_iteration_and_every_test_is_a_row_of_its_own(finished: Path) -> None:
     sql = "SELECT kind, iteration, parent_run_id, status, rollouts, training IS NULL FROM runs ORDER BY kind, iteration"
     _, rows = Results(finished / "results").board.query(sql)
-    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    run_id = run_training(finished / "spec.yaml", finished / "results").folder.run_id
     assert rows == [
         *[("benchmark", iteration, run_id, "done", TEST, True) for iteration in (0, 1, 2)],
         *[("training", iteration, run_id, "done", TRAIN, False) for iteration in (0, 1)],
@@ -64,7 +64,7 @@ def test_sql_draws_the_learning_curve(finished: Path) -> None:
 
 
 def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -> None:
-    again = trained(finished / "spec.yaml", finished / "results")
+    again = run_training(finished / "spec.yaml", finished / "results")
     assert again.was_finished
     assert [row["iteration"] for row in again.metrics["tests"]] == [0, 1, 2]
     shown = nip_run_here("show", again.folder.run_id, cwd=finished)
@@ -73,7 +73,7 @@ def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -
 
 
 def test_the_learning_curve_of_the_toy_never_falls_and_is_drawn(finished: Path) -> None:
-    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    run_id = run_training(finished / "spec.yaml", finished / "results").folder.run_id
     shown = json.loads(nip_run_here("show", run_id, "--json", cwd=finished).stdout)
     values = [row["accuracy"]["value"] for row in shown["metrics"]["tests"]]
     assert values == sorted(values)  # how far it rises is seen with more datapoints
@@ -87,7 +87,7 @@ def test_the_learning_curve_of_the_toy_never_falls_and_is_drawn(finished: Path) 
 
 
 def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) -> None:
-    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    run_id = run_training(finished / "spec.yaml", finished / "results").folder.run_id
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
     _, rows = Results(finished / "results").board.query(sql, [f"{run_id}-i1"])
     shown = nip_run_here("show", run_id, rows[0][0], cwd=finished)
@@ -102,7 +102,7 @@ def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) ->
 
 
 def test_each_model_says_what_it_came_from(finished: Path) -> None:
-    folder = trained(finished / "spec.yaml", finished / "results").folder
+    folder = run_training(finished / "spec.yaml", finished / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     for group, settings in state.items():
         assert [step["iteration"] for step in settings["lineage"]] == [0, 1]
@@ -111,13 +111,13 @@ def test_each_model_says_what_it_came_from(finished: Path) -> None:
         assert settings["lineage"][1]["model"] == settings["model"]
         for step in settings["lineage"]:
             report = next(
-                s for s in stages_of(folder) if (s["stage"], s["iteration"]) == ("datasets", step["iteration"])
+                s for s in read_stages(folder) if (s["stage"], s["iteration"]) == ("datasets", step["iteration"])
             )
             assert step["dataset_sha256"] == report["groups"][group]["sha256"]
 
 
 def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
-    folder = trained(finished / "spec.yaml", finished / "results").folder
+    folder = run_training(finished / "spec.yaml", finished / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     second = RunFolder(folder.path.with_name(folder.run_id + "-i1")).manifest()
     for row in second.agents:
@@ -127,8 +127,8 @@ def test_the_next_iteration_plays_with_the_new_models(finished: Path) -> None:
 
 @pytest.mark.full
 def test_every_line_of_a_dataset_is_traced_to_its_rollout(finished: Path) -> None:
-    folder = trained(finished / "spec.yaml", finished / "results").folder
-    files = datasets_of(folder)
+    folder = run_training(finished / "spec.yaml", finished / "results").folder
+    files = read_datasets(folder)
     for name in [name for name in files if not name.endswith(".trace.jsonl")]:
         traces = [json.loads(line) for line in files[name + ".trace.jsonl"].splitlines()]
         assert [trace["line"] for trace in traces] == list(range(1, len(files[name].splitlines()) + 1))
@@ -141,7 +141,7 @@ def test_every_line_of_a_dataset_is_traced_to_its_rollout(finished: Path) -> Non
 
 
 def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finished: Path) -> None:
-    folder = trained(finished / "spec.yaml", finished / "results").folder
+    folder = run_training(finished / "spec.yaml", finished / "results").folder
     saved, given = load_spec(folder.spec), load_spec(finished / "spec.yaml")
     assert saved.dataset.sha256 != ""
     assert [p.id for p in saved.dataset.datapoints] == [p.id for p in given.dataset.datapoints]
@@ -153,7 +153,7 @@ def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finish
 @pytest.mark.full
 def test_what_its_parts_have_to_note_is_noted_with_their_names(tmp_path: Path) -> None:
     path = training_spec(tmp_path, fine_tune={"min_examples": 1000}, training={"test": {"scheme": "none"}})
-    result = trained(path, tmp_path / "results")
+    result = run_training(path, tmp_path / "results")
     run_id = result.folder.run_id
     assert [line.partition(": ")[0] for line in result.notes] == [f"{run_id}-i0", f"{run_id}-i1"]
     assert all("fewer than 1000 examples" in line for line in result.notes)
@@ -161,7 +161,7 @@ def test_what_its_parts_have_to_note_is_noted_with_their_names(tmp_path: Path) -
 
 
 def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: Path, tmp_path: Path) -> None:
-    run_id = trained(finished / "spec.yaml", finished / "results").folder.run_id
+    run_id = run_training(finished / "spec.yaml", finished / "results").folder.run_id
     shutil.copytree(finished / "results", tmp_path / "results")
     folder = RunFolder(tmp_path / "results" / "runs" / run_id)
     lines = (folder.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
@@ -197,7 +197,7 @@ def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; all paid answers are saved$"):
-        trained(training_spec(tmp_path), tmp_path / "results", on_rollout=interrupt)
+        run_training(training_spec(tmp_path), tmp_path / "results", on_rollout=interrupt)
 
 
 # Who is trained
@@ -212,8 +212,8 @@ def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_pa
         agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},
         training={"selection": {"reward_threshold": 0.0}},
     )
-    folder = trained(path, tmp_path / "results").folder
-    records = stages_of(folder)
+    folder = run_training(path, tmp_path / "results").folder
+    records = read_stages(folder)
     for iteration in (0, 1):
         assert sum((r["stage"], r.get("group"), r["iteration"]) == ("trained", "p", iteration) for r in records) == 1
         trace = folder.path / "iterations" / str(iteration) / "p.sft.jsonl.trace.jsonl"
@@ -225,9 +225,9 @@ def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_pa
 @pytest.mark.full
 def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     path = training_spec(tmp_path, agents={"verifier": {"freeze": True}}, training={"trainers": {"v": None}})
-    folder = trained(path, tmp_path / "results").folder
+    folder = run_training(path, tmp_path / "results").folder
     assert not list(folder.path.rglob("v.sft*"))
-    assert not [record for record in stages_of(folder) if record.get("group") == "v"]
+    assert not [record for record in read_stages(folder) if record.get("group") == "v"]
     last = RunFolder(folder.path.with_name(folder.run_id + "-t2")).manifest()
     assert {row["agent"]: row["model"] for row in last.agents}["verifier"] == "dummy"
 
@@ -235,7 +235,7 @@ def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_too_few_examples_leave_the_model_and_are_said_in_the_row(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
-    result = trained(path, tmp_path / "results")
+    result = run_training(path, tmp_path / "results")
     _, rows = Results(tmp_path / "results").board.query(
         "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
     )
@@ -254,10 +254,10 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
         protocol={**flat, "prover_reward": 0.0},
         training={"selection": {"method": "weighted_sampling"}, "iterations": 1},
     )
-    result = trained(path, tmp_path / "results")
+    result = run_training(path, tmp_path / "results")
     (row,) = result.metrics["iterations"]
     assert {outcome["outcome"] for outcome in row["outcomes"].values()} == {"too_few_examples"}
-    report = next(record for record in stages_of(result.folder) if record["stage"] == "datasets")
+    report = next(record for record in read_stages(result.folder) if record["stage"] == "datasets")
     assert "no rollout has a positive weight" in report["groups"]["p"]["notes"][0]
 
 
@@ -265,7 +265,7 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
 def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Path) -> None:
     selection = {"method": "weighted_sampling", "minimum": 100.0}
     changes = {"selection": selection, "guess_replacement": {"proportion": 0.5}, "iterations": 1}
-    result = trained(training_spec(tmp_path, training=changes), tmp_path / "results")
+    result = run_training(training_spec(tmp_path, training=changes), tmp_path / "results")
     (row,) = result.metrics["iterations"]
     assert row["outcomes"]["p"]["outcome"] == "too_few_examples"
     assert row["outcomes"]["v"]["outcome"] == "trained"
@@ -285,7 +285,7 @@ def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
     seen = {}
     for everything in (False, True):
         path = training_spec(tmp_path / str(everything), training={"on_all_previous_rollouts": everything})
-        folder = trained(path, tmp_path / str(everything) / "results").folder
+        folder = run_training(path, tmp_path / str(everything) / "results").folder
         trace = (folder.path / "iterations" / "1" / "v.sft.jsonl.trace.jsonl").read_text("utf-8").splitlines()
         seen[everything] = {json.loads(line)["run_id"].rpartition("-")[2] for line in trace}
     assert seen == {False: {"i1"}, True: {"i0", "i1"}}
@@ -293,7 +293,7 @@ def test_all_previous_rollouts_or_the_last_alone(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> None:
-    folder = trained(training_spec(tmp_path, training={"from_scratch": True}), tmp_path / "results").folder
+    folder = run_training(training_spec(tmp_path, training={"from_scratch": True}), tmp_path / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     for settings in state.values():
         (step,) = settings["lineage"]
@@ -303,7 +303,7 @@ def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> Non
 @pytest.mark.full
 def test_a_trainer_says_for_its_group_whether_jobs_start_from_the_base_model(tmp_path: Path) -> None:
     changes = {"from_scratch": True, "trainers": {"v": {"from_scratch": False}}}
-    folder = trained(training_spec(tmp_path, training=changes), tmp_path / "results").folder
+    folder = run_training(training_spec(tmp_path, training=changes), tmp_path / "results").folder
     state = json.loads((folder.path / "state.json").read_text("utf-8"))
     assert {group: [step["iteration"] for step in made["lineage"]] for group, made in state.items()} == {
         "p": [1],
@@ -333,7 +333,7 @@ def test_who_watches_a_training_run_is_told_each_stage_and_of_which_iteration(tm
         if seen.stage.endswith("fine-tuning p, v"):
             calls.append(seen.calls)
 
-    played(training_spec(tmp_path), tmp_path / "results", watch=watch)
+    run_spec(training_spec(tmp_path), tmp_path / "results", watch=watch)
     first = "iteration 0 (1 of 2)"
     assert list(stages)[:3] == [f"{first}: games", f"{first}: building datasets", f"{first}: fine-tuning p, v"]
     assert "iteration 1 (2 of 2): fine-tuning p, v" in stages

@@ -18,7 +18,7 @@ from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.run import train
 from tests.support.processes import nip_run_here
-from tests.support.training import TRAIN, trained, training_spec
+from tests.support.training import TRAIN, run_training, training_spec
 
 
 @pytest.mark.full
@@ -57,16 +57,16 @@ def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_pat
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     path = three_groups(tmp_path, fails, {"backend": "files"})
     with pytest.raises(RunError, match="training p failed"):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
+        run_training(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
 
 
 def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path) -> None:
     lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
     path = training_spec(tmp_path, training={"trainers": {"p": lost}})
     with pytest.raises(RunError, match=r"training\.trainers\.p\.command: no program 'no-such-trainer'"):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
 
 
@@ -99,7 +99,7 @@ def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) 
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     for _ in range(2):
         with pytest.raises(Waiting):
-            trained(path, tmp_path / "results")
+            run_training(path, tmp_path / "results")
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 2
     _, rows = Results(tmp_path / "results").board.query("SELECT status FROM runs WHERE parent_run_id IS NULL")
     assert rows == [("interrupted",)]
@@ -111,7 +111,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     path = training_spec(tmp_path, training={"trainers": trainers, "test": {"scheme": "all", "limit": 2}})
     for names in ({}, {"p": "first"}):
         with pytest.raises(Waiting):
-            trained(path, tmp_path / "results", run_id="mine", set_model=names)
+            run_training(path, tmp_path / "results", run_id="mine", set_model=names)
     shown = nip_run_here("show", "mine", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     text = " ".join(shown.stdout.split())
@@ -150,7 +150,7 @@ def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> 
 def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     with pytest.raises(UsageError, match="is only for training runs"):
-        trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
+        run_training(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
 
 
 @pytest.mark.full
@@ -158,11 +158,11 @@ def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) ->
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
     chosen = dataset.read_bytes().splitlines(keepends=True)[:2]
     dataset.write_bytes(b"".join(chosen))
-    done = trained(path, tmp_path / "results", run_id="mine", set_model={"p": "mine-1"})
+    done = run_training(path, tmp_path / "results", run_id="mine", set_model={"p": "mine-1"})
     assert dataset.read_bytes() == b"".join(chosen)
     (row,) = done.metrics["iterations"]
     assert (row["outcomes"]["p"]["edited"], row["outcomes"]["p"]["examples"]) == (True, 2)
@@ -179,11 +179,11 @@ def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: 
     path = training_spec(tmp_path, training=changes)
     for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
         with pytest.raises(Waiting):
-            trained(path, tmp_path / "results", set_model={"p": name})
+            run_training(path, tmp_path / "results", set_model={"p": name})
     for _ in range(2):  # the command of the iteration before, run again as it was
         with pytest.raises(Waiting, match=r"not the (newly )?trained model"):
-            trained(path, tmp_path / "results", set_model={"p": "first"})
-    done = trained(path, tmp_path / "results", set_model={"p": "second"})
+            run_training(path, tmp_path / "results", set_model={"p": "first"})
+    done = run_training(path, tmp_path / "results", set_model={"p": "second"})
     assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
 
 

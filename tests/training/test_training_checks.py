@@ -13,7 +13,7 @@ from runner.spec.checks.trees import tree_calls
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import check_warnings_of
 from tests.support.processes import nip_run_here
-from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
+from tests.support.training import TEST, TRAIN, malt_changes, provider_changes, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -28,7 +28,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
             {"training": {"trainers": {"p": None}}},
             "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",
         ),
-        (at_provider(NOWHERE, training={"min_examples": 9}), "openai` needs at least 10 examples"),
+        (provider_changes(NOWHERE, training={"min_examples": 9}), "openai` needs at least 10 examples"),
         ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
         ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider dummy has no fine-tuning"),
         ({"training": {"trainers": {"p": {"backend": "command"}}}}, "required by `backend: command`"),
@@ -43,12 +43,12 @@ NOWHERE = "http://127.0.0.1:9/v1"
         ({"models": {"p": {"provider": "openai", "model": "m"}}}, "so no server knows its models"),
         ({"training": {"method": "malt"}}, "malt needs at least two responses per step; set rollouts."),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
-        (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
+        (malt_changes(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
         ({"training": {"test": {"split": "train"}}}, "these datapoints are also trained on"),
         ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
         ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change its model too"),
-        (malt(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
+        (malt_changes(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
         (
             {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},
             "a sample without replacement cannot be larger",
@@ -65,7 +65,7 @@ def test_a_training_spec_that_cannot_be_played_is_refused(
 
 
 def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
-    training_spec(tmp_path, **malt())
+    training_spec(tmp_path, **malt_changes())
     said = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
     assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
@@ -85,7 +85,7 @@ def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None
     protocol = {"use": "merlin_arthur", "max_message_rounds": None}
     path = training_spec(
         tmp_path,
-        **malt(
+        **malt_changes(
             protocol=protocol,
             prompts="prompts/code_validation/merlin_arthur",
             agents={"prover": None, "prover0": {"model": "p"}, "prover1": {"model": "p"}},

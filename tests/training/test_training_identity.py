@@ -17,14 +17,14 @@ from runner.results.provenance.input_files import write_inputs
 from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from tests.support.processes import nip_run_here
-from tests.support.training import at_provider, malt, trained, training_spec
+from tests.support.training import malt_changes, provider_changes, run_training, training_spec
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
 def trained_at_provider(folder: Path, **changes: Any) -> Path:
     """A spec whose groups a server trains, which nobody will ask."""
-    return training_spec(folder, **at_provider(NOWHERE, **changes))
+    return training_spec(folder, **provider_changes(NOWHERE, **changes))
 
 
 def ids(path: Path, *overrides: str) -> set[str]:
@@ -88,7 +88,7 @@ def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: P
     write_inputs(plan.games, folder)
     folder.write_manifest(manifest)
     with pytest.raises(RunDirectoryError, match=r"these keys differ: training\.trainers\.p\.n_epochs\. Choose another"):
-        trained(
+        run_training(
             path, tmp_path / "results", "training.trainers.p={backend: openai, n_epochs: 3, suffix: x}",
             "training.iterations=5", run_id="mine",
         )  # fmt: skip
@@ -105,9 +105,9 @@ def provenance(folder: RunFolder) -> dict[str, bytes]:
 @pytest.mark.full
 def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    done = trained(path, tmp_path / "results")
+    done = run_training(path, tmp_path / "results")
     before = provenance(done.folder)
-    again = trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
+    again = run_training(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
     assert again.was_finished
     assert provenance(done.folder) == before
     (said,) = again.notes
@@ -117,12 +117,12 @@ def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -
 @pytest.mark.full
 def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    folder = trained(path, tmp_path / "results").folder
+    folder = run_training(path, tmp_path / "results").folder
     log = folder.path / "stages.jsonl"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
     folder.write_manifest(replace(folder.manifest(), status=Status.INTERRUPTED))
     before = folder.spec.read_bytes()
-    done = trained(path, tmp_path / "results", "training.trainers.p={backend: files}")
+    done = run_training(path, tmp_path / "results", "training.trainers.p={backend: files}")
     assert (done.manifest.status, folder.spec.read_bytes()) == ("done", before)
     assert [note for note in done.notes if "training.trainers.p.backend" in note]
 
@@ -130,9 +130,9 @@ def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Pat
 @pytest.mark.full
 def test_more_iterations_may_have_other_trainers_and_the_run_says_which(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    first = trained(path, tmp_path / "results")
+    first = run_training(path, tmp_path / "results")
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", "training.trainers.p={backend: files}", "training.iterations=2")
+        run_training(path, tmp_path / "results", "training.trainers.p={backend: files}", "training.iterations=2")
     assert "backend: files" in first.folder.spec.read_text("utf-8")
 
 
@@ -175,19 +175,21 @@ def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
 
 
 def test_beta_is_for_malt(tmp_path: Path) -> None:
-    changes = at_provider(NOWHERE, **malt(training={"trainers": {"p": {"beta": 0.2}}}))
+    changes = provider_changes(NOWHERE, **malt_changes(training={"trainers": {"p": {"beta": 0.2}}}))
     load_spec(training_spec(tmp_path / "malt", **changes))
     with pytest.raises(SpecError, match=r"expert_iteration trains supervised"):
         load_spec(trained_at_provider(tmp_path, training={"trainers": {"p": {"beta": 0.2}}}))
 
 
 def test_malt_selects_nothing(tmp_path: Path) -> None:
-    path = training_spec(tmp_path, **malt(training={"selection": {"reward_threshold": 0.5}}))
+    path = training_spec(tmp_path, **malt_changes(training={"selection": {"reward_threshold": 0.5}}))
     with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
         load_spec(path)
 
 
 @pytest.mark.full
 def test_a_saved_spec_with_every_default_written_out_is_not_refused(tmp_path: Path) -> None:
-    folder = trained(training_spec(tmp_path, **malt(training={"iterations": 1})), tmp_path / "results").folder
+    folder = run_training(
+        training_spec(tmp_path, **malt_changes(training={"iterations": 1})), tmp_path / "results"
+    ).folder
     load_spec(folder.spec)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from runner.results.folder import RunFolder
-from tests.support.processes import ended_or_killed, started_silent
-from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
-from tests.support.training import at_provider, datasets_of, malt, training_spec
+from tests.support.processes import start_nip_run_silently, wait_or_kill
+from tests.support.servers.fine_tune_client import FineTuningProvider, run_fine_tuning_provider
+from tests.support.training import malt_changes, provider_changes, read_datasets, training_spec
 
 pytestmark = pytest.mark.full
 
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "training": {"iterations": 3, "guess_replacement": {"proportion": 0.5}, "test": {"scheme": "all"}},
         "models": {"p": SHARED, "v": SHARED},
     },
-    "malt": malt(
+    "malt": malt_changes(
         training={"iterations": 2},
         rollouts={"num_responses_per_timestep": 3, "per_datapoint": 1},
         models={"p": SHARED, "v": SHARED},
@@ -37,17 +37,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_spec(folder: Path, provider: FineTuner, kind: str) -> None:
-    training_spec(folder, **at_provider(provider.base_url, **KINDS[kind]))
+def write_spec(folder: Path, provider: FineTuningProvider, kind: str) -> None:
+    training_spec(folder, **provider_changes(provider.base_url, **KINDS[kind]))
 
 
 def play(folder: Path) -> None:
-    assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=folder)) == 0
+    assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=folder)) == 0
 
 
 def play_and_kill(folder: Path, seconds: float) -> bool:
     """Kill the run after this time; return False if it had ended before."""
-    process = started_silent("spec.yaml", "-q", cwd=folder)
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     process.kill()
@@ -57,10 +57,10 @@ def play_and_kill(folder: Path, seconds: float) -> bool:
 def final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
     """Return the fine-tune datasets, their sidecars and the final state."""
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
-    return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
+    return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
 
 
-def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
+def jobs_of(provider: FineTuningProvider) -> list[tuple[Any, ...]]:
     """Return the provider's jobs by base model, method and content of the file."""
     return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
 
@@ -68,7 +68,7 @@ def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
     rng = random.Random(1)
-    with fine_tuning(**PROVIDER) as provider:
+    with run_fine_tuning_provider(**PROVIDER) as provider:
         started = time.monotonic()
         write_spec(tmp_path / "whole", provider, kind)
         play(tmp_path / "whole")
@@ -80,7 +80,7 @@ def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, 
     assert any(name.startswith("ft:") for name in models)
     kills = 0
     for number in range(3 * KILLS):
-        with fine_tuning(**PROVIDER) as provider:
+        with run_fine_tuning_provider(**PROVIDER) as provider:
             folder = tmp_path / str(number)
             write_spec(folder, provider, kind)
             if not play_and_kill(folder, rng.uniform(0.3, duration)):
@@ -99,11 +99,11 @@ def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_again_and_again_has_the_same_end(tmp_path: Path, kind: str) -> None:
     rng = random.Random(2)
-    with fine_tuning(**PROVIDER) as provider:
+    with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "whole", provider, kind)
         play(tmp_path / "whole")
         expected, jobs = final_state(tmp_path / "whole"), jobs_of(provider)
-    with fine_tuning(**PROVIDER) as provider:
+    with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "killed", provider, kind)
         for _ in range(KILLS):
             play_and_kill(tmp_path / "killed", rng.uniform(0.6, 2.0))

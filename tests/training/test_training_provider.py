@@ -11,24 +11,26 @@ import yaml
 
 from runner.results.folder import RunFolder
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.servers.fine_tune_client import fine_tuning
-from tests.support.training import at_provider, datasets_of, training_spec
+from tests.support.servers.fine_tune_client import run_fine_tuning_provider
+from tests.support.training import provider_changes, read_datasets, training_spec
 
 SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
 
 
 def end_of(folder: Path) -> tuple[dict[str, bytes], bytes]:
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
-    return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
+    return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
 
 
 @pytest.mark.full
 def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
     """Created, and not yet in the log: the first process and the next must call the job the same."""
     training = {"iterations": 1, "test": {"scheme": "none"}}
-    with fine_tuning() as provider:
+    with run_fine_tuning_provider() as provider:
         frozen = {"verifier": {"freeze": True}}
-        path = training_spec(tmp_path, **at_provider(provider.base_url, training=training, agents=frozen, **SHARED))
+        path = training_spec(
+            tmp_path, **provider_changes(provider.base_url, training=training, agents=frozen, **SHARED)
+        )
         spec = yaml.safe_load(path.read_text())
         del spec["training"]["trainers"]["v"]
         path.write_text(yaml.safe_dump(spec))
@@ -57,9 +59,9 @@ def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path:
 def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
     tmp_path: Path, script: dict[str, Any], message: str
 ) -> None:
-    with fine_tuning(script=script) as provider:
+    with run_fine_tuning_provider(script=script) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
-        training_spec(tmp_path, **at_provider(provider.base_url, training=training, **SHARED))
+        training_spec(tmp_path, **provider_changes(provider.base_url, training=training, **SHARED))
         failed = nip_run_here("spec.yaml", cwd=tmp_path)
         assert failed.returncode == 1
         assert message in failed.stderr
@@ -75,9 +77,9 @@ def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
 
 @pytest.mark.full
 def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
-    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+    with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
-        spec = at_provider(provider.base_url, training=training, **SHARED)
+        spec = provider_changes(provider.base_url, training=training, **SHARED)
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
@@ -97,8 +99,8 @@ def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path
 
 @pytest.mark.full
 def test_a_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path) -> None:
-    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
-        spec = at_provider(provider.base_url, training={"iterations": 1}, **SHARED)
+    with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
+        spec = provider_changes(provider.base_url, training={"iterations": 1}, **SHARED)
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
@@ -116,9 +118,9 @@ def test_a_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path)
 
 @pytest.mark.full
 def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: Path) -> None:
-    with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
+    with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
-        spec = at_provider(provider.base_url, training=training, **SHARED)
+        spec = provider_changes(provider.base_url, training=training, **SHARED)
         spec["training"]["trainers"]["p"]["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 1

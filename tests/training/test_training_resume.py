@@ -18,21 +18,29 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.servers.chat_client import serving
-from tests.support.training import TRAIN, at_provider, datasets_of, malt, stages_of, trained, training_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.training import (
+    TRAIN,
+    malt_changes,
+    provider_changes,
+    read_datasets,
+    read_stages,
+    run_training,
+    training_spec,
+)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "changes",
-    [{}, pytest.param(malt(rollouts={"concurrency": 3}), marks=pytest.mark.full)],
+    [{}, pytest.param(malt_changes(rollouts={"concurrency": 3}), marks=pytest.mark.full)],
     ids=["expert_iteration", "malt"],
 )
 def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = training_spec(tmp_path, **changes)
-    whole = trained(path, tmp_path / "results").folder
+    whole = run_training(path, tmp_path / "results").folder
     lines = (whole.path / "stages.jsonl").read_bytes().splitlines(keepends=True)
-    state, datasets = (whole.path / "state.json").read_bytes(), datasets_of(whole)
+    state, datasets = (whole.path / "state.json").read_bytes(), read_datasets(whole)
     assert len(lines) > 8
     for kept in range(1, len(lines)):
         shutil.copytree(tmp_path / "results", tmp_path / f"cut{kept}")
@@ -40,21 +48,21 @@ def test_a_run_that_was_killed_after_any_stage_comes_to_the_same_end(tmp_path: P
         (cut.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]) + lines[kept][: len(lines[kept]) // 2])
         cut.write_manifest(replace(cut.manifest(), status=Status.RUNNING))
         journals = {p: p.read_bytes() for p in sorted((cut.path.parent).glob("*/journal.jsonl"))}
-        again = trained(path, tmp_path / f"cut{kept}").folder
+        again = run_training(path, tmp_path / f"cut{kept}").folder
         assert (again.path / "state.json").read_bytes() == state
-        assert datasets_of(again) == datasets
+        assert read_datasets(again) == datasets
         assert {p: p.read_bytes() for p in journals} == journals
-        assert len(stages_of(again)) == len(lines)
+        assert len(read_stages(again)) == len(lines)
 
 
 @pytest.mark.full
 def test_more_iterations_go_on_where_fewer_ended(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    short = trained(path, tmp_path / "results").folder
-    before = datasets_of(short)
-    longer = trained(path, tmp_path / "results", "training.iterations=3").folder
+    short = run_training(path, tmp_path / "results").folder
+    before = read_datasets(short)
+    longer = run_training(path, tmp_path / "results", "training.iterations=3").folder
     assert longer.run_id == short.run_id
-    assert {name: data for name, data in datasets_of(longer).items() if name in before} == before
+    assert {name: data for name, data in read_datasets(longer).items() if name in before} == before
     assert len(list(longer.path.glob("iterations/*"))) == 3
 
 
@@ -67,7 +75,7 @@ def test_datasets_are_the_same_in_another_process_with_another_hash_seed(tmp_pat
         done = nip_run("spec.yaml", "--results", f"r{seed}", cwd=tmp_path, PYTHONHASHSEED=seed)
         assert done.returncode == 0, done.stderr
         (folder,) = (p.parent for p in (tmp_path / f"r{seed}").glob("runs/*/stages.jsonl"))
-        found.append(datasets_of(RunFolder(folder)))
+        found.append(read_datasets(RunFolder(folder)))
     assert found[0] == found[1]
     assert any(b"guess_replaced" in data for data in found[0].values())
 
@@ -75,10 +83,10 @@ def test_datasets_are_the_same_in_another_process_with_another_hash_seed(tmp_pat
 @pytest.mark.full
 def test_fewer_iterations_than_were_done_are_refused_and_change_nothing(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    done = trained(path, tmp_path / "results").folder
+    done = run_training(path, tmp_path / "results").folder
     before = done.manifest_path.read_bytes(), done.spec.read_bytes()
     with pytest.raises(UsageError, match=r"1 is fewer than the 2 iterations that run .* has completed"):
-        trained(path, tmp_path / "results", "training.iterations=1")
+        run_training(path, tmp_path / "results", "training.iterations=1")
     assert (done.manifest_path.read_bytes(), done.spec.read_bytes()) == before
 
 
@@ -98,26 +106,26 @@ def test_what_makes_another_run_is_named_where_the_id_is_taken(tmp_path: Path, o
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"trainers": trainers})
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     free = ("training.iterations=3", "rollouts.concurrency=2", "description=x", "models.p.timeout=9")
     drop = ("~training.trainers.p",) if "freeze" in override else ()
     with pytest.raises(RunDirectoryError, match=f"these keys differ: {keys}\\. Choose another"):
-        trained(path, tmp_path / "results", override, *free, *drop, run_id="mine")
+        run_training(path, tmp_path / "results", override, *free, *drop, run_id="mine")
 
 
 @pytest.mark.full
 def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    trained(path, tmp_path / "results", run_id="mine")
+    run_training(path, tmp_path / "results", run_id="mine")
     with pytest.raises(RunDirectoryError, match=r"these keys differ: kind\. Choose"):
-        trained(path, tmp_path / "results", "kind=benchmark", "training=null", run_id="mine")
+        run_training(path, tmp_path / "results", "kind=benchmark", "training=null", run_id="mine")
 
 
 def test_an_id_too_long_for_its_parts_is_refused_before_any_file(tmp_path: Path) -> None:
     path = training_spec(tmp_path, budget={"completions": 10_000})
     for run_id in ("x" * 115, "x" * 120):
         with pytest.raises(UsageError, match="choose an id of at most 114"):
-            trained(path, tmp_path / "results", run_id=run_id)
+            run_training(path, tmp_path / "results", run_id=run_id)
     refused = nip_run_here("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
     assert refused.returncode == 2
     assert not (tmp_path / "results").exists()
@@ -128,7 +136,7 @@ def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> No
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     log = tmp_path / "results" / "runs" / "mine" / "stages.jsonl"
     whole = log.read_bytes()
     second = whole.index(b"\n") + 1
@@ -142,9 +150,9 @@ def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> No
         log.unlink() if damaged is None else log.write_bytes(damaged)
         for _ in range(2):
             with pytest.raises(JournalError, match=message):
-                trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+                run_training(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
     log.write_bytes(whole)
-    trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+    run_training(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
 
 
 @pytest.mark.full
@@ -154,11 +162,11 @@ def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str
     test = {"scheme": "all", "limit": 2}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test})
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     (tmp_path / "results" / "runs" / f"mine-{part}" / file).unlink()
     what = "the games" if part == "i0" else "the test"
     with pytest.raises(RunError, match=f"run mine-{part} has {what} of iteration 0 of training run mine"):
-        trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+        run_training(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
 
 
 @pytest.mark.gate
@@ -167,7 +175,7 @@ def test_missing_outputs_of_a_finished_training_run_and_its_parts_are_rebuilt_fr
     tmp_path: Path, missing: tuple[str, ...]
 ) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
-    trained(path, tmp_path / "results", run_id="mine")
+    run_training(path, tmp_path / "results", run_id="mine")
     runs, board = tmp_path / "results" / "runs", Results(tmp_path / "results").board
     rows, journals = board.query("SELECT * FROM metrics ORDER BY ALL"), [*map(file_hash, runs.glob("*/*.jsonl"))]
 
@@ -178,11 +186,11 @@ def test_missing_outputs_of_a_finished_training_run_and_its_parts_are_rebuilt_fr
     for name in missing:
         (runs / name).unlink()
     board.rebuild()
-    trained(path, tmp_path / "results", run_id="mine")
+    run_training(path, tmp_path / "results", run_id="mine")
     assert contents() == before
     assert board.query("SELECT * FROM metrics ORDER BY ALL") == rows
     assert [*map(file_hash, runs.glob("*/*.jsonl"))] == journals, "no model was called, and no job was started"
-    assert trained(path, tmp_path / "results", run_id="mine").was_finished
+    assert run_training(path, tmp_path / "results", run_id="mine").was_finished
 
 
 @pytest.mark.full
@@ -193,7 +201,7 @@ def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
     assert second.returncode == 1
     assert f"run mine is in use by process {os.getpid()} on " in second.stderr
     assert list((tmp_path / "results" / "runs").iterdir()) == [tmp_path / "results" / "runs" / "mine"]
-    trained(path, tmp_path / "results", run_id="mine")
+    run_training(path, tmp_path / "results", run_id="mine")
 
 
 @pytest.mark.full
@@ -202,14 +210,14 @@ def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path)
     trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(RunError, match="training v failed"):
-        trained(path, tmp_path / "results")
+        run_training(path, tmp_path / "results")
     (folder,) = (p.parent for p in (tmp_path / "results").glob("runs/*/stages.jsonl"))
-    before = datasets_of(RunFolder(folder))
+    before = read_datasets(RunFolder(folder))
     (folder / "iterations" / "0" / "p.sft.jsonl").unlink()
     (folder / "iterations" / "0" / "v.sft.jsonl").write_text("tampered", "utf-8")
     with pytest.raises(Waiting):
-        trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
-    assert datasets_of(RunFolder(folder)) == before
+        run_training(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
+    assert read_datasets(RunFolder(folder)) == before
     assert "v.sft.jsonl was edited and will be rebuilt" in (folder / "run.log").read_text("utf-8")
 
 
@@ -219,14 +227,14 @@ def test_a_model_keeps_its_dataset_though_the_format_changes(tmp_path: Path) -> 
     trainers = {"p": {"backend": "dummy"}, "v": fails}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(RunError, match="training v failed"):
-        trained(path, tmp_path / "results", run_id="mine")
+        run_training(path, tmp_path / "results", run_id="mine")
     dataset = tmp_path / "results" / "runs" / "mine" / "iterations" / "0" / "p.sft.jsonl"
     before = file_hash(dataset)
     overrides = ("+training.trainers.p.format=trl", "training.trainers.v={backend: dummy}")
-    done = trained(path, tmp_path / "results", *overrides, run_id="mine")
+    done = run_training(path, tmp_path / "results", *overrides, run_id="mine")
     (row,) = done.metrics["iterations"]
     assert row["models"]["p"]["lineage"][0]["dataset_sha256"] == before == file_hash(dataset)
-    report = [record for record in stages_of(done.folder) if record["stage"] == "datasets"][-1]
+    report = [record for record in read_stages(done.folder) if record["stage"] == "datasets"][-1]
     assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
 
 
@@ -235,16 +243,16 @@ def test_a_training_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path
     path = training_spec(tmp_path, training={"iterations": 1})
 
     async def cell() -> str:
-        return str(trained(path, tmp_path / "results").manifest.status)
+        return str(run_training(path, tmp_path / "results").manifest.status)
 
     assert asyncio.run(cell()) == "done"
 
 
 @pytest.mark.full
 def test_the_end_of_a_training_run_shows_what_went_wrong_in_its_parts(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         retry = {"invalid_response": {"attempts": 2, "then": "empty_message"}}
-        training_spec(tmp_path, **at_provider(server.base_url, training={"min_examples": 1000}, retry=retry))
+        training_spec(tmp_path, **provider_changes(server.base_url, training={"min_examples": 1000}, retry=retry))
         done = nip_run_here("spec.yaml", cwd=tmp_path)
         again = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from on_mlflow.tool import Tool
-from shared import Claims
+from shared import SoftAssertions
 
 from runner.exports.mlflow.games import MlflowGames
 from runner.exports.mlflow.record import MlflowRun
@@ -69,7 +69,7 @@ def differences(said: dict[str, Any], wanted: dict[str, MlflowRun]) -> list[str]
 
 
 def held(
-    claims: Claims, tool: Tool, uri: str, experiment: str, *starts: str, results: Path | None = None
+    check: SoftAssertions, tool: Tool, uri: str, experiment: str, *starts: str, results: Path | None = None
 ) -> dict[str, Any]:
     """What an experiment has, and the claim that it is what the runs say."""
     wanted = {key: run for start in starts for key, run in wanted_of(results or tool.results, start).items()}
@@ -78,7 +78,7 @@ def held(
     for line in wrong:
         print("     ", line)
     points = sum(len(one) for run in said["runs"] for one in run["metrics"].values())
-    claims(
+    check(
         not wrong,
         f"{experiment}: its client reads back {len(said['runs'])} runs with {points:,} points, "
         f"{sum(len(run['params']) for run in said['runs'])} parameters, {len(said['models'])} models and "

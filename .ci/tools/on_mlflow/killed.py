@@ -12,7 +12,7 @@ from collections.abc import Callable
 from on_mlflow.held import held
 from on_mlflow.servers import Between, SlowModel
 from on_mlflow.tool import Tool, ended, stands
-from shared import ROOT, Claims
+from shared import ROOT, SoftAssertions
 
 from tests.support.training import training_spec
 
@@ -29,7 +29,7 @@ KEY = {"OPENAI_API_KEY": "no-key-of-anyone"}
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
 
-def kills(claims: Claims, tool: Tool, uri: str, port: int, apart: int) -> None:
+def kills(check: SoftAssertions, tool: Tool, uri: str, port: int, apart: int) -> None:
     """An exporter that is killed again and again, each time some requests later, until one comes to its end."""
     killer, killed = Between(port), 0
     while True:
@@ -42,15 +42,15 @@ def kills(claims: Claims, tool: Tool, uri: str, port: int, apart: int) -> None:
         if killer.victim.returncode != -signal.SIGKILL:
             raise SystemExit(f"{out}\n{err}")
         killed += 1
-    claims(killed >= 5, f"killed {killed} times, at requests 2 to {2 + apart * (killed - 1)}, before and after answers")
-    held(claims, tool, uri, "kills", "small")
+    check(killed >= 5, f"killed {killed} times, at requests 2 to {2 + apart * (killed - 1)}, before and after answers")
+    held(check, tool, uri, "kills", "small")
 
 
-def at_once(claims: Claims, tool: Tool, uri: str) -> None:
+def at_once(check: SoftAssertions, tool: Tool, uri: str) -> None:
     """Several exporters of the same runs at the same moment."""
     for process in [tool.export(uri, "at once", "small") for _ in range(3)]:
         ended(process)
-    held(claims, tool, uri, "at once", "small")
+    held(check, tool, uri, "at once", "small")
     copies = [tool.here / f"copy{number}" for number in range(3)]
     started = []
     for copy in copies:
@@ -59,10 +59,10 @@ def at_once(claims: Claims, tool: Tool, uri: str) -> None:
         started.append(tool.start("-m", "runner", *words, "--results", str(copy)))
     for process in started:
         ended(process)
-    held(claims, tool, uri, "copies", "small")
+    held(check, tool, uri, "copies", "small")
 
 
-def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
+def followed(check: SoftAssertions, tool: Tool, uri: str, port: int) -> None:
     """A run that is followed while it plays, is killed, and goes on; so is the follower, and the server is away."""
     model, between = SlowModel(), Between(port)
     spec = tool.here / "slow.yaml"
@@ -87,21 +87,21 @@ def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     until(lambda: points() > 0, run, follower)
     first, status = points(), stands(uri, "followed")[0]
     until(lambda: points() > first, run, follower)
-    claims(status == "RUNNING", f"while it plays, the curve grows on the server: {first} then {points()} points")
+    check(status == "RUNNING", f"while it plays, the curve grows on the server: {first} then {points()} points")
     follower.kill()
     follower.wait()
     before, follower = points(), follow()
     until(lambda: points() > before, run, follower)
-    claims(follower.poll() is None, f"the follower is killed, and another goes on: {before} then {points()} points")
+    check(follower.poll() is None, f"the follower is killed, and another goes on: {before} then {points()} points")
     before = failing(model, between, points, run, follower)
     until(lambda: points() > before, run, follower)
-    claims(follower.poll() is None, f"the server answers 500 for a while, and is asked again: {points()} points")
+    check(follower.poll() is None, f"the server answers 500 for a while, and is asked again: {points()} points")
     run.kill()
     run.wait()
     _, _, err = ended(follower)
-    claims(err.count("is asked again while the run plays") == 1, "which the follower says once")
+    check(err.count("is asked again while the run plays") == 1, "which the follower says once")
     status = stands(uri, "followed")[0]
-    claims(status == "KILLED", f"the run is killed: the follower ends, and MLflow has {status}")
+    check(status == "KILLED", f"the run is killed: the follower ends, and MLflow has {status}")
 
     before, run = points(), play()
     until(lambda: playing(tool, "slow"), run)
@@ -110,18 +110,16 @@ def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     for process in (follower, run):
         process.kill()
         process.wait()
-    claims(points() < 120, f"resumed and followed, both are killed at {points()} points")  # of 120 games
+    check(points() < 120, f"resumed and followed, both are killed at {points()} points")  # of 120 games
     model.seconds = 0.02
     run = play()
     until(lambda: playing(tool, "slow"), run)
     follower = follow()
     ended(run)
     ended(follower)
-    said = held(claims, tool, uri, "followed", "slow")
+    said = held(check, tool, uri, "followed", "slow")
     steps = [step for step, _ in said["runs"][0]["metrics"]["accuracy"]]
-    claims(
-        steps[-1] == 120 and len(steps) == len({*steps}), f"its curve has {len(steps)} points up to game {steps[-1]}"
-    )
+    check(steps[-1] == 120 and len(steps) == len({*steps}), f"its curve has {len(steps)} points up to game {steps[-1]}")
 
 
 def failing(
@@ -136,7 +134,7 @@ def failing(
     return before
 
 
-def trained(claims: Claims, tool: Tool, uri: str) -> None:
+def trained(check: SoftAssertions, tool: Tool, uri: str) -> None:
     """A training run that is followed, is killed once an iteration has ended, and goes on."""
     prompts = str(ROOT / "prompts/code_validation/nip")
     spec = training_spec(tool.here / "grown", name="grown", prompts=prompts, training={"iterations": 4})
@@ -154,7 +152,7 @@ def trained(claims: Claims, tool: Tool, uri: str) -> None:
     ended(follower)
     said = tool.read(uri, "grown")["runs"]
     parts = [one for one in said if one["parent"] == "grown"]
-    claims(
+    check(
         {one["status"] for one in said if one["parent"] is None} == {"KILLED"} and parts,
         f"a training run is killed while it is followed: MLflow has it as KILLED, with {len(parts)} parts below it",
     )
@@ -163,7 +161,7 @@ def trained(claims: Claims, tool: Tool, uri: str) -> None:
     follower = tool.export(uri, "grown", "grown", "--follow")
     ended(run)
     ended(follower)
-    held(claims, tool, uri, "grown", "grown")
+    held(check, tool, uri, "grown", "grown")
 
 
 def playing(tool: Tool, name: str) -> bool:

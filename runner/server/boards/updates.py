@@ -175,6 +175,7 @@ def run_worker(settings: Settings, pipe: Connection) -> None:
         try:
             pipe.recv()
         except EOFError:
+            worker.close()
             return
         try:
             pipe.send((True, worker.build()))

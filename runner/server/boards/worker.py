@@ -66,6 +66,9 @@ class BoardWorker:
         atomic_write(self._paths.current, f'{{"name": "{name}"}}\n')
         return name
 
+    def close(self) -> None:
+        self._database.close()
+
     def write(self, folder: Path) -> None:
         """Write a board of all public releases, without the releases that make building the board fail.
 

@@ -23,7 +23,7 @@ def record(index: int) -> dict[str, Any]:
     return {"kind": "call", "n": index, "text": "answer\n" * (index % 3)}
 
 
-def written(path: Path, *groups: Sequence[int], run: str = RUN, run_id: str = "tiny-0123456789") -> bytes:
+def write_journal(path: Path, *groups: Sequence[int], run: str = RUN, run_id: str = "tiny-0123456789") -> bytes:
     async def write() -> None:
         journal = Journal(path, first=log_header(run, run_id), run=run)
         try:
@@ -47,7 +47,7 @@ def lines(data: bytes) -> list[bytes]:
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     path = tmp_path / "journal.jsonl"
-    written(path, [0], [1, 2], [3], [4])
+    write_journal(path, [0], [1, 2], [3], [4])
     return path
 
 
@@ -55,7 +55,7 @@ def refused(path: Path, match: str) -> None:
     """Neither opened nor read, and left as it is."""
     data = path.read_bytes()
     with pytest.raises(JournalError, match=match):
-        written(path, [9])
+        write_journal(path, [9])
     with pytest.raises(JournalError, match=match):
         list(read_journal(path, RUN))
     assert path.read_bytes() == data
@@ -76,7 +76,7 @@ def test_every_later_checksum_starts_from_the_first(journal: Path) -> None:
 
 def _other(folder: Path, *groups: Sequence[int], run: str = RUN) -> Path:
     path = folder / "other.jsonl"
-    written(path, *(groups or ([0], [1, 2], [3], [4])), run=run)
+    write_journal(path, *(groups or ([0], [1, 2], [3], [4])), run=run)
     return path
 
 
@@ -112,7 +112,7 @@ def test_a_whole_last_line_that_does_not_belong_is_not_cut_off(tmp_path: Path, j
 
 def test_the_whole_journal_of_another_run_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, [0], run=OTHER, run_id="other-run")
+    write_journal(path, [0], run=OTHER, run_id="other-run")
     refused(path, "belongs to another run, 'other-run' with the identity bbbbbbbbbbbb instead of aaaaaaaaaaaa")
     assert numbers(path) == [0]  # a replay reads it
 
@@ -120,13 +120,13 @@ def test_the_whole_journal_of_another_run_is_refused_by_its_name(tmp_path: Path)
 @pytest.mark.full
 def test_cut_at_every_byte_a_bound_journal_keeps_its_whole_groups(tmp_path: Path) -> None:
     path, groups = tmp_path / "journal.jsonl", ([0], [1, 2, 3], [4], [5, 6])
-    data = written(path, *groups)
+    data = write_journal(path, *groups)
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         whole = [number for group in groups if ends[group[-1] + 1] <= cut for number in group]
         assert numbers(path) == whole
-        written(path, [9])
+        write_journal(path, [9])
         assert numbers(path) == [*whole, 9]
 
 
@@ -137,14 +137,14 @@ def test_zeros_that_a_power_cut_leaves_are_a_torn_end(journal: Path, zeros: int)
     torn = [bytes(zeros), last[:20] + bytes(zeros), last[:20] + bytes(zeros) + b"\n", bytes(zeros) + last[-9:]]
     for end in torn:
         journal.write_bytes(whole + end)
-        written(journal, [5])
+        write_journal(journal, [5])
         assert numbers(journal) == [0, 1, 2, 3, 4, 5]
 
 
 def test_no_flipped_bit_of_a_bound_journal_is_accepted(tmp_path: Path) -> None:
     """Only the very last line can be torn: one that lost its end, or holds a zero."""
     path = tmp_path / "journal.jsonl"
-    data = written(path, [0], [1])
+    data = write_journal(path, [0], [1])
     last = len(data) - len(lines(data)[-1])
     good = list(read_journal(path))
     for position in range(len(data)):
@@ -165,7 +165,7 @@ def test_a_journal_of_an_earlier_format_goes_on_as_it_was_begun(tmp_path: Path, 
     path = tmp_path / "journal.jsonl"
     old = [first] if first else []
     path.write_bytes(b"".join(encode(index, one) for index, one in enumerate([*old, record(0)])))
-    data = written(path, [1], [2])
+    data = write_journal(path, [1], [2])
     assert data == b"".join(encode(index, one) for index, one in enumerate([*old, *map(record, range(3))]))
     assert not is_bound_to_run(path)
     path.write_bytes(data + encode(7, record(7)))
@@ -176,7 +176,7 @@ def test_a_journal_of_an_earlier_format_goes_on_as_it_was_begun(tmp_path: Path, 
 def test_a_record_that_changed_since_it_was_found_is_not_given(tmp_path: Path, bound: bool) -> None:
     path = tmp_path / "journal.jsonl"
     if bound:
-        written(path, [0], [1], [2])
+        write_journal(path, [0], [1], [2])
     else:
         path.write_bytes(b"".join(encode(index, record(index)) for index in range(3)))
 

@@ -19,7 +19,7 @@ def record(index: int) -> dict[str, Any]:
     return {"kind": "call", "sample": [f"p{index}", 0, 0, "verifier", 0], "text": "ünï\n" * (index % 4), "n": index}
 
 
-def written(path: Path, count: int, start: int = 0) -> None:
+def write_records(path: Path, count: int, start: int = 0) -> None:
     async def write() -> None:
         journal = Journal(path)
         try:
@@ -73,8 +73,8 @@ def test_an_upper_case_checksum_is_not_ours() -> None:
 
 def test_records_come_back_in_order_and_appending_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, 5)
-    written(path, 4, start=5)
+    write_records(path, 5)
+    write_records(path, 4, start=5)
     assert numbers(path) == list(range(9))
 
 
@@ -103,8 +103,8 @@ def test_an_empty_journal_gets_its_first_record_with_the_next(tmp_path: Path) ->
 def test_a_journal_that_has_records_gets_no_first_one(tmp_path: Path) -> None:
     path, other = tmp_path / "journal.jsonl", tmp_path / "other.jsonl"
     for each in (path, other):
-        written(each, 1)
-    written(other, 1, start=1)
+        write_records(each, 1)
+    write_records(other, 1, start=1)
     begun_and_written(path, [record(1)])
     assert path.read_bytes() == other.read_bytes()
 
@@ -162,7 +162,7 @@ def test_a_record_can_be_read_at_its_offset_with_the_journal_open(tmp_path: Path
 @pytest.mark.full
 def test_cut_at_every_byte_exactly_the_whole_records_come_back(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, 6)
+    write_records(path, 6)
     data = path.read_bytes()
     ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
     for cut in range(len(data) + 1):
@@ -173,7 +173,7 @@ def test_cut_at_every_byte_exactly_the_whole_records_come_back(tmp_path: Path) -
         assert opened.torn_bytes == cut - (ends[whole - 1] if whole else 0)
         assert numbers(path) == list(range(whole))
         if cut % 7 == 0:
-            written(path, 1, start=whole)
+            write_records(path, 1, start=whole)
             assert numbers(path) == list(range(whole + 1))
 
 
@@ -203,7 +203,7 @@ def test_cut_at_every_byte_records_of_one_append_come_back_whole_or_not(tmp_path
 def test_no_flipped_bit_is_accepted_in_silence(tmp_path: Path) -> None:
     """All bits of a small journal: the flip is reported, or falls in the last record, which counts as torn."""
     path = tmp_path / "journal.jsonl"
-    written(path, 4)
+    write_records(path, 4)
     data = path.read_bytes()
     good = list(read_journal(path))
     last = good[-1][0]
@@ -224,7 +224,7 @@ def test_no_flipped_bit_is_accepted_in_silence(tmp_path: Path) -> None:
 
 def test_damage_in_the_middle_stops_with_its_place_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, 5)
+    write_records(path, 5)
     data = bytearray(path.read_bytes())
     place = bytes(data).index(b"\n", bytes(data).index(b"\n") + 1) + 1
     data[place + 20] ^= 1
@@ -246,7 +246,7 @@ def test_a_whole_file_of_something_else_is_not_cut_to_nothing(tmp_path: Path) ->
 def test_zeros_after_the_end_are_a_torn_end(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """A file system may leave zeros where a write was under way when the power went."""
     path = tmp_path / "journal.jsonl"
-    written(path, 3)
+    write_records(path, 3)
     for size in sizes:
         path.write_bytes(path.read_bytes() + bytes(size))
         assert opened_and_closed(path).torn_bytes == size
@@ -287,7 +287,7 @@ def test_a_journal_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 
 def test_random_damage_never_gives_a_record_that_was_not_written(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, 12)
+    write_records(path, 12)
     data = path.read_bytes()
     good = [found for _, found in read_journal(path)]
     rng = random.Random(5)

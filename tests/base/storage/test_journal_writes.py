@@ -13,7 +13,7 @@ import pytest
 from runner.base.errors import JournalError
 from runner.base.storage.journal import Disk, Journal, RealDisk
 from runner.base.storage.log_lines import read_journal
-from tests.base.storage.test_journal import numbers, opened_and_closed, record, written
+from tests.base.storage.test_journal import numbers, opened_and_closed, record, write_records
 
 
 class Failing:
@@ -124,7 +124,7 @@ def test_whatever_disk_call_fails_nothing_acknowledged_is_lost_or_doubled(
         there = numbers(path)
         assert set(acknowledged) <= set(there)
         assert there == list(range(len(there)))
-        written(path, 6 - len(there), start=len(there))
+        write_records(path, 6 - len(there), start=len(there))
         assert numbers(path) == list(range(6))
     else:
         pytest.fail("every call failed")
@@ -133,7 +133,7 @@ def test_whatever_disk_call_fails_nothing_acknowledged_is_lost_or_doubled(
 
 def test_a_torn_end_that_cannot_be_cut_is_an_error_until_it_can(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    written(path, 3)
+    write_records(path, 3)
     torn = path.read_bytes()[:-5]
     path.write_bytes(torn)
     for fail_at in (1, 2):

@@ -17,7 +17,7 @@ from runner.base.storage.duckdb_connections import borrow_connection, connect, d
 from tests.support.files import json_lines
 from tests.support.processes import nip_run, nip_run_here, python
 from tests.support.runs import only_run
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 NAMES = ("a?b=c", os.fsdecode(b"no\xffutf8"))
@@ -63,7 +63,7 @@ def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
 def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: Path) -> None:
     aside = tmp_path / "no?place"
     aside.mkdir()
-    with serving() as server:
+    with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=2)
         done = nip_run("spec.yaml", "--results", "a?b", "-q", cwd=tmp_path, TMPDIR=str(aside))
         assert (done.returncode, server.requests) == (1, 0)
@@ -122,12 +122,12 @@ def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def kept() -> Iterator[None]:
+def reused_connections() -> Iterator[None]:
     with reuse_connections():
         yield
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("reused_connections")
 @pytest.mark.parametrize(
     "left",
     [
@@ -148,7 +148,7 @@ def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None
                 connection.sql(again)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("reused_connections")
 def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> None:
     with borrow_connection("63MB") as first:
         pass

@@ -17,7 +17,7 @@ from runner.game.prompts.chat_format import INSTRUCTIONS, NOTHING_NEW, format_ch
 from runner.game.protocols.loader import builtin_names, load_protocol, unplayable_parameters
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
-from tests.support.games import DUEL, SEVENTH, finished, protocol_of, undecided
+from tests.support.games import COUNCIL, DUEL, load_protocol_text, make_undecided_speaker, play_game
 
 SYSTEM, LAST = "You play this game.", "This is the last round."
 
@@ -41,7 +41,7 @@ parameters: {max_message_rounds: 10}
 """A verifier that speaks to itself twice in a row, two provers whose texts meet, a round of nobody's."""
 
 
-def said(role: str, content: str, name: str | None = None) -> ChatMessage:
+def make_message(role: str, content: str, name: str | None = None) -> ChatMessage:
     message: ChatMessage = {"role": role, "content": content}
     return message if name is None else {**message, "name": name}
 
@@ -72,7 +72,7 @@ def drawn_protocol(folder: Path, number: int) -> Protocol | None:
         "parameters": {"max_message_rounds": rng.randint(2, 9)},
     }  # fmt: skip
     try:
-        protocol = protocol_of(folder, yaml.safe_dump(document, sort_keys=False))
+        protocol = load_protocol_text(folder, yaml.safe_dump(document, sort_keys=False))
     except SpecError:
         return None
     return None if list(unplayable_parameters(protocol, Place)) else protocol
@@ -91,7 +91,7 @@ def prompts(protocol: Protocol, agent: str, played: list[Round], seed: int) -> I
 
 def check(protocol: Protocol, seed: int) -> int:
     """See that every chat of a game is right in both forms; how many there were."""
-    played = list(finished(protocol, undecided(protocol), seed=seed).rounds)
+    played = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
     count = 0
     for agent in protocol.agent_names:
         for instructions in ("system", "user"):
@@ -112,7 +112,7 @@ def check(protocol: Protocol, seed: int) -> int:
                         whole = INSTRUCTIONS + whole
                     at = text.index(whole, at) + len(whole)
                 assert chat[: len(earlier)] == earlier, told
-                earlier = [*chat, said("assistant", played[round_].raw[agent])]
+                earlier = [*chat, make_message("assistant", played[round_].raw[agent])]
                 count += 1
             last = protocol.max_message_rounds - 1
             end = format_chat(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
@@ -125,9 +125,9 @@ def test_every_chat_of_a_protocol_alternates_and_begins_with_the_earlier_ones(na
     assert sum(check(load_protocol(name), seed) for seed in range(4)) >= 8
 
 
-@pytest.mark.parametrize("text", [SEVENTH, DUEL, SILENT], ids=["council", "duel", "silent"])
+@pytest.mark.parametrize("text", [COUNCIL, DUEL, SILENT], ids=["council", "duel", "silent"])
 def test_so_does_every_chat_of_ones_own_protocol(tmp_path: Path, text: str) -> None:
-    assert sum(check(protocol_of(tmp_path, text), seed) for seed in range(4)) >= 8
+    assert sum(check(load_protocol_text(tmp_path, text), seed) for seed in range(4)) >= 8
 
 
 @pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(20, 600, 20))])
@@ -138,36 +138,47 @@ def test_and_of_protocols_drawn_by_lot(tmp_path: Path, start: int) -> None:
 
 
 def test_an_openai_chat_is_the_one_that_was_given() -> None:
-    chat = [said("system", SYSTEM), said("user", "No.", "Expert_1")]
+    chat = [make_message("system", SYSTEM), make_message("user", "No.", "Expert_1")]
     assert format_chat(chat, "openai", instructions="user", asks=True) is chat
 
 
 def test_an_agent_that_speaks_twice_has_two_turns() -> None:
-    chat = [said("system", SYSTEM), said("assistant", "One."), said("assistant", "Two.")]
-    one, pause, two = said("assistant", "One."), said("user", NOTHING_NEW), said("assistant", "Two.")
-    assert format_chat(chat, "alternating") == [said("user", SYSTEM), one, pause, two]
-    assert format_chat(chat[:2], "alternating", asks=True) == [said("user", SYSTEM), one, pause]
+    chat = [make_message("system", SYSTEM), make_message("assistant", "One."), make_message("assistant", "Two.")]
+    one, pause, two = (
+        make_message("assistant", "One."),
+        make_message("user", NOTHING_NEW),
+        make_message("assistant", "Two."),
+    )
+    assert format_chat(chat, "alternating") == [make_message("user", SYSTEM), one, pause, two]
+    assert format_chat(chat[:2], "alternating", asks=True) == [make_message("user", SYSTEM), one, pause]
 
 
 def test_a_text_without_a_sender_is_not_read_as_part_of_what_stands_before_it() -> None:
-    chat = [said("system", SYSTEM), said("user", "No.", "Expert_1"), said("user", "Yes."), said("system", LAST)]
+    chat = [
+        make_message("system", SYSTEM),
+        make_message("user", "No.", "Expert_1"),
+        make_message("user", "Yes."),
+        make_message("system", LAST),
+    ]
     assert with_alternating_roles(chat) == [
-        said("system", SYSTEM),
-        said("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST}"),
+        make_message("system", SYSTEM),
+        make_message("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST}"),
     ]
     joined = format_chat([chat[0], chat[2]], "alternating", instructions="user")
-    assert joined == [said("user", f"{SYSTEM}\n\nAnonymous: Yes.")]
-    assert with_alternating_roles([chat[0], chat[2]])[1] == said("user", "Yes.")
+    assert joined == [make_message("user", f"{SYSTEM}\n\nAnonymous: Yes.")]
+    assert with_alternating_roles([chat[0], chat[2]])[1] == make_message("user", "Yes.")
 
 
 def test_a_text_that_begins_with_its_sender_has_it_once() -> None:
-    own, other = said("user", "Expert_1: No.", "Expert_1"), said("user", "Expert_1: Yes.", "Expert_2")
-    assert with_alternating_roles([said("system", SYSTEM), own, other])[1] == said(
+    own, other = make_message("user", "Expert_1: No.", "Expert_1"), make_message("user", "Expert_1: Yes.", "Expert_2")
+    assert with_alternating_roles([make_message("system", SYSTEM), own, other])[1] == make_message(
         "user", "Expert_1: No.\n\nExpert_2: Expert_1: Yes."
     )
 
 
 def test_what_alternates_stays_as_it_is() -> None:
-    chat = with_alternating_roles([said("system", SYSTEM), said("user", "No.", "A"), said("user", "Yes.", "B")])
+    chat = with_alternating_roles(
+        [make_message("system", SYSTEM), make_message("user", "No.", "A"), make_message("user", "Yes.", "B")]
+    )
     assert with_alternating_roles(chat) == chat
     assert all(one["role"] != two["role"] for one, two in pairwise(chat))

@@ -20,7 +20,7 @@ from runner.game.prompts.templates import (
 from runner.game.protocols.loader import builtin_names, load_protocol
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment
-from tests.support.prompting import COLUMNS, variables
+from tests.support.prompt_variables import COLUMNS, make_prompt_variables
 
 SOLO = load_protocol("solo_verifier")
 
@@ -33,7 +33,7 @@ def load(folder: Path, source: str | bytes, columns: dict[str, object] | None = 
 
 def rendered(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
     columns = columns or COLUMNS
-    return load(folder, source, columns).render("verifier", variables(SOLO, "verifier", columns=columns))
+    return load(folder, source, columns).render("verifier", make_prompt_variables(SOLO, "verifier", columns=columns))
 
 
 def refusal(folder: Path, source: str | bytes) -> str:
@@ -303,7 +303,7 @@ def test_the_label_is_not_among_the_variables_either() -> None:
     for name in builtin_names():
         protocol = load_protocol(name)
         for agent in protocol.agent_names:
-            assert not {"label", "y"} & variables(protocol, agent, columns=columns).keys()
+            assert not {"label", "y"} & make_prompt_variables(protocol, agent, columns=columns).keys()
 
 
 def test_an_unknown_variable_names_the_nearest(tmp_path: Path) -> None:
@@ -321,11 +321,11 @@ def test_a_column_named_like_a_variable_is_refused_where_it_is_used(tmp_path: Pa
     assert rendered(tmp_path, "{{ question }}", columns) == "What is it?"
     with pytest.raises(SpecError, match="agent: both a column of the dataset and a variable of the runner"):
         rendered(tmp_path, "{{ agent }}", columns)
-    assert variables(SOLO, "verifier", columns=columns)["agent"] == "verifier"
+    assert make_prompt_variables(SOLO, "verifier", columns=columns)["agent"] == "verifier"
 
 
 def test_every_documented_variable_is_given() -> None:
-    assert variables(SOLO, "verifier").keys() - COLUMNS.keys() == VARIABLES.keys()
+    assert make_prompt_variables(SOLO, "verifier").keys() - COLUMNS.keys() == VARIABLES.keys()
 
 
 def test_a_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from runner.game.prompts.templates import (
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from tests.support.paths import ROOT
-from tests.support.prompting import variables
+from tests.support.prompt_variables import make_prompt_variables
 
 # The prompts that ship
 
@@ -38,7 +38,7 @@ def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stanc
     columns = {"question": "QQQ", "solution": "SSS", "label": "LABEL-1", "y": "LABEL-2"}
     for round_ in range(protocol.max_message_rounds):
         text = prompts.render(
-            template, variables(protocol, agent, columns=columns, prover_stance=stance, round_=round_)
+            template, make_prompt_variables(protocol, agent, columns=columns, prover_stance=stance, round_=round_)
         )
         assert text.strip()
         assert "LABEL" not in text
@@ -53,7 +53,7 @@ def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stanc
 def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
     protocol, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
-        text = prompts.render(template, variables(protocol, "verifier"))
+        text = prompts.render(template, make_prompt_variables(protocol, "verifier"))
         assert "Decision: accept" in text
         assert "Decision: reject" in text
         if not template.endswith(LAST_ROUND):
@@ -73,7 +73,7 @@ def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name: str)
     protocol, prompts = shipped(name)
     for round_ in range(protocol.max_message_rounds):
         left = sum("verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds))
-        text = prompts.render("verifier", variables(protocol, "verifier", round_=round_))
+        text = prompts.render("verifier", make_prompt_variables(protocol, "verifier", round_=round_))
         wanted = {0: r"no more questions", 1: r"1 more question\b"}.get(left, rf"{left} more questions")
         if "verifier" in protocol.can_be_active(round_):
             assert re.search(wanted, text), (round_, left)
@@ -85,7 +85,7 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
     texts = {}
     for stance in (0, 1):
         texts[stance] = prompts.render(
-            template, {**variables(protocol, template), "stance": ("reject", "accept")[stance]}
+            template, {**make_prompt_variables(protocol, template), "stance": ("reject", "accept")[stance]}
         )
     assert "accept" in texts[1]
     assert "reject" in texts[0]

@@ -14,14 +14,14 @@ from runner.game.protocols.answer_parser import parse_answer
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import episode_rewards
-from tests.support.games import LENIENT, STRICT, finished, undecided
+from tests.support.games import LENIENT, STRICT, make_undecided_speaker, play_game
 
 # Decisions and rewards
 
 
 def test_an_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
     protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
-    played = finished(protocol, undecided(protocol))
+    played = play_game(protocol, make_undecided_speaker(protocol))
     assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
     assert played.decision == Decision.NONE
     assert played.rounds[0].rewards == {"verifier": -0.25}
@@ -29,19 +29,19 @@ def test_an_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
 
 
 def test_a_solo_verifier_decides_in_one_round() -> None:
-    played = finished(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
+    played = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
     assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
 
 
 def test_a_round_with_a_verdict_sends_no_message() -> None:
-    played = finished(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
+    played = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
     assert played.rounds[0].messages == []
     assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
 
 
 def test_a_verdict_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
-    played = finished(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
+    played = play_game(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
     assert played.decided
     assert [r.rewards["verifier"] for r in played.rounds] == [0.125, 0.0, 1.0]
     assert played.rounds[0].messages == []
@@ -51,7 +51,7 @@ def test_a_verdict_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
 def test_a_random_stance_moves_the_provers_reward(stance: int) -> None:
     protocol = load_protocol("nip", {"randomize_prover_stance": True})
     assert protocol.stance("prover", stance) == stance
-    played = finished(
+    played = play_game(
         protocol, lambda *_: f"Decision: {'accept' if stance else 'reject'}", prover_stance=stance, label=1 - stance
     )
     assert played.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
@@ -65,14 +65,14 @@ def test_a_stance_that_is_fixed_cannot_be_randomised(name: str) -> None:
 
 def test_shared_rewards_are_the_verifiers() -> None:
     protocol = load_protocol("debate", {"shared_reward": True})
-    played = finished(protocol, lambda *_: "Decision: reject", label=1)
+    played = play_game(protocol, lambda *_: "Decision: reject", label=1)
     assert played.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", builtin_names())
 def test_an_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
     protocol = load_protocol(name)
-    played = finished(protocol, undecided(protocol))
+    played = play_game(protocol, make_undecided_speaker(protocol))
     assert played.terminated
     assert len(played.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
 

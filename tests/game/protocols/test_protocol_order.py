@@ -7,7 +7,7 @@ import pytest
 from runner.game.prompts.chat import chat_messages
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.rounds import Message, Round
-from tests.support.games import finished, who_speaks
+from tests.support.games import list_speakers, play_game
 from tests.support.processes import python
 
 # Turn order
@@ -15,15 +15,15 @@ from tests.support.processes import python
 
 def test_the_verifier_or_the_provers_begin() -> None:
     v, p = {"verifier"}, {"prover0", "prover1"}
-    assert who_speaks(load_protocol("debate"), 4) == [v, p, v, p]
-    assert who_speaks(load_protocol("debate", {"verifier_first": False}), 4) == [p, v, p, v]
+    assert list_speakers(load_protocol("debate"), 4) == [v, p, v, p]
+    assert list_speakers(load_protocol("debate", {"verifier_first": False}), 4) == [p, v, p, v]
 
 
 def test_sequential_provers_take_turns_in_either_order() -> None:
     v, a, b = {"verifier"}, {"prover0"}, {"prover1"}
-    assert who_speaks(load_protocol("debate", {"sequential": True}), 6) == [v, a, b, v, a, b]
+    assert list_speakers(load_protocol("debate", {"sequential": True}), 6) == [v, a, b, v, a, b]
     backwards = load_protocol("debate", {"sequential": True, "prover0_first": False, "verifier_first": False})
-    assert who_speaks(backwards, 6) == [b, a, v, b, a, v]
+    assert list_speakers(backwards, 6) == [b, a, v, b, a, v]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 2**62, 2**63 - 1])
@@ -35,7 +35,7 @@ def test_merlin_and_arthur_are_drawn_by_the_parity_of_the_seed(seed: int) -> Non
 def test_nobody_knows_which_of_merlin_and_arthur_spoke() -> None:
     protocol = load_protocol("merlin_arthur")
     for seed in (0, 1):
-        played = finished(
+        played = play_game(
             protocol, lambda turn, name: "the case" if name != "verifier" else "Decision: accept", seed=seed
         )
         chat = chat_messages(protocol, "verifier", played.rounds[:1], round_=1, system="s", seed=seed)

@@ -20,7 +20,16 @@ from runner.game.protocols.rounds import Message, Reply, Round, play
 from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.agents.arrays import NestedArrayDict, arrays_from_rounds
 from runner.rollouts.agents.whole_agent import Observation
-from tests.support.games import DUEL, LENIENT, STRICT, bare_agent, finished, protocol_of, undecided, who_speaks
+from tests.support.games import (
+    DUEL,
+    LENIENT,
+    STRICT,
+    list_speakers,
+    load_protocol_text,
+    make_agent,
+    make_undecided_speaker,
+    play_game,
+)
 
 
 @pytest.mark.parametrize("verdict", [0, 1])
@@ -45,7 +54,7 @@ def always(text: str, *_: object) -> str:
 def test_a_forced_decision_is_the_decision_and_is_scored(force: str, label: int, verdict: int) -> None:
     protocol = load_protocol("nip", {"force_guess": force})
     for said in ("Decision: accept", "Decision: reject", "no verdict"):
-        played = finished(protocol, partial(always, said), label=label)
+        played = play_game(protocol, partial(always, said), label=label)
         assert played.decision == verdict
         assert played.rounds[-1].decision == verdict
         assert played.rounds[-1].rewards == {
@@ -82,20 +91,20 @@ def test_offsets_are_those_of_the_text_itself() -> None:
 
 
 def test_a_header_with_a_letter_that_grows_is_found(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, DUEL.replace("To one:", "İlk:"))
+    protocol = load_protocol_text(tmp_path, DUEL.replace("To one:", "İlk:"))
     parsed = parse_answer(protocol, "verifier", 0, "x İlk: a\nTO TWO: b", STRICT)
     assert parsed.messages == {"one": "İlk: a", "two": "TO TWO: b"}
 
 
 def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, DUEL)
+    protocol = load_protocol_text(tmp_path, DUEL)
     calls = []
 
     async def nonsense(request: Request) -> Completion:
         calls.append(request)
         return Completion((Choice(f"nonsense {len(calls)}", "stop"),), "scripted")
 
-    agent = bare_agent(protocol, "verifier", attempts=3)
+    agent = make_agent(protocol, "verifier", attempts=3)
     reply = asyncio.run(agent.respond(Observation(0, (), {}), nonsense))
     assert reply == Reply("nonsense 3", {"one": "", "two": ""}, Decision.NONE, retry_count=3, calls=3)
     assert len(calls) == 3
@@ -103,9 +112,10 @@ def test_an_empty_message_fills_only_the_channels_of_the_speaker(tmp_path: Path)
 
 def test_mnip_keeps_its_own_round_limits() -> None:
     protocol = load_protocol("mnip", {"max_message_rounds": 3, "min_message_rounds": 3})
-    assert len(finished(protocol, undecided(protocol)).rounds) == 3
-    decides = finished(
-        protocol, lambda turn, name: "Decision: accept" if name == "verifier" else undecided(protocol)(turn, name)
+    assert len(play_game(protocol, make_undecided_speaker(protocol)).rounds) == 3
+    decides = play_game(
+        protocol,
+        lambda turn, name: "Decision: accept" if name == "verifier" else make_undecided_speaker(protocol)(turn, name),
     )
     assert (len(decides.rounds), decides.decided) == (3, True)
 
@@ -159,15 +169,15 @@ def test_there_are_as_many_questions_as_rounds_of_the_verifier(name: str, parame
 @pytest.mark.parametrize("name", builtin_names())
 def test_a_finished_game_has_one_entry_a_round_with_the_last(name: str) -> None:
     protocol = load_protocol(name)
-    played = finished(protocol, undecided(protocol), seed=1)
-    speakers = who_speaks(protocol, protocol.max_message_rounds, seed=1)
+    played = play_game(protocol, make_undecided_speaker(protocol), seed=1)
+    speakers = list_speakers(protocol, protocol.max_message_rounds, seed=1)
     assert [set(r.raw) for r in played.rounds] == speakers[: max(i for i, who in enumerate(speakers) if who) + 1]
     assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(played.rounds))
 
 
 def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
     protocol = load_protocol("debate", {"sequential": True})
-    whole = finished(protocol, undecided(protocol), seed=3)
+    whole = play_game(protocol, make_undecided_speaker(protocol), seed=3)
     game = play(protocol, seed=3, label=1, prover_stance=1, rounds=whole.rounds[:5])
     assert next(game).round == 5
 
@@ -175,7 +185,7 @@ def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
 @pytest.mark.parametrize("name", builtin_names())
 def test_there_is_no_round_before_the_first(name: str) -> None:
     protocol = load_protocol(name)
-    agent = bare_agent(protocol, "verifier", attempts=1)
+    agent = make_agent(protocol, "verifier", attempts=1)
     before: list[Callable[[], object]] = [
         lambda: protocol.speakers(-1, 0),
         lambda: protocol.can_be_active(-1),
@@ -211,9 +221,9 @@ def test_there_is_no_round_before_the_first(name: str) -> None:
 )
 def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exception], said: str) -> None:
     nip = load_protocol("nip", {"max_message_rounds": 6})
-    assert bare_agent(nip, "verifier", 1, max_message_rounds=6).protocol_handler is nip
+    assert make_agent(nip, "verifier", 1, max_message_rounds=6).protocol_handler is nip
     with pytest.raises(error, match=said):
-        bare_agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
+        make_agent(nip, "verifier", 1, max_message_rounds=6, handler=handler)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +235,7 @@ def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exc
 )
 def test_an_agent_that_the_spec_does_not_have_is_named_before_its_protocol(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        bare_agent(load_protocol("nip"), name, 1, handler=load_protocol("debate"))
+        make_agent(load_protocol("nip"), name, 1, handler=load_protocol("debate"))
 
 
 def test_rewards_that_differ_in_their_last_bits_are_a_tie() -> None:

@@ -12,11 +12,11 @@ from runner.base.problems import Place
 from runner.game.prompts.chat import chat_messages
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
 from runner.game.protocols.rounds import PendingTurn, episode_rewards
-from tests.support.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
+from tests.support.games import COUNCIL, DUEL, list_speakers, load_protocol_text, play_game
 from tests.support.paths import ROOT
 
 
-def here(key: str) -> Place:
+def make_place(key: str) -> Place:
     return Place(key)
 
 
@@ -69,9 +69,9 @@ def here(key: str) -> Place:
 def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
     tmp_path: Path, old: str, new: str, messages: list[str]
 ) -> None:
-    assert old in SEVENTH
+    assert old in COUNCIL
     with pytest.raises(SpecError) as caught:
-        protocol_of(tmp_path, SEVENTH.replace(old, new, 1))
+        load_protocol_text(tmp_path, COUNCIL.replace(old, new, 1))
     found = [str(p).replace(f"{tmp_path / 'own.yaml'}:", "") for p in caught.value.problems]
     assert [text[: len(wanted)] for text, wanted in zip(found, messages, strict=True)] == messages
 
@@ -79,17 +79,17 @@ def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
 def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> None:
     text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
     with pytest.raises(SpecError, match="one header is part of another"):
-        protocol_of(tmp_path, text)
+        load_protocol_text(tmp_path, text)
 
 
 def test_a_missing_agents_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="missing key"):
-        protocol_of(tmp_path, "name: x\n")
+        load_protocol_text(tmp_path, "name: x\n")
 
 
 def test_each_agent_without_a_name_is_offered_one_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        protocol_of(tmp_path, re.sub(r", human_name: \w+", "", SEVENTH))
+        load_protocol_text(tmp_path, re.sub(r", human_name: \w+", "", COUNCIL))
     told = {problem.key: problem.message for problem in caught.value.problems}
     assert {key: re.findall(r"human_name: (\w+)", message) for key, message in told.items()} == {
         "agents.speaker": ["Expert_1"],
@@ -114,15 +114,15 @@ def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
     ],
 )
 def test_a_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
-    assert list(unplayable_parameters(load_protocol(name, parameters), here))
-    assert not list(unplayable_parameters(load_protocol(name), here))
+    assert list(unplayable_parameters(load_protocol(name, parameters), make_place))
+    assert not list(unplayable_parameters(load_protocol(name), make_place))
 
 
 def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
-    protocol = protocol_of(
-        tmp_path, SEVENTH.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
+    protocol = load_protocol_text(
+        tmp_path, COUNCIL.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
     )
-    assert [p.key for p in unplayable_parameters(protocol, here)] == ["protocol"]
+    assert [p.key for p in unplayable_parameters(protocol, make_place)] == ["protocol"]
 
 
 def test_no_protocol_has_python_code_of_its_own() -> None:
@@ -135,8 +135,8 @@ def test_no_protocol_has_python_code_of_its_own() -> None:
 
 
 def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SEVENTH)
-    assert who_speaks(protocol, 6) == [
+    protocol = load_protocol_text(tmp_path, COUNCIL)
+    assert list_speakers(protocol, 6) == [
         {"verifier"}, {"speaker"}, {"second"}, {"third"}, {"speaker"}, {"verifier"},
     ]  # fmt: skip
     assert protocol.speakers(1, 0) == {"speaker": ("back_room",)}
@@ -145,15 +145,15 @@ def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     def says(turn: PendingTurn, name: str) -> str:
         return "Decision: accept" if (name, turn.round) == ("verifier", 10) else f"{name} {turn.round}"
 
-    played = finished(protocol, says)
+    played = play_game(protocol, says)
     assert played.decided
     assert len(played.rounds) == 11
     assert episode_rewards(protocol, played.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
 
 
 def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SEVENTH)
-    played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    protocol = load_protocol_text(tmp_path, COUNCIL)
+    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     for round_ in range(11):
         chat = chat_messages(protocol, "verifier", played.rounds[:round_], round_=round_, system="s")
         assert "back_room" not in str(chat)
@@ -162,8 +162,8 @@ def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path: Path) -> 
 
 
 def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SEVENTH)
-    played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    protocol = load_protocol_text(tmp_path, COUNCIL)
+    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     chat = chat_messages(protocol, "third", played.rounds[:8], round_=8, system="s")
     assert [(m["role"], m.get("name"), m["content"]) for m in chat] == [
         ("system", None, "s"),
@@ -181,8 +181,8 @@ def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -
 
 
 def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SEVENTH, sequential=False)
-    played = finished(protocol, lambda turn, name: f"{name} {turn.round}")
+    protocol = load_protocol_text(tmp_path, COUNCIL, sequential=False)
+    played = play_game(protocol, lambda turn, name: f"{name} {turn.round}")
     chat = chat_messages(protocol, "speaker", played.rounds[:2], round_=2, system="s")
     assert [m["content"] for m in chat] == ["s", "verifier 0", "speaker 1", "second 1", "third 1"]
 
@@ -190,7 +190,7 @@ def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path: Path)
 @pytest.mark.parametrize("name", ["debate", "debate.yaml"])
 def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
     text = f"name: short_debate\nextends: {name}\nparameters: {{max_message_rounds: 3}}\nfixed: []\n"
-    protocol = protocol_of(tmp_path, text)
+    protocol = load_protocol_text(tmp_path, text)
     assert protocol.name == "short_debate"
     assert protocol.max_message_rounds == 3
     assert protocol.agent_names == load_protocol("debate").agent_names
@@ -198,5 +198,5 @@ def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
 
 
 def test_a_protocol_extends_a_file_beside_it_first(tmp_path: Path) -> None:
-    (tmp_path / "debate.yaml").write_text(SEVENTH)
-    assert protocol_of(tmp_path, "name: mine\nextends: debate.yaml\n").agent_names[0] == "speaker"
+    (tmp_path / "debate.yaml").write_text(COUNCIL)
+    assert load_protocol_text(tmp_path, "name: mine\nextends: debate.yaml\n").agent_names[0] == "speaker"

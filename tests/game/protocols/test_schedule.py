@@ -11,7 +11,7 @@ from runner.base.errors import SpecError
 from runner.cli.terminal.schedule import describe_random_choices, schedule_as_json, show_schedule
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.schedule import Stretch, fold_rounds, schedule
-from tests.support.games import SEVENTH, protocol_of, who_speaks
+from tests.support.games import COUNCIL, list_speakers, load_protocol_text
 
 
 def test_rounds_that_repeat_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_a_cycle_that_differs_is_not_folded_into_the_one_before() -> None:
 
 
 def test_a_private_channel_is_heard_by_its_members_alone(tmp_path: Path) -> None:
-    rounds = schedule_as_json(protocol_of(tmp_path, SEVENTH))["rounds"]
+    rounds = schedule_as_json(load_protocol_text(tmp_path, COUNCIL))["rounds"]
     assert [(row["round"], *row["speech"][0].values()) for row in rounds[2:4]] == [
         (2, "second", "back_room", ("speaker", "third")),
         (3, "third", "back_room", ("speaker", "second")),
@@ -82,17 +82,17 @@ P, V = {"prover"}, {"verifier"}
 
 
 def test_a_protocol_starts_as_its_cycle_is_written(tmp_path: Path) -> None:
-    assert who_speaks(protocol_of(tmp_path, PROVER_FIRST), 3) == [P, V, P]
-    assert who_speaks(protocol_of(tmp_path, DECLARED), 3) == [V, P, V]
-    assert who_speaks(protocol_of(tmp_path, DECLARED, verifier_first=False), 3) == [P, V, P]
+    assert list_speakers(load_protocol_text(tmp_path, PROVER_FIRST), 3) == [P, V, P]
+    assert list_speakers(load_protocol_text(tmp_path, DECLARED), 3) == [V, P, V]
+    assert list_speakers(load_protocol_text(tmp_path, DECLARED, verifier_first=False), 3) == [P, V, P]
 
 
 def test_a_spec_turns_only_a_cycle_whose_file_declares_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"add parameters: \{verifier_first: true\} to the protocol's file"):
-        protocol_of(tmp_path, PROVER_FIRST, verifier_first=True)
-    assert who_speaks(protocol_of(tmp_path, PROVER_FIRST, verifier_first=False), 2) == [P, V]
+        load_protocol_text(tmp_path, PROVER_FIRST, verifier_first=True)
+    assert list_speakers(load_protocol_text(tmp_path, PROVER_FIRST, verifier_first=False), 2) == [P, V]
 
 
 def test_a_protocol_that_extends_a_built_in_one_turns_as_that_does(tmp_path: Path) -> None:
-    own = protocol_of(tmp_path, "name: own\nextends: nip\n", verifier_first=False)
-    assert who_speaks(own, 2) == [P, V]
+    own = load_protocol_text(tmp_path, "name: own\nextends: nip\n", verifier_first=False)
+    assert list_speakers(own, 2) == [P, V]

@@ -16,77 +16,79 @@ import pytest
 from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import MIN_IN_MEMORY, PieceCache
 from runner.results.folder import RunFolder
-from tests.support.files import bytes_of
+from tests.support.files import read_folder
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import nip_run_here, started_silent
-from tests.support.servers.chat_client import serving
+from tests.support.processes import nip_run_here, start_nip_run_silently
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.viewing import View, viewing
+from tests.support.view_process import ViewProcess, run_view
 
 
-def listed(view: View, state: dict[str, Any]) -> list[str]:
+def list_game_ids(view: ViewProcess, state: dict[str, Any]) -> list[str]:
     """The ids of the games that a page lists by now."""
     names = [f"r0-list-{number}" for number in range(len(state["games"]["lists"]))]
-    pieces = [json.loads(gzip.decompress(view.ask(f"data/{name}.json.gz").body)) for name in names]
+    pieces = [json.loads(gzip.decompress(view.request(f"data/{name}.json.gz").body)) for name in names]
     return [one for piece in pieces for one in piece["columns"]["id"]]
 
 
 @pytest.mark.gate
 def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 4})
-        playing = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
+        playing = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
         server_seen = RunFolder(tmp_path / "results" / "runs" / "tiny")
         while not server_seen.manifest_path.is_file():
             assert playing.poll() is None
-        with viewing("tiny", cwd=tmp_path) as view:
-            early = view.until("tiny", lambda state: state["games"]["count"] >= 2)
+        with run_view("tiny", cwd=tmp_path) as view:
+            early = view.wait_for_state("tiny", lambda state: state["games"]["count"] >= 2)
             assert (early["standing"], early["total"]) == ("playing", 40)
             assert early["calls"] > 0
             assert early["prompt_tokens"] > 0
             playing.send_signal(signal.SIGKILL)
             playing.wait()
-            killed = view.until("tiny", lambda state: state["standing"] == "killed")
+            killed = view.wait_for_state("tiny", lambda state: state["standing"] == "killed")
             assert 2 <= killed["done"] < 40
-            before = listed(view, killed)
-            again = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
-            view.until("tiny", lambda state: state["standing"] == "playing" and state["done"] > killed["done"])
+            before = list_game_ids(view, killed)
+            again = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
+            view.wait_for_state("tiny", lambda state: state["standing"] == "playing" and state["done"] > killed["done"])
             assert again.wait(HANG_SECONDS) == 0
-            done = view.until("tiny", lambda state: state["standing"] == "done" and state["games"]["count"] == 40)
-            after = listed(view, done)
+            done = view.wait_for_state(
+                "tiny", lambda state: state["standing"] == "done" and state["games"]["count"] == 40
+            )
+            after = list_game_ids(view, done)
             assert after[: len(before)] == before  # what was shown stays at its place
             assert len(set(after)) == 40
             assert done["generation"] == 0
             assert done["outcomes"] == {"decided": 40}
-            assert b"Accuracy" in view.ask().body
+            assert b"Accuracy" in view.request().body
 
 
 @pytest.mark.full
 def test_two_views_of_one_run_show_the_same(tmp_path: Path) -> None:
     spec_file(tmp_path, size=4)
     assert nip_run_here("spec.yaml", "--run-id", "tiny", cwd=tmp_path).returncode == 0
-    with viewing("tiny", cwd=tmp_path) as one, viewing("tiny", cwd=tmp_path) as other:
-        states = [view.until("tiny", lambda state: state["games"]["count"] == 4) for view in (one, other)]
-        assert listed(one, states[0]) == listed(other, states[1])
-        kept = one.note({"run": "tiny", "text": "seen by both"})
-        changed = other.until("tiny", lambda state: state["notes"] != states[1]["notes"])
+    with run_view("tiny", cwd=tmp_path) as one, run_view("tiny", cwd=tmp_path) as other:
+        states = [view.wait_for_state("tiny", lambda state: state["games"]["count"] == 4) for view in (one, other)]
+        assert list_game_ids(one, states[0]) == list_game_ids(other, states[1])
+        kept = one.post_note({"run": "tiny", "text": "seen by both"})
+        changed = other.wait_for_state("tiny", lambda state: state["notes"] != states[1]["notes"])
         assert changed["notes"] != "0-0"
-        (note,) = json.loads(gzip.decompress(other.ask("data/r0-notes.json.gz").body))
+        (note,) = json.loads(gzip.decompress(other.request("data/r0-notes.json.gz").body))
         assert note == kept.json
 
 
 @pytest.mark.full
-def test_a_view_changes_nothing_in_the_results_but_for_notes(played: Path, tmp_path: Path) -> None:
+def test_a_view_changes_nothing_in_the_results_but_for_notes(finished_run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    shutil.copytree(played.parents[1], results)
-    before = bytes_of(results)
-    with viewing("tiny", cwd=tmp_path) as view:
-        state = view.until("tiny", lambda state: state["games"]["count"] == 6)
-        assert len(listed(view, state)) == 6
-        assert view.ask().status == 200
-        assert bytes_of(results) == before
-        assert view.note({"run": "tiny", "text": "seen"}).status == 201
-    after = bytes_of(results)
+    shutil.copytree(finished_run.parents[1], results)
+    before = read_folder(results)
+    with run_view("tiny", cwd=tmp_path) as view:
+        state = view.wait_for_state("tiny", lambda state: state["games"]["count"] == 6)
+        assert len(list_game_ids(view, state)) == 6
+        assert view.request().status == 200
+        assert read_folder(results) == before
+        assert view.post_note({"run": "tiny", "text": "seen"}).status == 201
+    after = read_folder(results)
     assert {name for name in after if after[name] != before.get(name)} == {
         "runs/tiny/notes.jsonl", "runs/tiny/.notes.lock",
     }  # fmt: skip
@@ -101,7 +103,7 @@ def followed() -> Iterator[Callable[..., Follower]]:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("followed")
     spec_file(folder, size=6)
     assert nip_run_here("spec.yaml", "--run-id", "tiny", cwd=folder).returncode == 0
@@ -132,9 +134,9 @@ def copied(run: Path, folder: Path) -> RunFolder:
 
 
 def test_a_run_without_an_answer_yet_has_no_games(
-    played: Path, tmp_path: Path, followed: Callable[..., Follower]
+    finished_run: Path, tmp_path: Path, followed: Callable[..., Follower]
 ) -> None:
-    folder = copied(played, tmp_path / "tiny")
+    folder = copied(finished_run, tmp_path / "tiny")
     folder.journal.unlink()
     state = looked(followed(folder))
     assert state["problem"] is None
@@ -143,9 +145,9 @@ def test_a_run_without_an_answer_yet_has_no_games(
 
 
 def test_a_damaged_journal_is_told_and_read_again_once_it_is_mended(
-    played: Path, tmp_path: Path, followed: Callable[..., Follower]
+    finished_run: Path, tmp_path: Path, followed: Callable[..., Follower]
 ) -> None:
-    folder = copied(played, tmp_path / "tiny")
+    folder = copied(finished_run, tmp_path / "tiny")
     whole = folder.journal.read_bytes()
     folder.journal.write_bytes(whole[:200] + b"x" + whole[201:])
     follower = followed(folder)
@@ -159,9 +161,9 @@ def test_a_damaged_journal_is_told_and_read_again_once_it_is_mended(
 
 
 def test_a_journal_that_was_replaced_is_read_again_under_other_names(
-    played: Path, tmp_path: Path, followed: Callable[..., Follower]
+    finished_run: Path, tmp_path: Path, followed: Callable[..., Follower]
 ) -> None:
-    folder, pieces = copied(played, tmp_path / "tiny"), PieceCache()
+    folder, pieces = copied(finished_run, tmp_path / "tiny"), PieceCache()
     follower = followed(folder, pieces)
     assert looked(follower)["games"]["count"] == 6
     assert pieces.get("r0-list-0") is not None
@@ -178,8 +180,10 @@ def test_a_journal_that_was_replaced_is_read_again_under_other_names(
     assert pieces.get(f"r0g{again['generation']}-list-0") is not None
 
 
-def test_a_run_whose_folder_is_gone_is_told(played: Path, tmp_path: Path, followed: Callable[..., Follower]) -> None:
-    folder = copied(played, tmp_path / "tiny")
+def test_a_run_whose_folder_is_gone_is_told(
+    finished_run: Path, tmp_path: Path, followed: Callable[..., Follower]
+) -> None:
+    folder = copied(finished_run, tmp_path / "tiny")
     follower = followed(folder)
     looked(follower)
     folder.path.rename(tmp_path / "away")
@@ -189,18 +193,18 @@ def test_a_run_whose_folder_is_gone_is_told(played: Path, tmp_path: Path, follow
 
 
 @pytest.mark.full
-def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(played: Path, tmp_path: Path) -> None:
+def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(finished_run: Path, tmp_path: Path) -> None:
     runs = tmp_path / "results" / "runs"
     runs.mkdir(parents=True)
-    copied(played, runs / "tiny")
-    other = copied(played, runs / "other")
+    copied(finished_run, runs / "tiny")
+    other = copied(finished_run, runs / "other")
     manifest = json.loads(other.manifest_path.read_bytes())
     other.manifest_path.write_text(json.dumps({**manifest, "run_id": "other"}))
-    with viewing("tiny", "other", cwd=tmp_path) as view:
-        view.until("other", lambda state: state["games"]["count"] == 6)
-        assert b'data-route="compare/tiny/other"' in view.ask().body
+    with run_view("tiny", "other", cwd=tmp_path) as view:
+        view.wait_for_state("other", lambda state: state["games"]["count"] == 6)
+        assert b'data-route="compare/tiny/other"' in view.request().body
         other.spec.write_text("name: [")
-        page = view.ask().body
+        page = view.request().body
         assert b'data-route="run/tiny"' in page
         assert b'data-route="run/other"' in page
 

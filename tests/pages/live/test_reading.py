@@ -14,10 +14,10 @@ from runner.pages.live.journal_state import JournalReading
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.report.run import collect_games
 from runner.results.folder import RunFolder
-from tests.support.runs import only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.report_summaries import unpack_piece
+from tests.support.runs import only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.summaries import piece
 
 GAMES = 30
 
@@ -35,13 +35,13 @@ def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[JournalReading]:
 
 def games_in(kept: dict[str, bytes], lists: int) -> dict[str, tuple[str, int]]:
     """What the lists say of each game: how it ended, and how many tokens it took."""
-    pieces = [piece(kept, f"r0-list-{number}")["columns"] for number in range(lists)]
+    pieces = [unpack_piece(kept, f"r0-list-{number}")["columns"] for number in range(lists)]
     rows = [row for one in pieces for row in zip(one["id"], one["outcome"], one["prompt_tokens"], strict=True)]
     assert len({row[0] for row in rows}) == len(rows)
     return {name: (outcome, tokens) for name, outcome, tokens in rows}
 
 
-def whole(run: RunFolder) -> dict[str, tuple[str, int]]:
+def collect_all_games(run: RunFolder) -> dict[str, tuple[str, int]]:
     kept: dict[str, bytes] = {}
     about = collect_games(run, "r0", kept.__setitem__).about
     return games_in(kept, len(about["lists"]))
@@ -50,7 +50,7 @@ def whole(run: RunFolder) -> dict[str, tuple[str, int]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("read")
-    played(spec_file(folder, size=GAMES, fine_tune=None, rollouts={"concurrency": 2}), folder / "results")
+    run_spec(spec_file(folder, size=GAMES, fine_tune=None, rollouts={"concurrency": 2}), folder / "results")
     return RunFolder(only_run(folder / "results"))
 
 
@@ -65,18 +65,18 @@ def test_the_first_games_are_there_before_the_journal_is_read_and_in_the_end_all
         assert early < calls
         assert [listed for listed, _ in seen] == sorted(listed for listed, _ in seen)
         assert (one.total, one.done, one.is_stale) == (GAMES, GAMES, False)
-        assert games_in(kept, len(one.collect().about["lists"])) == whole(run)
+        assert games_in(kept, len(one.collect().about["lists"])) == collect_all_games(run)
 
 
 @pytest.mark.full
 def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp_path: Path) -> None:
     for faults in ({"server_error": 0.3}, {}):
-        with serving(faults=faults) as server:
+        with run_chat_server(faults=faults) as server:
             path = spec_file(
                 tmp_path, server.base_url, size=8, fine_tune=None,
                 retry={"transient": {"attempts": 1}}, rollouts={"concurrency": 2},
             )  # fmt: skip
-            result = played(path, tmp_path / "results")
+            result = run_spec(path, tmp_path / "results")
     assert result.manifest.status == "done"
     kept: dict[str, bytes] = {}
     with reading(result.folder, kept) as one:
@@ -85,15 +85,15 @@ def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp
         assert b'"ended"' in result.folder.journal.read_bytes()
         assert not one.is_stale
         found = games_in(kept, len(one.collect().about["lists"]))
-    assert found == whole(result.folder)
+    assert found == collect_all_games(result.folder)
     assert {outcome for outcome, _ in found.values()} == {"decided"}
 
 
 def test_a_view_has_the_cost_of_the_manifest_and_not_the_worst_case(tmp_path: Path) -> None:
     priced = {"m": {"price": {"input": 2.0, "output": 6.0}, "max_completion_tokens": 100}}
-    with serving(usage=False) as server:
+    with run_chat_server(usage=False) as server:
         path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, models=priced)
-        result = played(path, tmp_path / "results")
+        result = run_spec(path, tmp_path / "results")
     with reading(result.folder, {}) as one:
         while one.step(0.0):
             pass

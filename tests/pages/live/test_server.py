@@ -15,13 +15,13 @@ import pytest
 
 from runner.pages.live.server import MAX_BODY, MAX_CONNECTIONS
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, nip_run_here, started, until
+from tests.support.processes import nip_run_here, start_nip_run, wait_for_exit, wait_until
 from tests.support.specs import spec_file
-from tests.support.viewing import View, viewing
+from tests.support.view_process import ViewProcess, run_view
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("viewed")
     spec_file(folder, size=4)
     assert nip_run_here("spec.yaml", "--run-id", "tiny", cwd=folder).returncode == 0
@@ -29,14 +29,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def view(played: Path) -> Iterator[View]:
-    with viewing(cwd=played) as found:
-        found.until("tiny", lambda state: state["games"]["count"] == 4)
+def view(project: Path) -> Iterator[ViewProcess]:
+    with run_view(cwd=project) as found:
+        found.wait_for_state("tiny", lambda state: state["games"]["count"] == 4)
         yield found
 
 
-def test_the_page_comes_with_its_data_and_what_it_may_do(view: View) -> None:
-    page = view.ask()
+def test_the_page_comes_with_its_data_and_what_it_may_do(view: ViewProcess) -> None:
+    page = view.request()
     assert page.status == 200
     assert b'data-route="run/tiny"' in page.body
     policy = page.headers["content-security-policy"]
@@ -52,13 +52,13 @@ def test_the_page_comes_with_its_data_and_what_it_may_do(view: View) -> None:
     assert page.headers["cross-origin-opener-policy"] == "same-origin"
     assert "access-control-allow-origin" not in page.headers
     assert "server" not in page.headers
-    games = json.loads(gzip.decompress(view.ask("data/r0-list-0.json.gz").body))
+    games = json.loads(gzip.decompress(view.request("data/r0-list-0.json.gz").body))
     assert games["count"] == 4
-    assert view.state("tiny")["standing"] == "done"
+    assert view.run_state("tiny")["standing"] == "done"
 
 
-def test_head_is_as_get_without_the_page(view: View) -> None:
-    head, page = view.ask(method="HEAD"), view.ask()
+def test_head_is_as_get_without_the_page(view: ViewProcess) -> None:
+    head, page = view.request(method="HEAD"), view.request()
     assert (head.status, head.body) == (200, b"")
     assert head.headers == page.headers
 
@@ -67,18 +67,18 @@ def test_head_is_as_get_without_the_page(view: View) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_token_is_in_a_file_that_only_the_user_can_read(
-    played: Path, tmp_path: Path, ending: signal.Signals
+    project: Path, tmp_path: Path, ending: signal.Signals
 ) -> None:
     """Neither the terminal nor the arguments of any process have it, and the file goes when the view ends."""
     browser = tmp_path / "browser"
     browser.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.arguments"\n')
     browser.chmod(0o755)
-    process = started("view", cwd=played, DISPLAY=":0", BROWSER=str(browser))
+    process = start_nip_run("view", cwd=project, DISPLAY=":0", BROWSER=str(browser))
     arguments = tmp_path / "browser.arguments"
     try:
         assert process.stdout is not None
         page = process.stdout.readline().strip()
-        until(lambda: arguments.is_file() and arguments.read_text().endswith("\n"))
+        wait_until(lambda: arguments.is_file() and arguments.read_text().endswith("\n"))
         assert arguments.read_text().splitlines() == [page]
         path = Path(unquote(urlsplit(page).path))
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -94,11 +94,11 @@ def test_the_token_is_in_a_file_that_only_the_user_can_read(
 
 
 @pytest.mark.full
-def test_the_word_is_long_and_another_one_at_each_start(view: View, played: Path) -> None:
-    with viewing("tiny", cwd=played) as other:
-        assert other.ask().status == view.ask().status == 200
+def test_the_word_is_long_and_another_one_at_each_start(view: ViewProcess, project: Path) -> None:
+    with run_view("tiny", cwd=project) as other:
+        assert other.request().status == view.request().status == 200
         assert other.path != view.path
-        assert view.ask_at(other.path).status == 404
+        assert view.request_path(other.path).status == 404
     assert len(view.path.strip("/")) * 6 >= 128
 
 
@@ -108,9 +108,9 @@ def test_the_word_is_long_and_another_one_at_each_start(view: View, played: Path
     ["/", "//", "/x/", "/state.json", "/favicon.ico", "TOKEN", "TOKEN/", "/TOKE/", "/TOKENx/", "/%2e/TOKEN/",
      "http://127.0.0.1/TOKEN/", "/TOKEN", "/\xff/", "*"],
 )  # fmt: skip
-def test_without_the_word_nothing_is_said(view: View, path: str) -> None:
+def test_without_the_word_nothing_is_said(view: ViewProcess, path: str) -> None:
     word = view.path.strip("/")
-    said = view.ask_at(path.replace("TOKEN", word).replace("TOKE/", f"{word[:-1]}/"))
+    said = view.request_path(path.replace("TOKEN", word).replace("TOKE/", f"{word[:-1]}/"))
     assert (said.status, said.body) == (404, b"")
 
 
@@ -120,47 +120,47 @@ def test_without_the_word_nothing_is_said(view: View, path: str) -> None:
     ["../../../etc/passwd", "data/../../tiny/manifest.json", "data/r0-list-0", "data/%2e%2e/x.json.gz", "data//x.gz",
      "data/r0-list-9.json.gz", "data/\x00.json.gz", "manifest.json", "notes", "notes.jsonl", "data/..json.gz"],
 )  # fmt: skip
-def test_no_path_leads_anywhere_else(view: View, name: str) -> None:
-    said = view.ask(name)
+def test_no_path_leads_anywhere_else(view: ViewProcess, name: str) -> None:
+    said = view.request(name)
     assert (said.status, said.body) in ((404, b""), (400, b""))
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "", None])
-def test_another_name_for_this_machine_is_refused(view: View, host: str | None) -> None:
+def test_another_name_for_this_machine_is_refused(view: ViewProcess, host: str | None) -> None:
     """A name that somebody else has bound to 127.0.0.1 makes their page one of our origin."""
-    said = view.ask(Host=host if host is None else host.replace("PORT", str(view.port)))
+    said = view.request(Host=host if host is None else host.replace("PORT", str(view.port)))
     assert (said.status, said.body) == (421, b"")
-    assert view.ask(Host=f"localhost:{view.port}").status == 200
+    assert view.request(Host=f"localhost:{view.port}").status == 200
 
 
-def test_nothing_but_loopback_is_listened_at(view: View) -> None:
+def test_nothing_but_loopback_is_listened_at(view: ViewProcess) -> None:
     """Who listens at every address of a machine listens at 127.0.0.2, too."""
     with socket.socket() as other, pytest.raises(OSError, match=r"refused|assign|reachable|timed out"):
         other.settimeout(5)
         other.connect(("127.0.0.2", view.port))
 
 
-def test_two_hosts_are_refused(view: View) -> None:
+def test_two_hosts_are_refused(view: ViewProcess) -> None:
     own = f"Host: 127.0.0.1:{view.port}\r\n"
-    assert view.raw(f"GET {view.path} HTTP/1.1\r\n{own}Host: evil.example\r\n\r\n".encode()).status == 421
+    assert view.send_raw(f"GET {view.path} HTTP/1.1\r\n{own}Host: evil.example\r\n\r\n".encode()).status == 421
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"])
-def test_nothing_else_can_be_done(view: View, method: str) -> None:
-    said = view.ask(method=method)
+def test_nothing_else_can_be_done(view: ViewProcess, method: str) -> None:
+    said = view.request(method=method)
     assert (said.status, said.body) == (501, b"")
     assert "access-control-allow-methods" not in said.headers
 
 
-def test_a_note_is_kept_beside_the_run_and_can_be_taken_back(view: View, played: Path) -> None:
-    kept = view.note({"run": "tiny", "rollout_id": "r", "text": "<b>é", "tags": ["odd"]})
+def test_a_note_is_kept_beside_the_run_and_can_be_taken_back(view: ViewProcess, project: Path) -> None:
+    kept = view.post_note({"run": "tiny", "rollout_id": "r", "text": "<b>é", "tags": ["odd"]})
     assert kept.status == 201
-    said = json.loads(nip_run_here("notes", "tiny", "--json", cwd=played).stdout)
+    said = json.loads(nip_run_here("notes", "tiny", "--json", cwd=project).stdout)
     assert said == [kept.json]
-    (served,) = json.loads(gzip.decompress(view.ask("data/r0-notes.json.gz").body))
+    (served,) = json.loads(gzip.decompress(view.request("data/r0-notes.json.gz").body))
     assert served == kept.json
-    assert view.note({"run": "tiny", "removes": kept.json["id"]}).status == 201
-    assert json.loads(nip_run_here("notes", "tiny", "--json", cwd=played).stdout) == []
+    assert view.post_note({"run": "tiny", "removes": kept.json["id"]}).status == 201
+    assert json.loads(nip_run_here("notes", "tiny", "--json", cwd=project).stdout) == []
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_a_note_is_kept_beside_the_run_and_can_be_taken_back(view: View, played:
     ],
 )
 def test_a_note_of_another_page_is_refused(
-    view: View, played: Path, headers: dict[str, str | None], status: int
+    view: ViewProcess, project: Path, headers: dict[str, str | None], status: int
 ) -> None:
-    said = view.note({"run": "tiny", "text": "planted"}, **headers)
+    said = view.post_note({"run": "tiny", "text": "planted"}, **headers)
     assert said.status == status
     assert said.body == b""
-    assert "planted" not in nip_run_here("notes", "tiny", "--json", cwd=played).stdout
+    assert "planted" not in nip_run_here("notes", "tiny", "--json", cwd=project).stdout
 
 
 @pytest.mark.parametrize(
@@ -195,36 +195,36 @@ def test_a_note_of_another_page_is_refused(
      {"run": "tiny", "text": "x" * 20_001}, {"run": "tiny", "text": "x", "tags": "y"},
      {"run": "tiny", "text": "x", "rollout_id": 1}, {"run": "tiny", "removes": "none"}],
 )  # fmt: skip
-def test_what_is_no_note_is_told(view: View, note: object) -> None:
-    said = view.note(note)
+def test_what_is_no_note_is_told(view: ViewProcess, note: object) -> None:
+    said = view.post_note(note)
     assert said.status == 400
     assert said.json["error"]
 
 
-def test_its_own_origin_may_write(view: View) -> None:
+def test_its_own_origin_may_write(view: ViewProcess) -> None:
     origin = f"http://127.0.0.1:{view.port}"
-    kept = view.note({"run": "tiny", "text": "mine"}, Origin=origin, Sec_Fetch_Site="same-origin")
+    kept = view.post_note({"run": "tiny", "text": "mine"}, Origin=origin, Sec_Fetch_Site="same-origin")
     assert kept.status == 201
-    view.note({"run": "tiny", "removes": kept.json["id"]})
+    view.post_note({"run": "tiny", "removes": kept.json["id"]})
 
 
 @pytest.mark.parametrize(
     "data", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70_000]
 )
-def test_what_is_no_request_gets_a_bare_status(view: View, data: bytes) -> None:
-    said = view.raw(data + (b"\r\n\r\n" if data.endswith(b"a") else b""))
+def test_what_is_no_request_gets_a_bare_status(view: ViewProcess, data: bytes) -> None:
+    said = view.send_raw(data + (b"\r\n\r\n" if data.endswith(b"a") else b""))
     assert said.status in (400, 414, 505)
     assert said.body == b""
 
 
-def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: View) -> None:
+def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: ViewProcess) -> None:
     slow = [
         socket.create_connection(("127.0.0.1", view.port), timeout=HANG_SECONDS) for _ in range(MAX_CONNECTIONS - 4)
     ]
     try:
         for connection in slow:
             connection.sendall(b"GET /")
-        assert view.ask("state.json").status == 200
+        assert view.request("state.json").status == 200
         more = [socket.create_connection(("127.0.0.1", view.port), timeout=HANG_SECONDS) for _ in range(8)]
         slow += more
         assert more[-1].recv(1) == b""
@@ -234,31 +234,31 @@ def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: View)
 
 
 @pytest.mark.full
-def test_ctrl_c_ends_it_as_other_commands(played: Path) -> None:
-    process = started("view", "tiny", "--no-open", cwd=played)
+def test_ctrl_c_ends_it_as_other_commands(project: Path) -> None:
+    process = start_nip_run("view", "tiny", "--no-open", cwd=project)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("file://")
     process.send_signal(signal.SIGINT)
-    code, _, said = ended(process)
+    code, _, said = wait_for_exit(process)
     assert code == 130
     assert "Traceback" not in said
 
 
-def test_a_port_that_is_taken_or_none_is_told(view: View, played: Path) -> None:
-    taken = nip_run_here("view", "tiny", "--no-open", "--port", str(view.port), cwd=played)
+def test_a_port_that_is_taken_or_none_is_told(view: ViewProcess, project: Path) -> None:
+    taken = nip_run_here("view", "tiny", "--no-open", "--port", str(view.port), cwd=project)
     assert (taken.returncode, taken.stdout) == (2, "")
     assert f"port {view.port} is in use" in taken.stderr
-    assert nip_run_here("view", "tiny", "--port", "65536", cwd=played).returncode == 2
-    assert "no run 'none'" in nip_run_here("view", "none", cwd=played).stderr
+    assert nip_run_here("view", "tiny", "--port", "65536", cwd=project).returncode == 2
+    assert "no run 'none'" in nip_run_here("view", "none", cwd=project).stderr
 
 
 @pytest.mark.full
-def test_a_leaderboard_is_viewed_as_it_is_when_the_page_is_loaded(played: Path) -> None:
-    with viewing("--board", cwd=played) as view:
-        page = view.ask()
+def test_a_leaderboard_is_viewed_as_it_is_when_the_page_is_loaded(project: Path) -> None:
+    with run_view("--board", cwd=project) as view:
+        page = view.request()
         assert page.status == 200
         assert b"tiny/v1" in page.body
-        assert view.ask("state.json").json == {"format": 1, "runs": []}
-        assert view.note({"run": "tiny", "text": "x"}).status == 400
-    assert nip_run_here("view", "--from", "x", cwd=played).returncode == 2
-    assert nip_run_here("view", "tiny", "--board", cwd=played).returncode == 2
+        assert view.request("state.json").json == {"format": 1, "runs": []}
+        assert view.post_note({"run": "tiny", "text": "x"}).status == 400
+    assert nip_run_here("view", "--from", "x", cwd=project).returncode == 2
+    assert nip_run_here("view", "tiny", "--board", cwd=project).returncode == 2

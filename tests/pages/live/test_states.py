@@ -14,9 +14,9 @@ from orjson import loads
 from runner.pages.live.live_runs import LiveRuns
 from runner.results.folder import RunFolder
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import until
-from tests.support.reports import read
-from tests.support.summaries import site_of
+from tests.support.processes import wait_until
+from tests.support.report_pages import parse_page
+from tests.support.report_summaries import build_site
 
 OLD = Path(__file__).parents[2] / "fixtures" / "v0_1_0" / "results"
 RUNS = sorted(path.name for path in (OLD / "runs").iterdir())
@@ -36,7 +36,7 @@ def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
     thread = threading.Thread(target=live.follow, daemon=True)
     thread.start()
     try:
-        until(lambda: all(one.get("reading") is False for one in loads(live.state())["runs"]))
+        wait_until(lambda: all(one.get("reading") is False for one in loads(live.state())["runs"]))
         yield live
     finally:
         live.close()
@@ -49,7 +49,7 @@ def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
 )
 def test_a_run_of_0_1_0_is_viewed_with_the_words_of_its_report(name: str, results: Path) -> None:
     run = results / "runs" / name
-    site, _ = site_of(run)
+    site, _ = build_site(run)
     with followed(run) as live:
         page = live.page().decode()
     assert f"<title>{site.title}</title>" in page
@@ -104,7 +104,7 @@ def test_a_folder_that_is_not_whole_is_shown_as_far_as_it_goes(
     run = Path(shutil.copytree(results / "runs" / "finished-ba8eb189c3", tmp_path / "results" / "runs" / "mine"))
     harm(run)
     with followed(run) as live:
-        assert said in read(live.page()).text + live.state().decode()
+        assert said in parse_page(live.page()).text + live.state().decode()
 
 
 @pytest.mark.full
@@ -114,7 +114,7 @@ def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_h
     run = Path(shutil.copytree(results / "runs" / "finished-ba8eb189c3", tmp_path / "results" / "runs" / "mine"))
     flipped(run)
     with followed(run) as live:
-        page = read(live.page()).text
+        page = parse_page(live.page()).text
     assert "Games12the games cannot be read" in page
     assert "The games of this run cannot be read: " in page
     assert "damaged at byte" in page

@@ -7,34 +7,34 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.hub import CALM, QUICK, bundle, registry
-from tests.support.servers.client import Loopback
-from tests.support.servers.hub_client import WRITE, running_hub
+from tests.support.hub_registry import NO_FAULTS, SHORT_TIMEOUTS, bundle, registry
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.hub_client import WRITE_TOKEN, run_hub
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[Loopback, Loopback]]:
+def servers() -> Iterator[tuple[LoopbackServer, LoopbackServer]]:
     made = {"acme/open": {}, "acme/closed": {"private": True}, "acme/gated": {"gated": True}}
-    with running_hub(repositories=made) as both:
+    with run_hub(repositories=made) as both:
         yield both
 
 
 @pytest.fixture
-def hub(servers: tuple[Loopback, Loopback], monkeypatch: pytest.MonkeyPatch) -> Loopback:
+def hub(servers: tuple[LoopbackServer, LoopbackServer], monkeypatch: pytest.MonkeyPatch) -> LoopbackServer:
     monkeypatch.setenv("HF_ENDPOINT", servers[0].root)
-    monkeypatch.setenv("HF_TOKEN", WRITE)
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    servers[0].change(**CALM)
+    servers[0].change(**NO_FAULTS)
     return servers[0]
 
 
 @pytest.fixture(scope="module")
-def published(servers: tuple[Loopback, Loopback]) -> str:
+def published(servers: tuple[LoopbackServer, LoopbackServer]) -> str:
     """A repository that holds one release, and is only read."""
-    servers[0].change(**CALM)
+    servers[0].change(**NO_FAULTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", servers[0].root)
-        patch.setenv("HF_TOKEN", WRITE)
-        with registry("acme/read-only", timeouts=replace(QUICK, read=30.0)) as writing:  # many tests need it
+        patch.setenv("HF_TOKEN", WRITE_TOKEN)
+        with registry("acme/read-only", timeouts=replace(SHORT_TIMEOUTS, read=30.0)) as writing:  # many tests need it
             writing.publish([bundle()], "Publish")
     return "acme/read-only"

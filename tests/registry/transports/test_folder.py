@@ -22,7 +22,7 @@ from runner.registry.transports.registry import Registry
 from tests.registry.transports.in_folder import bundle, publish, registry
 from tests.support.paths import ROOT
 from tests.support.processes import environment
-from tests.support.release_trees import REFERENCE, Tree, snapshot
+from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 
 def modes(folder: Path) -> dict[str, str]:
@@ -34,13 +34,13 @@ def modes(folder: Path) -> dict[str, str]:
 
 def test_the_same_release_again_is_nothing_new_and_another_is_refused(tmp_path: Path) -> None:
     assert publish(tmp_path, bundle()) == [False]
-    before = snapshot(tmp_path)
+    before = snapshot_folder(tmp_path)
     assert publish(tmp_path, bundle()) == [True]
     with pytest.raises(TakenError, match="a version never changes"):
         publish(tmp_path, bundle(b"y\n"))
     with pytest.raises(TakenError, match="have the same name and version; nothing was added"):
         publish(tmp_path, bundle(version="2"), bundle(b"y\n", version="2"))
-    assert snapshot(tmp_path) == before
+    assert snapshot_folder(tmp_path) == before
 
 
 class Overtaken(FolderTransport):
@@ -97,11 +97,11 @@ def test_a_file_that_is_gone_when_it_is_published_is_named(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_no_whole_release_is_left_and_said(tmp_path: Path) -> None:
-    Tree(tmp_path, after=lambda folder: (folder / "release.sha256").unlink()).write()
-    before = snapshot(tmp_path)
+    ReleaseTree(tmp_path, after=lambda folder: (folder / "release.sha256").unlink()).write()
+    before = snapshot_folder(tmp_path)
     with pytest.raises(TakenError, match=r"not a complete release.*copy it again, or remove the folder"):
         publish(tmp_path, bundle())
-    assert {path: held for path, held in snapshot(tmp_path).items() if path != ".incoming"} == before
+    assert {path: held for path, held in snapshot_folder(tmp_path).items() if path != ".incoming"} == before
 
 
 # One release that is damaged keeps nobody from the others

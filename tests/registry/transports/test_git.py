@@ -18,15 +18,15 @@ from runner.registry.transports.git.process import GitLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
-from tests.support import git
-from tests.support.registries import bundle
+from tests.support import git_repositories
+from tests.support.registry_locations import bundle
 
 COUNCIL = Reference(Kind.PROMPTS, "acme", "council", "1")
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return git.bare(tmp_path / "registry.git")
+    return git_repositories.init_bare(tmp_path / "registry.git")
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-def listed(place: str) -> list[str]:
+def list_references(place: str) -> list[str]:
     with connect(place) as registry:
         return [str(entry.reference) for entry in registry.entries()]
 
@@ -51,13 +51,13 @@ def listed(place: str) -> list[str]:
 def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         _, added = registry.publish([bundle()], "one")
-        git.git(repository, "tag", "-m", "a tag", "v1", "main")
+        git_repositories.git(repository, "tag", "-m", "a tag", "v1", "main")
         registry.publish([bundle("later")], "two")
     for revision in ("v1", str(added.revision)):
-        assert listed(f"git:{repository}@{revision}") == [str(COUNCIL)]
+        assert list_references(f"git:{repository}@{revision}") == [str(COUNCIL)]
         with connect(f"git:{repository}@{revision}") as registry, pytest.raises(UsageError, match="Name a branch"):
             registry.publish([bundle("third")], "three")
-    assert len(listed(f"git:{repository}")) == 2
+    assert len(list_references(f"git:{repository}")) == 2
     with connect(f"git:{repository}@{added.revision}") as registry:
         assert registry.address == f"git:{repository}"  # pinned to nothing
     with connect(f"git:{repository}@v1") as registry:
@@ -65,28 +65,28 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
 
 
 def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: Path) -> None:
-    git.git(repository, "symbolic-ref", "HEAD", "refs/heads/trunk")
+    git_repositories.git(repository, "symbolic-ref", "HEAD", "refs/heads/trunk")
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
-    assert git.git(repository, "branch", "--format=%(refname:short)") == "trunk"
-    assert len(listed(f"git:{repository}")) == 1
+    assert git_repositories.git(repository, "branch", "--format=%(refname:short)") == "trunk"
+    assert len(list_references(f"git:{repository}")) == 1
 
 
 def test_a_branch_is_read_and_added_to_by_its_name(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
-    git.git(repository, "branch", "review/new", "main")
+    git_repositories.git(repository, "branch", "review/new", "main")
     with connect(f"git:{repository}@review/new") as registry:
         registry.publish([bundle("more")], "two")
-    assert len(listed(f"git:{repository}@review/new")) == 2
-    assert listed(f"git:{repository}") == [str(COUNCIL)]
+    assert len(list_references(f"git:{repository}@review/new")) == 2
+    assert list_references(f"git:{repository}") == [str(COUNCIL)]
 
 
 def test_a_branch_that_is_not_there_is_said(repository: Path) -> None:
     with connect(f"git:{repository}@next") as registry:  # of an empty repository it is the one that is to be
         registry.publish([bundle()], "one")
-    assert git.git(repository, "branch", "--list", "--format=%(refname)") == "refs/heads/next"
-    assert listed(f"git:{repository}") == [str(COUNCIL)]
+    assert git_repositories.git(repository, "branch", "--list", "--format=%(refname)") == "refs/heads/next"
+    assert list_references(f"git:{repository}") == [str(COUNCIL)]
     with connect(f"git:{repository}@nxt") as registry, pytest.raises(ReleaseError, match="no branch or tag nxt"):
         registry.entries()
 
@@ -107,8 +107,8 @@ def test_a_place_without_a_repository_is_said(tmp_path: Path, repository: Path, 
     elif what == "a folder":
         place.mkdir()
     elif what == "a bundle":
-        git.commit(repository, git.write_tree(repository, {b"a": ("100644", b"a")}))
-        git.git(repository, "bundle", "create", str(place), "--all")
+        git_repositories.commit(repository, git_repositories.write_tree(repository, {b"a": ("100644", b"a")}))
+        git_repositories.git(repository, "bundle", "create", str(place), "--all")
     with connect(f"git:{place}") as registry, pytest.raises(ReleaseError, match="no repository is there"):
         registry.entries()
 
@@ -116,9 +116,9 @@ def test_a_place_without_a_repository_is_said(tmp_path: Path, repository: Path, 
 def test_a_repository_named_by_sha256_is_said(tmp_path: Path) -> None:
     place = tmp_path / "new.git"
     place.mkdir()
-    git.git(place, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
-    made = git.git(place, "commit-tree", git.git(place, "mktree"), "-m", "x")
-    git.git(place, "update-ref", "refs/heads/main", made)
+    git_repositories.git(place, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
+    made = git_repositories.git(place, "commit-tree", git_repositories.git(place, "mktree"), "-m", "x")
+    git_repositories.git(place, "update-ref", "refs/heads/main", made)
     with connect(f"git:{place}") as registry, pytest.raises(ReleaseError, match="SHA-256"):
         registry.entries()
 
@@ -131,15 +131,17 @@ def test_a_publish_is_one_commit_of_the_user_with_its_message(repository: Path, 
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle(), bundle("other")], "Publish two\n\nfor the board")
         registry.yank(COUNCIL, "leaks the label")
-    said = git.git(repository, "log", "--format=%an|%ae|%cn|%ce|%ai|%B", "--name-only", "main").splitlines()
-    assert git.git(repository, "rev-list", "--count", "main") == "2"
+    said = git_repositories.git(
+        repository, "log", "--format=%an|%ae|%cn|%ce|%ai|%B", "--name-only", "main"
+    ).splitlines()
+    assert git_repositories.git(repository, "rev-list", "--count", "main") == "2"
     assert said[0].startswith("Ann b|ann@example.org|Ann b|ann@example.org|")
     assert "+0000" in said[0]
     assert said[0].endswith("|Yank prompts/acme/council@1: leaks the label")
     assert "for the board" in said
-    changed = git.git(repository, "show", "--format=", "--name-status", "main").splitlines()
+    changed = git_repositories.git(repository, "show", "--format=", "--name-status", "main").splitlines()
     assert changed == ["A\tprompts/acme/council/1/yanked/yanked.json"]
-    git.git(repository, "fsck", "--strict")
+    git_repositories.git(repository, "fsck", "--strict")
 
 
 def test_nothing_of_the_machine_is_in_a_commit_of_who_has_not_told_git_a_name(
@@ -150,21 +152,23 @@ def test_nothing_of_the_machine_is_in_a_commit_of_who_has_not_told_git_a_name(
     monkeypatch.setenv("EMAIL", "root@the-machine")
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
-    assert git.git(repository, "log", "--format=%an <%ae> %cn <%ce>") == " ".join(["nip-run <nip-run@localhost>"] * 2)
+    assert git_repositories.git(repository, "log", "--format=%an <%ae> %cn <%ce>") == " ".join(
+        ["nip-run <nip-run@localhost>"] * 2
+    )
 
 
 def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(repository: Path) -> None:
-    tree: git.Tree = {
+    tree: git_repositories.Tree = {
         b"README.md": ("100755", b"# Board\r\n"), b"link": ("120000", b"README.md"), b"module": ("160000", "33" * 20),
         b".github": ("40000", {b"ci.yaml": ("100644", b"on: push\n")}),
         b"docs": ("40000", {b"release.sha256": ("100644", b"x")}),
         b".gitattributes": ("100644", b"* text eol=crlf\n*.jinja filter=lfs\n"), b".gitmodules": ("100644", b""),
     }  # fmt: skip
-    git.commit(repository, git.write_tree(repository, tree))
-    before = git.git(repository, "ls-tree", "-r", "main")
+    git_repositories.commit(repository, git_repositories.write_tree(repository, tree))
+    before = git_repositories.git(repository, "ls-tree", "-r", "main")
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle(contents={"a.jinja": b"one\ntwo\r\n"})], "one")
-    after = git.git(repository, "ls-tree", "-r", "main").splitlines()
+    after = git_repositories.git(repository, "ls-tree", "-r", "main").splitlines()
     assert sorted(line for line in after if "prompts/" not in line) == sorted(before.splitlines())
     with connect(f"git:{repository}") as registry:
         assert isinstance(registry._transport, GitTransport)
@@ -182,21 +186,23 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
         _, added = registry.publish([bundle("new")], "two")
         assert len(registry.entries()) == 1
     (branch,) = [
-        name for name in git.git(repository, "branch", "--format=%(refname:short)").splitlines() if name != "main"
+        name
+        for name in git_repositories.git(repository, "branch", "--format=%(refname:short)").splitlines()
+        if name != "main"
     ]
     assert branch.startswith("publish/prompts-acme-new-1-")
     assert added.note == f"the release is on branch {branch}; open a pull request from {branch} into main, and merge it"
-    assert git.git(repository, "rev-parse", branch) == added.revision
+    assert git_repositories.git(repository, "rev-parse", branch) == added.revision
     assert added.proposed_at == f"git:{repository}@{branch}"
-    assert len(listed(added.proposed_at)) == 2
+    assert len(list_references(added.proposed_at)) == 2
     with connect(f"git:{repository}", pull_request=True) as registry:  # the same again, as after a cut connection
         assert registry.publish([bundle("new")], "two")[1] == added
     with connect(f"git:{repository}") as registry:  # others go on meanwhile
         registry.publish([bundle("third")], "three")
-    git.git(tmp_path, "clone", "-q", str(repository), "copy")
-    git.git(tmp_path / "copy", "merge", "-q", "--no-edit", f"origin/{branch}")
-    git.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main")
-    assert len(listed(f"git:{repository}")) == 3
+    git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
+    git_repositories.git(tmp_path / "copy", "merge", "-q", "--no-edit", f"origin/{branch}")
+    git_repositories.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main")
+    assert len(list_references(f"git:{repository}")) == 3
 
 
 @pytest.mark.full
@@ -208,11 +214,11 @@ def test_a_pull_requests_name_that_somebody_took_is_not_taken_for_it(repository:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
     name = request()
-    git.git(repository, "update-ref", f"refs/heads/{name}", "main")
+    git_repositories.git(repository, "update-ref", f"refs/heads/{name}", "main")
     other = request()
     assert other.startswith(f"{name}-")
-    assert git.git(repository, "rev-parse", name) == git.git(repository, "rev-parse", "main")
-    assert len(listed(f"git:{repository}@{other}")) == 2
+    assert git_repositories.git(repository, "rev-parse", name) == git_repositories.git(repository, "rev-parse", "main")
+    assert len(list_references(f"git:{repository}@{other}")) == 2
 
 
 def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_path: Path) -> None:
@@ -221,8 +227,8 @@ def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_
         registry._transport.add({"prompts/acme/a/1": [("a", b"a"), ("b", tmp_path / "gone")]}, "x")
     with connect(f"git:{repository}") as registry, pytest.raises(ReleaseError, match="cannot read"):
         registry._transport.add({"prompts/acme/a/1": [("b", tmp_path / "fifo")]}, "x")
-    assert listed(f"git:{repository}") == []
-    assert git.git(repository, "for-each-ref") == ""
+    assert list_references(f"git:{repository}") == []
+    assert git_repositories.git(repository, "for-each-ref") == ""
 
 
 # What is fetched
@@ -253,7 +259,7 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
 def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others_are_not(
     tmp_path: Path, own: Path
 ) -> None:
-    repository = git.bare(tmp_path / "served" / "registry.git", "uploadpack.allowFilter=true")
+    repository = git_repositories.init_bare(tmp_path / "served" / "registry.git", "uploadpack.allowFilter=true")
     with connect(f"git:{repository}") as registry:
         for name in ("one", "two", "three"):
             registry.publish([bundle(name, {"a.bin": os.urandom(400_000), "b.bin": os.urandom(200_000)})], name)
@@ -267,7 +273,10 @@ def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others
         asked.append(handler.path)
         return False
 
-    with git.http(tmp_path / "served", ask) as address, connect(f"git:{address}/registry.git") as registry:
+    with (
+        git_repositories.run_git_http(tmp_path / "served", ask) as address,
+        connect(f"git:{address}/registry.git") as registry,
+    ):
         entries = registry.entries()
         assert [registry.read_manifest(entry)[0].size for entry in entries] == [600_000] * 3
         assert fetched() < 100_000
@@ -286,7 +295,7 @@ def test_nothing_of_the_history_is_fetched_and_nothing_stays(repository: Path, o
     registry = connect(f"git:{repository}")
     registry.entries()
     (work,) = own.iterdir()
-    assert git.git(work / "registry.git", "rev-list", "--all", "--count") == "1"
+    assert git_repositories.git(work / "registry.git", "rev-list", "--all", "--count") == "1"
     assert work.stat().st_mode & 0o777 == 0o700
     del registry
     gc.collect()
@@ -306,9 +315,9 @@ def test_two_files_can_be_read_at_once(repository: Path) -> None:
 
 
 def test_a_folder_that_is_there_is_taken_whatever_is_in_it(repository: Path) -> None:
-    git.commit(
+    git_repositories.commit(
         repository,
-        git.write_tree(
+        git_repositories.write_tree(
             repository,
             {
                 b"prompts": (

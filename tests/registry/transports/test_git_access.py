@@ -13,8 +13,8 @@ import pytest
 
 from runner.base.errors import ReleaseError
 from runner.registry.transports.locations import connect
-from tests.support import git
-from tests.support.registries import bundle
+from tests.support import git_repositories
+from tests.support.registry_locations import bundle
 
 TOKEN = "token-of-ann-0123456789"
 
@@ -33,7 +33,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Path:
-    git.bare(tmp_path / "served" / "registry.git", "http.receivepack=true", "uploadpack.allowFilter=true")
+    git_repositories.init_bare(
+        tmp_path / "served" / "registry.git", "http.receivepack=true", "uploadpack.allowFilter=true"
+    )
     return tmp_path / "served"
 
 
@@ -80,7 +82,10 @@ def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
     for name in ("GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "GIT_TRACE_PACKET"):
         monkeypatch.setenv(name, str(tmp_path / "trace"))
     seen: list[str] = []
-    with git.http(served, asking(seen)) as address, connect(f"git:{address}/registry.git") as registry:
+    with (
+        git_repositories.run_git_http(served, asking(seen)) as address,
+        connect(f"git:{address}/registry.git") as registry,
+    ):
         registry.publish([bundle(contents={"a": os.urandom(300_000)})], "one")
         registry.unpack(registry.entries()[0], tmp_path / "got")
         assert TOKEN not in registry.address
@@ -97,7 +102,11 @@ def test_who_may_not_is_told_what_to_do_and_not_asked(served: Path, home: Path, 
     if given is not None:
         helper(home, given)
     told = pytest.raises(ReleaseError, match="Give git a credential helper")
-    with git.http(served, asking([])) as address, connect(f"git:{address}/registry.git") as registry, told as raised:
+    with (
+        git_repositories.run_git_http(served, asking([])) as address,
+        connect(f"git:{address}/registry.git") as registry,
+        told as raised,
+    ):
         registry.entries()
     assert "another-token" not in str(raised.value)
 
@@ -109,7 +118,7 @@ def test_what_git_says_is_told_without_passwords(served: Path, home: Path) -> No
         handler.send_error(500)
         return True
 
-    with git.http(served, broken) as address:
+    with git_repositories.run_git_http(served, broken) as address:
         host = address.removeprefix("http://")
         (home / ".gitconfig").write_text(f'[url "http://ann:{TOKEN}@{host}/"]\n\tinsteadOf = {address}/\n')
         with (
@@ -137,10 +146,14 @@ def test_no_other_host_is_asked_whatever_a_server_says(served: Path, tmp_path: P
 
         return before
 
-    with git.http(served, elsewhere) as other:
+    with git_repositories.run_git_http(served, elsewhere) as other:
         for target in (other, f"file://{served}", "ext::sh -c evil"):
             moved = pytest.raises(ReleaseError, match="has moved")
-            with git.http(served, redirects(target)) as address, connect(f"git:{address}/registry.git") as one, moved:
+            with (
+                git_repositories.run_git_http(served, redirects(target)) as address,
+                connect(f"git:{address}/registry.git") as one,
+                moved,
+            ):
                 one.entries()
     assert asked == []
 
@@ -160,12 +173,16 @@ def test_a_server_without_gits_protocol_is_refused(served: Path) -> None:
         return True
 
     repository = served / "registry.git"
-    git.commit(repository, git.write_tree(repository, {b"a": ("100644", b"a")}))
-    git.git(repository, "update-server-info")
+    git_repositories.commit(repository, git_repositories.write_tree(repository, {b"a": ("100644", b"a")}))
+    git_repositories.git(repository, "update-server-info")
     (repository / "objects" / "info").mkdir(exist_ok=True)
     (repository / "objects" / "info" / "http-alternates").write_text("http://127.0.0.1:9/objects\n")
     refused = pytest.raises(ReleaseError, match="git failed")
-    with git.http(served, old) as address, connect(f"git:{address}/registry.git") as registry, refused:
+    with (
+        git_repositories.run_git_http(served, old) as address,
+        connect(f"git:{address}/registry.git") as registry,
+        refused,
+    ):
         registry.entries()
     assert not [path for path in asked if "alternates" in path]
 
@@ -174,7 +191,7 @@ def test_variables_of_another_repository_lead_nowhere(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a hook, where git has told all its children which repository they are in."""
-    other = git.bare(tmp_path / "other.git")
+    other = git_repositories.init_bare(tmp_path / "other.git")
     evil = tmp_path / "evil.sh"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
     evil.chmod(0o755)
@@ -191,9 +208,9 @@ def test_variables_of_another_repository_lead_nowhere(
         monkeypatch.setenv(name, str(value))
     with connect(f"git:{served / 'registry.git'}") as registry:
         registry.publish([bundle()], "one")
-    assert git.git(other, "for-each-ref") == ""
+    assert git_repositories.git(other, "for-each-ref") == ""
     assert not list((other / "objects").rglob("*.pack"))
-    assert git.git(served / "registry.git", "rev-list", "--count", "main") == "1"
+    assert git_repositories.git(served / "registry.git", "rev-list", "--count", "main") == "1"
     assert not (tmp_path / "it-ran").exists()
 
 
@@ -215,10 +232,10 @@ def test_neither_the_folder_one_is_in_nor_the_users_hooks_count(
     (home / "attributes").write_text("* filter=evil\n")
     here = tmp_path / "here"
     here.mkdir()
-    git.git(here, "init", "-q", ".")
-    git.git(here, "config", "core.sshCommand", str(evil))
-    git.git(here, "config", "core.fsmonitor", str(evil))
-    git.git(here, "config", "remote.nip-run-registry.url", str(tmp_path / "elsewhere"))
+    git_repositories.git(here, "init", "-q", ".")
+    git_repositories.git(here, "config", "core.sshCommand", str(evil))
+    git_repositories.git(here, "config", "core.fsmonitor", str(evil))
+    git_repositories.git(here, "config", "remote.nip-run-registry.url", str(tmp_path / "elsewhere"))
     monkeypatch.chdir(here)
     with connect(f"git:{served / 'registry.git'}") as registry:
         registry.publish([bundle(contents={"a.txt": b"one\r\ntwo\n"})], "one")
@@ -239,7 +256,7 @@ def test_a_key_of_ssh_is_the_users_affair(tmp_path: Path, monkeypatch: pytest.Mo
     called = (tmp_path / "called").read_text()
     assert "git@example.org git-upload-pack 'registry.git'" in called
     assert "git-receive-pack" in called
-    assert git.git(served / "registry.git", "rev-list", "--count", "main") == "2"
+    assert git_repositories.git(served / "registry.git", "rev-list", "--count", "main") == "2"
 
 
 def test_without_git_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

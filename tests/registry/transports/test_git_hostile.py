@@ -12,11 +12,11 @@ from runner.documents.releases.reference import parse_reference
 from runner.registry.transports.git.process import GitError, GitLimits, GitRepository
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.registry import Registry
-from tests.support import git
+from tests.support import git_repositories
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.hostile_git import BOMB, ROWS, Row, marker, release_tree
-from tests.support.hostile_git_servers import SERVERS, serving
-from tests.support.registries import bundle
+from tests.support.hostile_git import BOMB, CASES, Case, marker, release_tree
+from tests.support.hostile_git_servers import SERVERS, run_git_server
+from tests.support.registry_locations import bundle
 
 
 @pytest.fixture(autouse=True)
@@ -30,16 +30,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-def planted(row: Row, tmp_path: Path) -> Path:
-    repository = git.bare(tmp_path / "theirs" / "registry.git")
+def planted(row: Case, tmp_path: Path) -> Path:
+    repository = git_repositories.init_bare(tmp_path / "theirs" / "registry.git")
     tree = release_tree()
     if row.plant(repository, tree) is not True:
-        git.commit(repository, git.write_tree(repository, tree))
+        git_repositories.commit(repository, git_repositories.write_tree(repository, tree))
     marker(repository).unlink(missing_ok=True)  # what was planted may have run while it was
     return repository
 
 
-def registry_at(place: str, row: Row) -> Registry:
+def registry_at(place: str, row: Case) -> Registry:
     return Registry(GitTransport(place + row.revision, limits=GitLimits(seconds=30, **(row.bounds or {}))))
 
 
@@ -48,8 +48,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Row, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", CASES, ids=lambda row: row.name)
+def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Case, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
     before = files_of(tmp_path / "theirs")
 
@@ -76,8 +76,8 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", CASES, ids=lambda row: row.name)
+def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Case, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
 
     def publish() -> None:
@@ -102,12 +102,12 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_
 @pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
 def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: Path) -> None:
     """Or the tests above would prove nothing."""
-    repository = planted(next(row for row in ROWS if row.name == name), tmp_path)
-    git.git(tmp_path, "clone", "-q", str(repository), "copy")
+    repository = planted(next(row for row in CASES if row.name == name), tmp_path)
+    git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
     (tmp_path / "copy" / "a").write_text("a")
-    git.git(tmp_path / "copy", "add", "a")
-    git.git(tmp_path / "copy", "commit", "-q", "-m", "a")
-    git.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main", check=False)
+    git_repositories.git(tmp_path / "copy", "add", "a")
+    git_repositories.git(tmp_path / "copy", "commit", "-q", "-m", "a")
+    git_repositories.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main", check=False)
     assert marker(repository).exists()
 
 
@@ -129,7 +129,7 @@ def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_pa
         idle_seconds=idle_seconds, seconds=seconds, pack_bytes=8 << 20, memory_bytes=1 << 30,
         answer_bytes=1 << 20,
     )  # fmt: skip
-    with serving(answer) as address, Registry(GitTransport(address, limits=bounds)) as registry:
+    with run_git_server(answer) as address, Registry(GitTransport(address, limits=bounds)) as registry:
         with pytest.raises(ReleaseError, match=words) as raised:
             registry.entries()
         size = sum(path.stat().st_size for path in (tmp_path / "own").rglob("*") if path.is_file())

@@ -18,15 +18,15 @@ from runner.documents.releases.bundle import Bundle
 from runner.registry.transports.git.process import GitLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
-from tests.support import git
+from tests.support import git_repositories
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment
-from tests.support.registries import bundle
+from tests.support.registry_locations import bundle
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return git.bare(tmp_path / "served" / "registry.git")
+    return git_repositories.init_bare(tmp_path / "served" / "registry.git")
 
 
 def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
@@ -53,7 +53,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
     return became
 
 
-def listed(place: str) -> list[str]:
+def list_names(place: str) -> list[str]:
     with connect(place) as registry:
         entries = registry.entries()
         assert not [wrong for entry in entries for wrong in registry.find_problems(entry)]
@@ -74,28 +74,30 @@ def test_all_that_is_published_at_once_is_there_once(repository: Path, served: s
 
     def check(place: str) -> None:
         assert at_once(place, [[bundle(name) for name in mine] for mine in names]) == [False] * count
-        assert sorted(listed(place)) == sorted(name for mine in names for name in mine)
+        assert sorted(list_names(place)) == sorted(name for mine in names for name in mine)
 
     if served == "path":
         check(f"git:{repository}")
     else:
-        with git.daemon(repository.parent) as address:
+        with git_repositories.run_git_daemon(repository.parent) as address:
             check(f"git:{address}/registry.git")
-    assert git.git(repository, "rev-list", "--count", "--no-merges", "main") == str(count * each)  # one line of commits
-    git.git(repository, "fsck", "--strict")
+    assert git_repositories.git(repository, "rev-list", "--count", "--no-merges", "main") == str(
+        count * each
+    )  # one line of commits
+    git_repositories.git(repository, "fsck", "--strict")
 
 
 def test_of_two_with_the_same_name_one_is_told_that_it_is_taken(repository: Path) -> None:
     became = at_once(f"git:{repository}", [[bundle(contents={"a": text})] for text in (b"one", b"two")])
     assert sorted(type(one).__name__ for one in became) == ["TakenError", "bool"]
     assert any("with other content" in str(one) for one in became)
-    assert listed(f"git:{repository}") == ["council"]
+    assert list_names(f"git:{repository}") == ["council"]
 
 
 def test_two_with_the_same_release_have_both_published_it(repository: Path) -> None:
     assert set(at_once(f"git:{repository}", [[bundle()], [bundle()]])) <= {False, True}  # in one second, one commit
-    assert listed(f"git:{repository}") == ["council"]
-    assert git.git(repository, "rev-list", "--count", "main") == "1"
+    assert list_names(f"git:{repository}") == ["council"]
+    assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
 
 
 @pytest.mark.full
@@ -112,42 +114,42 @@ def test_who_comes_second_builds_on_the_first(repository: Path) -> None:
         first.publish([bundle("third")], "third")
     with pytest.raises(TakenError, match="has prompts/acme/third/1 already"):
         second.add({"prompts/acme/third/1": [("a", b"a")], "prompts/acme/fourth/1": [("a", b"a")]}, "late")
-    assert not git.git(repository, "ls-tree", "-r", "main", "prompts/acme/fourth")
+    assert not git_repositories.git(repository, "ls-tree", "-r", "main", "prompts/acme/fourth")
     second.close()
-    assert git.git(repository, "log", "--format=%s", "main").splitlines() == ["third", "second", "first"]
+    assert git_repositories.git(repository, "log", "--format=%s", "main").splitlines() == ["third", "second", "first"]
 
 
 def test_a_branch_that_was_set_back_is_not_brought_forward_again(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "first")
         registry.publish([bundle("secret")], "by mistake")
-        git.git(repository, "update-ref", "refs/heads/main", "main~1")
+        git_repositories.git(repository, "update-ref", "refs/heads/main", "main~1")
         registry.publish([bundle("third")], "third")
-    assert listed(f"git:{repository}") == ["council", "third"]
+    assert list_names(f"git:{repository}") == ["council", "third"]
 
 
 @pytest.mark.full
 def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
-    git.git(repository, "config", "http.receivepack", "true")
-    tree = git.write_tree(repository, {b"a": ("100644", b"a")})
-    git.commit(repository, tree)
+    git_repositories.git(repository, "config", "http.receivepack", "true")
+    tree = git_repositories.write_tree(repository, {b"a": ("100644", b"a")})
+    git_repositories.commit(repository, tree)
     pushed: list[str] = []
 
     def move(handler: BaseHTTPRequestHandler) -> bool:
         if handler.command == "POST" and handler.path.endswith("git-receive-pack"):
-            pushed.append(git.git(repository, "commit-tree", tree, "-m", f"{len(pushed)}"))
-            git.git(repository, "update-ref", "refs/heads/main", pushed[-1])
+            pushed.append(git_repositories.git(repository, "commit-tree", tree, "-m", f"{len(pushed)}"))
+            git_repositories.git(repository, "update-ref", "refs/heads/main", pushed[-1])
         return False
 
     slept: list[float] = []
-    with git.http(repository.parent, move) as address:
+    with git_repositories.run_git_http(repository.parent, move) as address:
         transport = GitTransport(f"{address}/registry.git", limits=GitLimits(pushes=2), sleep=slept.append)
         with pytest.raises(ReleaseError, match="other publishers changed the branch main"):
             transport.add({"prompts/acme/a/1": [("a", b"a")]}, "never")
         transport.close()
     assert len(pushed) == len(slept) == 2
     assert all(0 <= seconds <= 2 for seconds in slept)
-    assert git.git(repository, "rev-parse", "main") == pushed[-1]
+    assert git_repositories.git(repository, "rev-parse", "main") == pushed[-1]
 
 
 def test_what_the_server_refuses_is_told_in_its_words_and_adds_nothing(repository: Path) -> None:
@@ -155,7 +157,10 @@ def test_what_the_server_refuses_is_told_in_its_words_and_adds_nothing(repositor
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    with git.daemon(repository.parent) as address, connect(f"git:{address}/registry.git") as registry:
+    with (
+        git_repositories.run_git_daemon(repository.parent) as address,
+        connect(f"git:{address}/registry.git") as registry,
+    ):
         with pytest.raises(ReleaseError, match=r"cannot push to main: .*pre-receive hook declined"):
             registry.publish([bundle()], "one")
         assert registry.entries() == []
@@ -167,7 +172,7 @@ _PUBLISH = """
 import sys
 from pathlib import Path
 from runner.registry.transports.locations import connect
-from tests.support.registries import bundle
+from tests.support.registry_locations import bundle
 with connect(sys.argv[1]) as registry:
     print("there", flush=True)
     big = Path(sys.argv[2])
@@ -202,18 +207,18 @@ def test_a_publish_that_is_killed_is_not_seen_and_the_same_again_finishes(
 
     def check(place: str) -> None:
         for one in range(times):
-            git.git(repository, "update-ref", "-d", "refs/heads/main", check=False)
+            git_repositories.git(repository, "update-ref", "-d", "refs/heads/main", check=False)
             kill(place, (one + 0.5) / times)
-            assert listed(place) in ([], ["one", "two"])
+            assert list_names(place) in ([], ["one", "two"])
             with connect(place) as registry:
                 registry.publish([bundle("one", {"a": big, "b": b"b"}), bundle("two", {"a": b"a"})], "x")
-            assert listed(place) == ["one", "two"]
+            assert list_names(place) == ["one", "two"]
             time.sleep(0.2)  # what was pushed by the killed one may come as late
-            assert git.git(repository, "rev-list", "--count", "main") == "1"
-            git.git(repository, "fsck", "--strict")
+            assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
+            git_repositories.git(repository, "fsck", "--strict")
 
     if served == "path":
         check(f"git:{repository}")
     else:
-        with git.daemon(repository.parent) as address:
+        with git_repositories.run_git_daemon(repository.parent) as address:
             check(f"git:{address}/registry.git")

@@ -116,7 +116,7 @@ UNEXPECTED = "unexpected answer to the upload request"
 MISSING = {"sha256": NAME, "size": len(BLOB), "have": 0}
 
 
-def said(upload: Any = GOOD_ID, state: Any = "open", missing: Any = ()) -> dict[str, Any]:
+def upload_status(upload: Any = GOOD_ID, state: Any = "open", missing: Any = ()) -> dict[str, Any]:
     return {"id": upload, "state": state, "problems": [], "missing": missing}
 
 
@@ -158,15 +158,16 @@ def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list
     ("answer", "words"),
     [
         ({"state": "open", "missing": []}, UNEXPECTED), ({}, UNEXPECTED),
-        ([1], UNEXPECTED), (said("../../../evil"), UNEXPECTED),
-        (said(state=7), UNEXPECTED), (said(missing=[1]), "asks for a file that is not"),
-        (said(missing=[{**MISSING, "have": "q"}]), "claims to have"),
-        (said(missing=[{**MISSING, "have": -5}]), "claims to have"),
-        (said(missing=[{**MISSING, "have": 1 << 60}]), "claims to have"),
-        (said(missing=[MISSING] * 2), "asks for a file"),
-        (said(missing=[{**MISSING, "sha256": "b" * 64}]), "asks for a file"),
-        (said(missing=5), "has no list 'missing'"), (said(state="checking"), "is still checking them"),
-        ({**said(state="published"), "notes": 5}, "has no list 'notes'"),
+        ([1], UNEXPECTED), (upload_status("../../../evil"), UNEXPECTED),
+        (upload_status(state=7), UNEXPECTED), (upload_status(missing=[1]), "asks for a file that is not"),
+        (upload_status(missing=[{**MISSING, "have": "q"}]), "claims to have"),
+        (upload_status(missing=[{**MISSING, "have": -5}]), "claims to have"),
+        (upload_status(missing=[{**MISSING, "have": 1 << 60}]), "claims to have"),
+        (upload_status(missing=[MISSING] * 2), "asks for a file"),
+        (upload_status(missing=[{**MISSING, "sha256": "b" * 64}]), "asks for a file"),
+        (upload_status(missing=5), "has no list 'missing'"),
+        (upload_status(state="checking"), "is still checking them"),
+        ({**upload_status(state="published"), "notes": 5}, "has no list 'notes'"),
     ],
 )  # fmt: skip
 def test_what_a_server_says_of_an_upload_is_seen_to_be_that(answer: Any, words: str) -> None:
@@ -181,7 +182,7 @@ def test_a_blob_of_which_a_server_says_that_it_creeps_is_given_up() -> None:
     def answers(method: str, _: str) -> tuple[int, Any]:
         if method == "PATCH":
             return 409, {"code": "offset", "message": "x"}
-        return 200, said(missing=[{**MISSING, "have": next(have)}])
+        return 200, upload_status(missing=[{**MISSING, "have": next(have)}])
 
     told, asked = published(answers)
     assert "does not accept the rest of the file" in told
@@ -192,7 +193,7 @@ def test_a_blob_of_which_a_server_has_now_more_now_less_is_given_up() -> None:
     have = itertools.cycle([200_000, 0])
 
     def answers(method: str, _: str) -> tuple[int, Any]:
-        return 200, {"have": next(have)} if method == "PATCH" else said(missing=[MISSING])
+        return 200, {"have": next(have)} if method == "PATCH" else upload_status(missing=[MISSING])
 
     told, _ = published(answers)
     assert "does not accept the rest of the file" in told

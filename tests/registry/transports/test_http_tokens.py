@@ -23,7 +23,7 @@ from runner.registry.transports.timeouts import Timeouts
 from runner.server.accounts.accounts import Scope
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
-from tests.support.serving import emptied
+from tests.support.server_process import shared_empty_server
 
 SECRET = "nip_0123456789ab_" + "s" * 43
 
@@ -67,7 +67,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 GOOD = (200, {"content-type": "application/json"}, b'{"releases": [], "next": null}')
 
 
-def listed(where: str) -> list[Any]:
+def list_releases(where: str) -> list[Any]:
     transport = HttpTransport(where, timeouts=Timeouts(tries=1, read=10))
     try:
         return list(transport.list_releases())
@@ -83,9 +83,11 @@ def test_a_token_of_the_environment_goes_to_the_registry_of_the_environment_alon
         for nowhere in ("", "registry"):
             monkeypatch.setenv("NIP_RUN_REGISTRY", nowhere)
             with pytest.raises(UsageError, match="does not name its server"):
-                listed(mine)
+                list_releases(mine)
         monkeypatch.setenv("NIP_RUN_REGISTRY", f"{mine}/")
-        assert listed(mine) == listed(other) == listed(mine.replace("127.0.0.1", "localhost")) == []
+        assert (
+            list_releases(mine) == list_releases(other) == list_releases(mine.replace("127.0.0.1", "localhost")) == []
+        )
         assert mine_came[0]["authorization"] == f"Bearer {SECRET}"
         assert "authorization" not in other_came[0] | mine_came[1]
 
@@ -97,7 +99,7 @@ def test_who_is_refused_is_told_that_the_token_of_the_environment_is_for_another
         monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
         monkeypatch.setenv("NIP_RUN_REGISTRY", "https://registry.example.org")
         with pytest.raises(ReleaseError, match="is for NIP_RUN_REGISTRY, which is not this server"):
-            listed(mine)
+            list_releases(mine)
 
 
 def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
@@ -106,13 +108,13 @@ def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
         listening((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (mine, _),
         pytest.raises(ReleaseError, match=words),
     ):
-        listed(f"{mine}/foo")
+        list_releases(f"{mine}/foo")
 
 
 def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read_it(config: Path) -> None:
     with listening(GOOD) as (mine, came), listening(GOOD) as (other, other_came):
         assert store_token(mine, SECRET) is False
-        assert listed(mine) == listed(other) == []
+        assert list_releases(mine) == list_releases(other) == []
         assert (came[0]["authorization"], "authorization" in other_came[0]) == (f"Bearer {SECRET}", False)
     assert tokens_file() == config / "nip-run" / "tokens.json"
     assert stat.S_IMODE(tokens_file().stat().st_mode) == 0o600
@@ -131,7 +133,7 @@ def test_a_redirect_is_not_followed_and_takes_no_token_along(monkeypatch: pytest
                 monkeypatch.setenv("NIP_RUN_REGISTRY", mine)
                 monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
                 with pytest.raises(ReleaseError, match="redirects to"):
-                    listed(mine)
+                    list_releases(mine)
                 transport = HttpTransport(mine, timeouts=Timeouts(tries=1))
                 with pytest.raises(ReleaseError, match="redirects to"):
                     transport.open("a/b")
@@ -145,7 +147,7 @@ def test_a_proxy_of_the_environment_is_not_shown_what_goes_to_this_machine(monke
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy)
         store_token(mine, SECRET)
-        assert listed(mine) == []
+        assert list_releases(mine) == []
         assert proxy_came == []
 
 
@@ -170,8 +172,8 @@ def test_one_server_has_one_address_however_it_is_written() -> None:
 
 @pytest.mark.full
 def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tmp_path: Path) -> None:
-    with emptied() as server:
-        token = server.account("acme")
+    with shared_empty_server() as server:
+        token = server.create_token("acme")
 
         def said(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(
@@ -208,9 +210,9 @@ def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Pat
 
 @pytest.mark.gate
 def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with emptied() as server:
+    with shared_empty_server() as server:
         monkeypatch.setenv("NIP_RUN_REGISTRY", server.address)
-        reads, expired = server.account("acme", Scope.READ), server.account("acme", seconds=0)
+        reads, expired = server.create_token("acme", Scope.READ), server.create_token("acme", seconds=0)
         for token, words in ((reads, "scope is read"), (expired, "expired or revoked")):
             monkeypatch.setenv("NIP_RUN_TOKEN", token)
             transport = HttpTransport(server.address, timeouts=Timeouts(tries=1))

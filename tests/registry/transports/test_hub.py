@@ -15,47 +15,47 @@ from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.hub import HubClient
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
-from tests.support.hub import CALM, PLACE, bundle, registry
-from tests.support.processes import environment, until
-from tests.support.servers.client import Loopback
-from tests.support.servers.hub_client import READ, WRITE
+from tests.support.hub_registry import NO_FAULTS, REPOSITORY, bundle, registry
+from tests.support.processes import environment, wait_until
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
 
 @pytest.mark.full
 def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_that_it_has_in_a_folder(
-    hub: Loopback, servers: tuple[Loopback, Loopback], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: LoopbackServer, servers: tuple[LoopbackServer, LoopbackServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = bundle()
     with Registry(FolderTransport(str(tmp_path / "folder"))) as folder:
         (in_folder,), _ = folder.publish([made], "Publish")
-    with connect(f"hf:{PLACE}") as writing:
+    with connect(f"hf:{REPOSITORY}") as writing:
         (on_hub,), added = writing.publish([made], "Publish the first run")
         again, nothing = writing.publish([made], "Publish it again")
-    monkeypatch.setenv("HF_TOKEN", READ)
-    with connect(f"hf:{PLACE}") as reading:
+    monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
+    with connect(f"hf:{REPOSITORY}") as reading:
         (entry,) = reading.entries()
         release = reading.unpack(entry, tmp_path / "got")
         assert list(reading.find_problems(entry)) == []
-        assert reading.address == f"hf:{PLACE}"
+        assert reading.address == f"hf:{REPOSITORY}"
     assert on_hub.sha256 == in_folder.sha256 == entry.sha256 == made.sha256
     assert len(added.revision or "") == 40
     assert [one.already_existed for one in again] == [True]
     assert nothing.revision is None
     for file in release.files:
         assert (tmp_path / "got" / file.path).read_bytes() == made.contents[file.path]
-    large = [one["path"] for one in servers[1].recorded() if one["method"] == "GET"]
+    large = [one["path"] for one in servers[1].recorded_requests() if one["method"] == "GET"]
     assert large, "no file went through LFS"
 
 
-def test_once_a_registry_is_closed_other_libraries_have_the_client_of_the_hub_again(hub: Loopback) -> None:
-    with connect(f"hf:{PLACE}") as registry:
+def test_once_a_registry_is_closed_other_libraries_have_the_client_of_the_hub_again(hub: LoopbackServer) -> None:
+    with connect(f"hf:{REPOSITORY}") as registry:
         list(registry.entries())
         assert isinstance(huggingface_hub.get_session(), HubClient)
     assert not isinstance(huggingface_hub.get_session(), HubClient)
     huggingface_hub.close_session()
 
 
-def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopback) -> None:
+def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: LoopbackServer) -> None:
     with registry("acme/moving") as first, registry("acme/moving") as later:
         _, added = first.publish([bundle(version="1")], "1")
         assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
@@ -69,7 +69,7 @@ def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopbac
             then.publish([bundle(version="3")], "3")
 
 
-def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: Loopback) -> None:
+def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: LoopbackServer) -> None:
     with registry("acme/fixed") as one:
         one.publish([bundle()], "Publish")
         with pytest.raises(TakenError, match="a version never changes"):
@@ -85,15 +85,15 @@ def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: 
 
 
 @pytest.mark.full
-def test_a_registry_of_many_releases_is_listed_page_by_page(hub: Loopback) -> None:
+def test_a_registry_of_many_releases_is_listed_page_by_page(hub: LoopbackServer) -> None:
     with registry("acme/many") as one:
         one.publish([bundle(f"run-{n}") for n in range(12)], "Publish many")
     with registry("acme/many") as one:
         assert len(one.entries()) == 12
 
 
-def test_a_pull_request_is_seen_once_it_is_merged(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", READ)
+def test_a_pull_request_is_seen_once_it_is_merged(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
     with registry("acme/open", pull_request=True) as one:
         _, added = one.publish([bundle("asked")], "Publish")
         assert f"{hub.root}/datasets/acme/open/discussions/" in str(added.note)
@@ -102,7 +102,9 @@ def test_a_pull_request_is_seen_once_it_is_merged(hub: Loopback, monkeypatch: py
         assert [entry.reference.name for entry in asked.entries()] == ["asked"]
 
 
-def test_a_private_release_goes_to_a_private_repository_only(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_release_goes_to_a_private_repository_only(
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with registry("acme/secret") as one:
         one.publish([bundle(visibility="private")], "Publish")
     with registry("acme/open") as one, pytest.raises(ReleaseError, match="is public, and this release is private"):
@@ -116,7 +118,7 @@ def test_a_private_release_goes_to_a_private_repository_only(hub: Loopback, monk
 
 
 @pytest.mark.full
-def test_publishers_at_once_all_succeed_each_once(hub: Loopback) -> None:
+def test_publishers_at_once_all_succeed_each_once(hub: LoopbackServer) -> None:
     def publish(n: int) -> None:
         with registry("acme/busy") as one:
             one.publish([bundle(f"run-{n}")], f"Publish {n}")
@@ -129,7 +131,7 @@ def test_publishers_at_once_all_succeed_each_once(hub: Loopback) -> None:
         assert sorted(entry.reference.name for entry in one.entries()) == ["before", *(f"run-{n}" for n in range(4))]
 
 
-def test_a_commit_that_came_first_is_looked_at_and_then_the_release_follows_it(hub: Loopback) -> None:
+def test_a_commit_that_came_first_is_looked_at_and_then_the_release_follows_it(hub: LoopbackServer) -> None:
     hub.change(conflicts=2)
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("after-others")], "Publish")
@@ -138,7 +140,7 @@ def test_a_commit_that_came_first_is_looked_at_and_then_the_release_follows_it(h
         assert done.reference in [entry.reference for entry in one.entries()]
 
 
-def test_of_two_who_publish_other_content_by_one_name_one_is_told_that_it_is_taken(hub: Loopback) -> None:
+def test_of_two_who_publish_other_content_by_one_name_one_is_told_that_it_is_taken(hub: LoopbackServer) -> None:
     with registry("acme/open") as first, registry("acme/open") as second:
         assert len(second.entries()) == len(first.entries())
         first.publish([bundle("contested", content=b"mine\n")], "Publish")
@@ -150,7 +152,7 @@ def test_of_two_who_publish_other_content_by_one_name_one_is_told_that_it_is_tak
 PUBLISH = """
 import sys
 from runner.registry.transports.locations import connect
-from tests.support.hub import bundle
+from tests.support.hub_registry import bundle
 with connect("hf:" + sys.argv[1]) as registry:
     registry.publish([bundle("killed")], "Publish")
 """
@@ -158,9 +160,11 @@ with connect("hf:" + sys.argv[1]) as registry:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("at", [pytest.param("hang", id="before-the-commit"), pytest.param("slow", id="after-it")])
-def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finishes(hub: Loopback, at: str) -> None:
+def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finishes(
+    hub: LoopbackServer, at: str
+) -> None:
     place = "acme/open" if at == "hang" else "acme/killed-late"
-    variables = {"HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE}
+    variables = {"HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE_TOKEN}
     path = f"/api/datasets/{place}/commit/main"
     with registry(place) as one:
         one.publish([bundle("earlier")], "Publish")
@@ -170,28 +174,28 @@ def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finish
         hub.change(conflicts=1_000, slow_commit=0.0)
     with subprocess.Popen([sys.executable, "-c", PUBLISH, place], env=environment(**variables)) as process:
         try:
-            until(lambda: hub.stats()["paths"][path] > before)
+            wait_until(lambda: hub.stats()["paths"][path] > before)
         finally:
             process.kill()
-    hub.change(**CALM)
+    hub.change(**NO_FAULTS)
     with registry(place) as one:
         assert ("killed" in {entry.reference.name for entry in one.entries()}) == (at == "slow")
         (done,), _ = one.publish([bundle("killed")], "Publish")
         assert list(one.find_problems(one.find(done.reference))) == []
 
 
-def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: Loopback) -> None:
+def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: LoopbackServer) -> None:
     hub.change(mode="lost_answer")
     with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"broke .* run the same command again"):
         one.publish([bundle("lost")], "Publish")
-    hub.change(**CALM)
+    hub.change(**NO_FAULTS)
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("lost")], "Publish")
         assert done.already_existed
 
 
 @pytest.mark.full
-def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: Loopback) -> None:
+def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: LoopbackServer) -> None:
     hub.change(mode="ignore")
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("not-ignored")], "Publish")

@@ -11,10 +11,10 @@ import pytest
 
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.registry.transports.hub import HubTransport
-from tests.support.hub import CALM, bundle, registry
+from tests.support.hub_registry import NO_FAULTS, bundle, registry
 from tests.support.processes import environment
-from tests.support.servers.client import Loopback
-from tests.support.servers.hub_client import READ, WRITE
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
 # What goes wrong, and what is said of it
 
@@ -30,12 +30,16 @@ from tests.support.servers.hub_client import READ, WRITE
         ("acme/closed", None, "or it is private. .* that HF_TOKEN is set"),
         ("acme/gated", None, "the repository is gated .*Ask for access at .*/datasets/acme/gated"),
         ("acme/open", "hf_" + "x" * 30, "the token is refused .HTTP 401.*Set another one in HF_TOKEN"),
-        ("acme/open@nowhere", WRITE, "the repository has no such branch, tag or commit. Correct the part after @"),
-        ("acme/open@" + "a" * 40, WRITE, "the repository has no such branch, tag or commit"),
+        (
+            "acme/open@nowhere",
+            WRITE_TOKEN,
+            "the repository has no such branch, tag or commit. Correct the part after @",
+        ),
+        ("acme/open@" + "a" * 40, WRITE_TOKEN, "the repository has no such branch, tag or commit"),
     ],
 )
 def test_what_may_not_be_read_is_said_with_what_to_do(
-    hub: Loopback, monkeypatch: pytest.MonkeyPatch, place: str, token: str | None, message: str
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch, place: str, token: str | None, message: str
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     if token:
@@ -44,8 +48,10 @@ def test_what_may_not_be_read_is_said_with_what_to_do(
         one.entries()
 
 
-def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", READ)
+def test_who_may_only_read_is_told_so_and_nothing_is_published(
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
     for place in ("acme/open", "acme/not-mine"):
         with (
             registry(place) as one,
@@ -54,7 +60,7 @@ def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, mo
             one.publish([bundle("forbidden")], "Publish")
 
 
-def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopback, published: str) -> None:
+def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: LoopbackServer, published: str) -> None:
     with registry(published) as one:
         with pytest.raises(NotFoundError, match=r"has no run/acme/frist.*first"):
             one.find(bundle("frist").release.reference)
@@ -84,20 +90,20 @@ def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopba
     ],
 )  # fmt: skip
 def test_a_hub_that_fails_or_misbehaves_is_given_up_soon_with_what_it_did(
-    hub: Loopback, published: str, options: dict[str, Any], message: str
+    hub: LoopbackServer, published: str, options: dict[str, Any], message: str
 ) -> None:
     hub.change(**options)
     with registry(published, max_files=300) as one, pytest.raises(ReleaseError, match=message):
         one.entries()
 
 
-def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: Loopback, published: str) -> None:
+def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: LoopbackServer, published: str) -> None:
     hub.change(busy=1, retry_after="0")
     with registry(published) as one:
         assert len(one.entries()) == 1
 
 
-def test_a_hub_that_is_not_there_is_said_with_its_host(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_is_not_there_is_said_with_its_host(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with (
         registry("acme/open") as one,
@@ -110,14 +116,14 @@ def test_a_hub_that_is_not_there_is_said_with_its_host(hub: Loopback, monkeypatc
 
 
 def test_who_said_that_nothing_is_to_be_asked_of_the_hub_is_told_so(
-    hub: Loopback, monkeypatch: pytest.MonkeyPatch
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ReleaseError, match=r"HF_HUB_OFFLINE is set\. Unset it"):
         HubTransport("acme/open")
 
 
-def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> None:
+def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: LoopbackServer) -> None:
     hub.change(mode="refuse_upload")
     with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"cannot publish: .*no room"):
         one.publish([bundle("refused")], "Publish")
@@ -139,7 +145,12 @@ def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> 
     ],
 )
 def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is_left(
-    hub: Loopback, servers: tuple[Loopback, Loopback], published: str, tmp_path: Path, mode: str, message: str
+    hub: LoopbackServer,
+    servers: tuple[LoopbackServer, LoopbackServer],
+    published: str,
+    tmp_path: Path,
+    mode: str,
+    message: str,
 ) -> None:
     with registry(published) as one:
         (entry,) = one.entries()
@@ -147,7 +158,7 @@ def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is
         with pytest.raises(ReleaseError, match=rf"run/acme/first@1 in hf:{published}.*{message}"):
             one.unpack(entry, tmp_path / "got")
         assert not list(tmp_path.iterdir())
-        hub.change(**CALM)
+        hub.change(**NO_FAULTS)
         one.unpack(entry, tmp_path / "got")  # no wrong byte was kept
 
 
@@ -163,7 +174,7 @@ def test_no_other_shape_names_a_repository(place: str) -> None:
 
 
 def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
-    hub: Loopback, servers: tuple[Loopback, Loopback], published: str
+    hub: LoopbackServer, servers: tuple[LoopbackServer, LoopbackServer], published: str
 ) -> None:
     storage = servers[1]
     with registry("acme/private-files") as one:
@@ -176,39 +187,40 @@ def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
     hub.change(mode="pages_elsewhere", elsewhere=storage.root)
     with registry(published) as one, pytest.raises(ReleaseError):
         one.entries()
-    came = storage.recorded()
+    came = storage.recorded_requests()
     assert {one["method"] for one in came} >= {"PUT", "GET"}
     assert any("/tree/" in one["path"] for one in came)
     assert any("release.json" in one["path"] for one in came)
-    assert not [one for one in came if "authorization" in one["headers"] or WRITE in str(one)]
-    assert [one for one in hub.recorded() if WRITE in one["headers"].get("authorization", "")]
+    assert not [one for one in came if "authorization" in one["headers"] or WRITE_TOKEN in str(one)]
+    assert [one for one in hub.recorded_requests() if WRITE_TOKEN in one["headers"].get("authorization", "")]
 
 
-def test_a_token_that_a_hub_writes_into_its_error_is_not_shown(hub: Loopback, published: str) -> None:
+def test_a_token_that_a_hub_writes_into_its_error_is_not_shown(hub: LoopbackServer, published: str) -> None:
     hub.change(mode="echo")
     with registry(published) as one, pytest.raises(ReleaseError, match="secret removed") as failed:
         one.entries()
-    assert WRITE not in str(failed.value)
+    assert WRITE_TOKEN not in str(failed.value)
 
 
 @pytest.mark.full
 def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kept_on_disk(
-    hub: Loopback, published: str, tmp_path: Path
+    hub: LoopbackServer, published: str, tmp_path: Path
 ) -> None:
     variables = {
-        "HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE, "HOME": str(tmp_path / "home"), "HF_HOME": str(tmp_path / "cache"),
+        "HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE_TOKEN, "HOME": str(tmp_path / "home"),
+        "HF_HOME": str(tmp_path / "cache"),
     }  # fmt: skip
     (tmp_path / "home").mkdir()
     code = (
         f"from runner.registry.transports.locations import connect\n"
         f"r = connect('hf:{published}')\nprint(len(r.entries()), list(r.find_problems(r.entries()[0])))"
     )
-    known = len(hub.recorded())
+    known = len(hub.recorded_requests())
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(**variables), capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("1 []\n", "")
-    agents = {one["headers"]["user-agent"] for one in hub.recorded()[known:]}
+    agents = {one["headers"]["user-agent"] for one in hub.recorded_requests()[known:]}
     assert len(agents) == 1
     assert agents.pop().split("/")[0] == "nip-run"
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

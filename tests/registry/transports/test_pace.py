@@ -17,8 +17,8 @@ from runner.base.errors import ReleaseError
 from runner.registry.transports.http.transport import MAX_SMALL_PAGES, HttpTransport
 from runner.registry.transports.time_budget import TimeBudget
 from runner.registry.transports.timeouts import Timeouts
-from tests.support.hub import QUICK, registry
-from tests.support.servers.client import Loopback
+from tests.support.hub_registry import SHORT_TIMEOUTS, registry
+from tests.support.servers.client import LoopbackServer
 
 SHORT = Timeouts(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -56,7 +56,7 @@ def dripping(start: bytes, piece: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def listed(where: str) -> None:
+def list_releases(where: str) -> None:
     with closing_transport(where) as transport:
         list(transport.list_releases())
 
@@ -76,7 +76,7 @@ def closing_transport(where: str) -> Iterator[HttpTransport]:
 
 
 @pytest.mark.parametrize("drip", DRIPS)
-@pytest.mark.parametrize("read", [listed, opened])
+@pytest.mark.parametrize("read", [list_releases, opened])
 def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None]) -> None:
     with (
         dripping(*DRIPS[drip]) as where,
@@ -129,10 +129,10 @@ def test_a_listing_of_many_short_pages_is_given_up() -> None:
     assert asked == MAX_SMALL_PAGES + 1
 
 
-def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:
+def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: LoopbackServer, published: str) -> None:
     hub.change(mode="endless_pages")
     with (
-        registry(published, timeouts=replace(QUICK, requests=12)) as one,
+        registry(published, timeouts=replace(SHORT_TIMEOUTS, requests=12)) as one,
         pytest.raises(ReleaseError, match="more than 12 requests are needed"),
     ):
         one.entries()

@@ -14,8 +14,8 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.transports.locations import connect
-from tests.support import registries
-from tests.support.registries import ALIKE, PLACES
+from tests.support import registry_locations
+from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 
 CONTENTS = {
     "README.md": b"# Council\n",
@@ -27,12 +27,14 @@ CONTENTS = {
 
 def bundle(name: str = "council", contents: Mapping[str, Content] | None = None, **said: Any) -> Bundle:
     """Of a kind whose files may hold anything: a server looks at what is in those of others."""
-    return registries.bundle(name, contents, **{"kind": Kind.DATASET, **said})
+    return registry_locations.bundle(name, contents, **{"kind": Kind.DATASET, **said})
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.full if name in ALIKE else ()) for name in PLACES])
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.full if name in SIMILAR_LOCATIONS else ()) for name in LOCATIONS]
+)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with PLACES[request.param](tmp_path) as where:
+    with LOCATIONS[request.param](tmp_path) as where:
         yield where
 
 

@@ -12,32 +12,40 @@ import pytest
 
 from runner.registry.transports.locations import connect
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.publishing import Reader, bundle, own, publisher, shared_names, states, whole
-from tests.support.release_trees import snapshot
+from tests.support.registry_publishers import (
+    RegistryReader,
+    bundle,
+    copy_by_file,
+    find_all_problems,
+    own_names,
+    shared_names,
+    start_publisher,
+)
+from tests.support.release_trees import snapshot_folder
 
 
-def ended(process: subprocess.Popen[bytes]) -> str:
+def wait_for_error(process: subprocess.Popen[bytes]) -> str:
     _, said = process.communicate(timeout=HANG_SECONDS)
     return said.decode() if process.returncode else ""
 
 
 def test_publishers_at_once_lose_nothing_and_a_reader_sees_no_half_release(tmp_path: Path) -> None:
     publishers, runs, shared = 3, 4, 3
-    reader = Reader(tmp_path)
+    reader = RegistryReader(tmp_path)
     reader.start()
     try:
-        processes = [publisher(tmp_path, number, runs, shared) for number in range(publishers)]
-        said = [ended(process) for process in processes]
+        processes = [start_publisher(tmp_path, number, runs, shared) for number in range(publishers)]
+        said = [wait_for_error(process) for process in processes]
     finally:
         reader.stop()
     assert said == [""] * publishers
-    assert reader.wrong == []
+    assert reader.problems == []
     assert reader.rounds > 1
-    names = [name for number in range(publishers) for name in own(number, runs)] + shared_names(shared)
+    names = [name for number in range(publishers) for name in own_names(number, runs)] + shared_names(shared)
     with connect(str(tmp_path)) as registry:
         entries = registry.entries()
         assert sorted(entry.reference.name for entry in entries) == sorted(names)
-        assert [line for entry in entries for line in whole(registry, entry)] == []
+        assert [line for entry in entries for line in find_all_problems(registry, entry)] == []
     assert list((tmp_path / ".incoming").iterdir()) == []
 
 
@@ -45,15 +53,15 @@ def test_publishers_at_once_lose_nothing_and_a_reader_sees_no_half_release(tmp_p
 def test_publishers_that_are_killed_leave_nothing_half_and_the_same_command_finishes(tmp_path: Path) -> None:
     rng = random.Random(3)
     for _ in range(6):
-        process = publisher(tmp_path, 0, 20, 0)
+        process = start_publisher(tmp_path, 0, 20, 0)
         time.sleep(rng.uniform(0.2, 1.2))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         with connect(str(tmp_path)) as registry:
-            assert [line for entry in registry.entries() for line in whole(registry, entry)] == []
-    assert ended(publisher(tmp_path, 0, 20, 0)) == ""
+            assert [line for entry in registry.entries() for line in find_all_problems(registry, entry)] == []
+    assert wait_for_error(start_publisher(tmp_path, 0, 20, 0)) == ""
     with connect(str(tmp_path)) as registry:
-        assert sorted(entry.reference.name for entry in registry.entries()) == sorted(own(0, 20))
+        assert sorted(entry.reference.name for entry in registry.entries()) == sorted(own_names(0, 20))
 
 
 def test_a_byte_that_is_flipped_anywhere_is_found_and_its_file_named(tmp_path: Path) -> None:
@@ -61,7 +69,7 @@ def test_a_byte_that_is_flipped_anywhere_is_found_and_its_file_named(tmp_path: P
         registry.publish([bundle("acme", "one", 3_000)], "Publish")
         registry.yank(registry.entries()[0].reference, "why it was yanked")
     folder = tmp_path / "run" / "acme" / "one" / "1"
-    before, tried = snapshot(tmp_path), 0
+    before, tried = snapshot_folder(tmp_path), 0
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), str(path.relative_to(folder))
         for at in {*range(0, len(data), 64), len(data) - 1} if data else ():
@@ -73,7 +81,7 @@ def test_a_byte_that_is_flipped_anywhere_is_found_and_its_file_named(tmp_path: P
             assert "damaged" in said
             tried += 1
         path.write_bytes(data)
-    assert snapshot(tmp_path) == before
+    assert snapshot_folder(tmp_path) == before
     assert tried > 80
 
 
@@ -83,13 +91,13 @@ def test_a_registry_that_is_being_copied_is_not_listed_or_said_to_be_half_or_who
         registry.publish([bundle("acme", "one", 3_000)], "Publish")
     order = [path.relative_to(tmp_path / "from") for path in (tmp_path / "from").rglob("*") if path.is_file()]
     random.Random(seed).shuffle(order)
-    for number, entry, wrong in states(tmp_path / "from", tmp_path / "to", order):
+    for number, entry, wrong in copy_by_file(tmp_path / "from", tmp_path / "to", order):
         if entry is not None and wrong == []:
             assert number == len(order) - 1 or not any((tmp_path / "from" / path).stat().st_size
                                                        for path in order[number + 1 :])  # fmt: skip
         assert all("is missing" in line or "is damaged" in line for line in wrong)
     assert entry is not None
     assert wrong == []
-    assert snapshot(tmp_path / "to") == {
-        path: held for path, held in snapshot(tmp_path / "from").items() if path != ".incoming"
+    assert snapshot_folder(tmp_path / "to") == {
+        path: held for path, held in snapshot_folder(tmp_path / "from").items() if path != ".incoming"
     }

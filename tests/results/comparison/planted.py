@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 
 from runner.results.leaderboard.results_folder import Results
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 SOLO = {
@@ -39,7 +39,7 @@ def other_system(number: int) -> str:
 
 def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
     """Play a spec, plant the verdicts, and put the run on the board."""
-    folder = played(path, results, *overrides, run_id=run_id).folder
+    folder = run_spec(path, results, *overrides, run_id=run_id).folder
     folder.unseal()
     plant(folder.table("rollouts"), verdict)
     with duckdb.connect(":memory:") as connection:

@@ -19,7 +19,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sql_tests import paired_test
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
-from tests.results.comparison.test_command import said
+from tests.results.comparison.test_command import run_command
 
 
 @pytest.mark.full
@@ -35,8 +35,8 @@ def test_rows_that_no_test_tells_apart_share_a_range_of_ranks(tmp_path: Path) ->
     board.append(Results(results).run("near"))
     assert query(question, results).fetchall() == expected
     ranges = {run: (first, last) for run, first, last in query(question, results).fetchall()}
-    table = said(results, "leaderboard").stdout
-    rows = json.loads(said(results, "leaderboard", "--json").stdout)
+    table = run_command(results, "leaderboard").stdout
+    rows = json.loads(run_command(results, "leaderboard", "--json").stdout)
     for row in rows:
         first, last = ranges[row["run_id"]]
         assert (row["rank"], row["rank_last"]) == (first, last)
@@ -68,11 +68,11 @@ def test_a_test_against_the_order_of_accuracies_separates_no_runs(tmp_path: Path
 
 @pytest.mark.full
 def test_ranks_in_sql_are_those_on_the_screen(results: Path) -> None:
-    rows = json.loads(said(results, "leaderboard", "--json").stdout)
+    rows = json.loads(run_command(results, "leaderboard", "--json").stdout)
     ranked = {row["run_id"]: (row["rank"], row["rank_last"]) for row in rows if row["rank"] is not None}
     assert ranked["good"] == ranked["same"]
     assert ranked["fair"][0] > ranked["good"][0]
-    table = [line.split()[:2] for line in said(results, "leaderboard").stdout.splitlines()]
+    table = [line.split()[:2] for line in run_command(results, "leaderboard").stdout.splitlines()]
     for run, (first, last) in ranked.items():
         assert [str(first) if first == last else f"{first}-{last}", run] in table
 
@@ -96,7 +96,7 @@ def test_a_comparison_survives_as_a_relation_and_as_parquet(results: Path, tmp_p
     assert relation.fetchall() == [(2 / 2**12, 40)]
     assert relation.fetchall() == [(2 / 2**12, 40)]
     file = tmp_path / "answer.parquet"
-    assert said(results, "sql", question, "-o", str(file)).returncode == 0
+    assert run_command(results, "sql", question, "-o", str(file)).returncode == 0
     with duckdb.connect(":memory:") as plain:
         assert plain.execute(f"SELECT * FROM read_parquet('{file}')").fetchall() == [(2 / 2**12, 40)]
 

@@ -20,7 +20,7 @@ from runner.runs.finished.result import FinishedRun
 from tests.results.comparison.planted import planted, solo_spec
 
 
-def said(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_command(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -29,7 +29,7 @@ def said(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path) -> None:
-    done = said(results, "compare", "good", "same")
+    done = run_command(results, "compare", "good", "same")
     assert done.returncode == 0
     assert done.stderr == ""
     lines = done.stdout.splitlines()
@@ -40,21 +40,21 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert lines[5].startswith("d' (sensitivity): ")
     assert lines[7] == "2 flips: right in one and wrong in the other"
     assert lines[8] == "  p0 (label 0): right in good"
-    both = said(results, *shlex.split(lines[9])[1:6])
+    both = run_command(results, *shlex.split(lines[9])[1:6])
     assert both.returncode == 0, both.stderr
     assert [line for line in both.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
     assert both.stdout.count("datapoint p0 ") == 2
 
 
 def test_adjusted_and_unadjusted_intervals_are_labelled(results: Path) -> None:
-    alone = said(results, "compare", "good", "same").stdout
+    alone = run_command(results, "compare", "good", "same").stdout
     assert "(Holm)" not in alone
     assert "unadjusted" not in alone
     for words in (("good", "fair", "same"), ("good", "fair", "--by", "label")):
-        found = json.loads(said(results, "compare", *words, "--json").stdout)
+        found = json.loads(run_command(results, "compare", *words, "--json").stdout)
         rows = found["slices"] or found["pairs"]
         assert any(row["ci_low"] != row["ci_low_corrected"] for row in rows)
-        text = said(results, "compare", *words).stdout
+        text = run_command(results, "compare", *words).stdout
         assert "  difference [95%, unadjusted]  " in text
         assert "  p (unadjusted)  [95%] (Holm)  " in text
         for row in rows:
@@ -65,13 +65,13 @@ def test_adjusted_and_unadjusted_intervals_are_labelled(results: Path) -> None:
 
 def test_a_metric_without_failures_says_which_games_it_leaves_out(results: Path) -> None:
     name = "accuracy_excluding_failures"
-    text = said(results, "compare", "good", "fair", "--metric", name).stdout
+    text = run_command(results, "compare", "good", "fair", "--metric", name).stdout
     assert text.startswith(f"{name} (lost or undecided): ")
 
 
 @pytest.mark.gate
 def test_json_has_all_of_it(results: Path) -> None:
-    done = said(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
+    done = run_command(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
     found = json.loads(done.stdout)
     assert done.returncode == found["exit_code"] == ExitCode.UNDECIDED
     (pair,) = found["pairs"]
@@ -96,7 +96,7 @@ def test_json_has_all_of_it(results: Path) -> None:
 )
 def test_an_assertion_ends_with_its_exit_code(results: Path, expressions: list[str], code: int, words: str) -> None:
     asserts = [word for one in expressions for word in ("--assert", one)]
-    done = said(results, "compare", "fair", "good", *asserts)
+    done = run_command(results, "compare", "fair", "good", *asserts)
     assert done.returncode == code
     assert words in done.stdout
 
@@ -104,7 +104,7 @@ def test_an_assertion_ends_with_its_exit_code(results: Path, expressions: list[s
 @pytest.mark.full
 def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tmp_path: Path) -> None:
     planted(solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
-    done = said(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
+    done = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
     assert done.returncode == 0
     assert done.stdout.startswith("holds: accuracy >= 0.5   (alone: 1.000 [0.676, 1.000])")
     for words, why in (
@@ -114,7 +114,7 @@ def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tm
         (("--baseline", "nip"), "nip is a protocol without runs on the task of alone"),
         (("--baseline", "solo_verifer"), "no run and no protocol 'solo_verifer'"),
     ):
-        refused = said(tmp_path / "results", "compare", "alone", *words)
+        refused = run_command(tmp_path / "results", "compare", "alone", *words)
         assert (refused.returncode, why in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
     table = tmp_path / "results" / "runs" / "alone" / "rollouts.parquet"
     table.write_bytes(b"nothing")
@@ -122,15 +122,15 @@ def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tm
         "the assertions were not judged, because a run cannot be read: cannot read",
         "is missing, though the run is done",
     ):
-        unread = said(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
+        unread = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
         assert (unread.returncode, why in unread.stderr) == (ExitCode.USAGE, True), unread.stderr
         table.unlink(missing_ok=True)
 
 
 @pytest.mark.full
 def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) -> None:
-    done = said(results, "compare", "good", "fair", "same", "--worst", "--flips", "0")
-    found = json.loads(said(results, "compare", "good", "fair", "same", "--worst", "--json").stdout)["worst"]
+    done = run_command(results, "compare", "good", "fair", "same", "--worst", "--flips", "0")
+    found = json.loads(run_command(results, "compare", "good", "fair", "same", "--worst", "--json").stdout)["worst"]
     measured = json.loads((results / "runs" / "fair" / "metrics.json").read_text())["metrics"]
     own = next(row for row in measured if (row["agent"], row["metric"]) == (None, "accuracy"))
     assert (found["system"], found["systems"], found["value"]) == ("fair", 3, own["value"])
@@ -143,7 +143,7 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
         (("good", "half", "same"), "half differs from good: datapoints differ: 20 missing (such as 'p20')"),
         (("good", "often", "--metric", "always_failed"), "often 3 times; play all as often"),
     ):
-        refused = said(results, "compare", *words, "--worst")
+        refused = run_command(results, "compare", *words, "--worst")
         assert (refused.returncode, why in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
 
 
@@ -165,13 +165,13 @@ def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(re
 
 
 def test_a_wrong_assertion_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    done = said(tmp_path, "compare", "a", "b", "--assert", "accuracy >= bse")
+    done = run_command(tmp_path, "compare", "a", "b", "--assert", "accuracy >= bse")
     assert done.returncode == ExitCode.USAGE
     assert done.stderr.splitlines()[1:3] == ["  accuracy >= bse", "              ^"]
 
 
 def test_repeats_that_differ_and_datapoints_left_out_are_said(results: Path) -> None:
-    done = said(results, "compare", "half", "often", "good")
+    done = run_command(results, "compare", "half", "often", "good")
     assert done.returncode == 0
     notes = done.stderr
     assert (
@@ -188,16 +188,16 @@ def test_ids_of_a_dataset_drive_no_terminal(tmp_path: Path) -> None:
     for name, right in (("a", True), ("b", False)):
         path.write_text(path.read_text())
         planted(path, tmp_path / "results", name, lambda _, __, right=right: right, f"name={name}")  # type: ignore[misc]
-    done = said(tmp_path / "results", "compare", "a", "b")
+    done = run_command(tmp_path / "results", "compare", "a", "b")
     assert "\x1b" not in done.stdout
     assert "\\x1b[mp0\\nx (label 0): right in a" in done.stdout
 
 
 def test_two_transcripts_need_two_runs(results: Path) -> None:
-    done = said(results, "show", "good", "p0", "same")
+    done = run_command(results, "show", "good", "p0", "same")
     assert (done.returncode, done.stderr) == (
         ExitCode.USAGE,
         "two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT\n",
     )
-    both = json.loads(said(results, "show", "good", "p0", "same", "p1", "--json").stdout)
+    both = json.loads(run_command(results, "show", "good", "p0", "same", "p1", "--json").stdout)
     assert [(one["run_id"], one["datapoint"]["id"]) for one in both] == [("good", "p0"), ("same", "p1")]

@@ -16,8 +16,8 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
 from tests.compatibility.old import RUNS, opened
 from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
-from tests.support.runs import played
-from tests.support.servers.chat_client import serving
+from tests.support.runs import run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
@@ -156,7 +156,7 @@ def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) 
 
 @pytest.mark.full
 def test_runs_of_several_games_are_not_pooled(folder: Path, results: Path) -> None:
-    played(folder / "spec.yaml", results, "retry.invalid_response.attempts=2", run_id="other-game")
+    run_spec(folder / "spec.yaml", results, "retry.invalid_response.attempts=2", run_id="other-game")
     with pytest.raises(UsageError, match=r"other-game play another game than good.*with a space between"):
         compare(["good", "other-game"], "fair", results=results)
 
@@ -176,7 +176,7 @@ def test_datapoints_are_matched_by_content_whatever_their_ids_are(folder: Path, 
         row["id"] = f"q{row['id'][1:]}"
     rows[3]["solution"] += "# another\n"
     (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run = played(folder / "spec.yaml", results, f"dataset.path={folder}/other.jsonl", run_id="renamed")
+    run = run_spec(folder / "spec.yaml", results, f"dataset.path={folder}/other.jsonl", run_id="renamed")
     pair = only(compare("good", run, results=results))
     assert (pair.datapoints, pair.only_base, pair.only_other) == (SIZE - 1, ("p3",), ("q3",))
     renamed = "39 with another id (such as 'q0' instead of 'p0'), 1 missing (such as 'p3'), 1 additional (such as 'q3')"
@@ -216,7 +216,7 @@ def test_alike_datapoints_are_paired_once_each(folder: Path, results: Path) -> N
     rows = [{"id": name, "label": 1, "question": "same", "solution": "same"} for name in ("a", "b", "c")]
     for name, part in (("three", rows), ("two", rows[1:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-        played(folder / "spec.yaml", results, f"dataset.path={folder}/{name}.jsonl", run_id=name)
+        run_spec(folder / "spec.yaml", results, f"dataset.path={folder}/{name}.jsonl", run_id=name)
     pair = only(compare("three", "two", results=results))
     assert (pair.datapoints, pair.only_base, pair.only_other) == (2, ("a",), ())
 
@@ -292,7 +292,7 @@ def test_a_run_is_not_compared_with_itself(results: Path) -> None:
 @pytest.mark.full
 def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
     path, results = solo_spec(tmp_path, size=3), tmp_path / "results"
-    played(path, results, run_id="first")
+    run_spec(path, results, run_id="first")
     run(path, results, replay="first", run_id="again")
     found = compare("first", "again", results=results)
     pair = only(found)
@@ -327,7 +327,7 @@ def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> No
     for name, column in (("a", values), ("b", values), ("c", [*values[:7], "c"])):
         data = [row | {"hard": value} for row, value in zip(rows, column, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-        played(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
+        run_spec(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
     found = compare("a", "b", results=results, by="hard")
     assert [(one.slice, one.datapoints) for one in found.slices] == [("2", 2), ("10", 2), ("b", 2), ("(null)", 2)]
     assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in found.slices[0].verdict
@@ -392,14 +392,14 @@ def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -
 
 @pytest.mark.full
 def test_a_run_lost_in_transport_counts_nowhere(tmp_path: Path) -> None:
-    with serving(malformed="returns x + 3.") as server:
+    with run_chat_server(malformed="returns x + 3.") as server:
         path = solo_spec(tmp_path, size=6)
         text = path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"')
         path.write_text(text)
-        run = played(
+        run = run_spec(
             path, tmp_path / "results", f"models.m.base_url={server.base_url}", "rollouts.max_transport_failed=1"
         )
-        other = played(
+        other = run_spec(
             path,
             tmp_path / "results",
             f"models.m.base_url={server.base_url}",
@@ -419,7 +419,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(results: Path, tmp_p
         compare("good", "none", results=results)
     path = solo_spec(tmp_path, size=4)
     for name in ("a", "b"):
-        played(path, tmp_path / "results", f"name={name}", run_id=name)
+        run_spec(path, tmp_path / "results", f"name={name}", run_id=name)
     (tmp_path / "results" / "runs" / "a" / "inputs" / "dataset.jsonl").write_text("{}\n")
     with pytest.raises(RunError, match=r"the inputs of .*/a cannot be read"):
         compare("a", "b", results=tmp_path / "results")
@@ -471,11 +471,11 @@ def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_equal_names_of_models_at_two_servers_are_pointed_out(tmp_path: Path) -> None:
-    with serving() as first, serving() as second:
+    with run_chat_server() as first, run_chat_server() as second:
         path = solo_spec(tmp_path, size=4)
         path.write_text(path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"'))
         one, again, other = (
-            played(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")
+            run_spec(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")
             for address, seed in ((first.base_url, 1), (first.base_url, 2), (second.base_url, 3))
         )
     places = f"models.m has two addresses ({first.base_url}, {second.base_url})"

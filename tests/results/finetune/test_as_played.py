@@ -18,9 +18,9 @@ from runner.results.finetune.formats import FORMATS as FORMATS_OF
 from runner.results.finetune.rollout_examples import supervised_examples
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from tests.support.files import json_lines, parquet_rows
-from tests.support.runs import journal_records, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.specs import merged, spec_file
+from tests.support.runs import journal_records, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.specs import merge_changes, spec_file
 
 ONE, TWO = {"prover": {"model": "m"}}, {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}}
 PROTOCOLS: Mapping[str, tuple[int | None, Mapping[str, Any]]] = {
@@ -83,7 +83,7 @@ def turns(row: Mapping[str, Any]) -> Iterator[Learnt]:
         yield Learnt(canonical(row["prompt"]), answer["content"], True)
 
 
-class Asked:
+class ReceivedRequests:
     """What a server received, and the hashes in the journal of the run that asked it."""
 
     def __init__(self, bodies: Sequence[dict[str, Any]], run: Path) -> None:
@@ -120,10 +120,10 @@ def matrix(*sample: tuple[str, str]) -> list[Any]:
 @pytest.mark.full
 @pytest.mark.parametrize(("protocol", "chat_format"), matrix(("nip", "openai"), ("debate", "alternating")))
 def test_every_turn_is_learnt_after_the_chat_that_was_sent(tmp_path: Path, protocol: str, chat_format: str) -> None:
-    own = merged(changes(protocol, chat_format), {"fine_tune": {"formats": FORMATS}})
-    with serving(record=10_000) as server:
-        run = played(spec_file(tmp_path, server.base_url, size=4, **own), tmp_path / "results").folder.path
-        asked = Asked(server.recorded(), run)
+    own = merge_changes(changes(protocol, chat_format), {"fine_tune": {"formats": FORMATS}})
+    with run_chat_server(record=10_000) as server:
+        run = run_spec(spec_file(tmp_path, server.base_url, size=4, **own), tmp_path / "results").folder.path
+        asked = ReceivedRequests(server.recorded_requests(), run)
     report, said = report_of(run), Counter(row["agent"] for row in table(run, "completions"))
     assert all((row["chat_format"], row["as_played"]) == (chat_format, True) for row in report.values())
     assert len(said) == len(PROTOCOLS[protocol][1]) - ("prover0" in said) + (protocol != "solo_verifier")
@@ -143,9 +143,9 @@ def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, prot
     if PROTOCOLS[protocol][0] is not None:
         own["protocol"]["max_message_rounds"] = 4
     own["rollouts"] = {"num_responses_per_timestep": 2}
-    with serving(record=10_000) as server:
-        run = played(spec_file(tmp_path, server.base_url, size=12, **own), tmp_path / "results").folder.path
-        asked = Asked(server.recorded(), run)
+    with run_chat_server(record=10_000) as server:
+        run = run_spec(spec_file(tmp_path, server.base_url, size=12, **own), tmp_path / "results").folder.path
+        asked = ReceivedRequests(server.recorded_requests(), run)
     report = report_of(run)
     assert {name.rpartition("/")[2].split(".")[1] for name in report} == {"dpo"}
     for kind in ("dpo.jsonl", "dpo.trl.jsonl"):
@@ -156,13 +156,13 @@ def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, prot
 @pytest.mark.parametrize("chat_format", ["openai", pytest.param("alternating", marks=pytest.mark.full)])
 def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path, chat_format: str) -> None:
     model = {"chat_format": chat_format, "send_name": False, "system_role": "developer"}
-    with serving(record=10_000) as server:
+    with run_chat_server(record=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, fine_tune={"formats": FORMATS})
-        run = played(path, tmp_path / "results").folder.path
-        asked = Asked(server.recorded(), run)
+        run = run_spec(path, tmp_path / "results").folder.path
+        asked = ReceivedRequests(server.recorded_requests(), run)
     replaying = {"m": {"provider": "replay", "run": str(run)}}  # asks in the same way, and says nothing of it
     path = spec_file(tmp_path, size=2, models=replaying, fine_tune={"formats": FORMATS})
-    for folder in (run, played(path, tmp_path / "replayed").folder.path):
+    for folder in (run, run_spec(path, tmp_path / "replayed").folder.path):
         for kind in ("sft.jsonl", "sft.trl.jsonl", "rl.parquet"):
             assert asked.check(folder / "fine_tune" / f"m.{kind}")
 
@@ -171,7 +171,7 @@ def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path, ch
 
 
 def test_a_chat_that_goes_on_is_one_example_and_one_that_changes_is_several(tmp_path: Path) -> None:
-    folder = played(spec_file(tmp_path, size=4), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=4), tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     rollouts, agents = list(reconstructor.rollouts()), reconstructor.plan.agents()
     reconstructor.close()
@@ -188,7 +188,7 @@ def test_a_chat_that_goes_on_is_one_example_and_one_that_changes_is_several(tmp_
 
 @pytest.mark.full
 def test_what_must_not_be_learnt_is_in_the_chats_of_later_turns_alone(tmp_path: Path) -> None:
-    folder = played(spec_file(tmp_path, size=4), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, size=4), tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     agents = reconstructor.plan.agents()
     long = next(rollout for rollout in reconstructor.rollouts() if len(rollout.rounds) > 3)
@@ -214,7 +214,7 @@ def test_what_must_not_be_learnt_is_in_the_chats_of_later_turns_alone(tmp_path: 
 
 
 def test_what_comes_after_the_last_turn_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
-    folder = played(spec_file(tmp_path, size=4), tmp_path / "results", "protocol.max_message_rounds=4").folder
+    folder = run_spec(spec_file(tmp_path, size=4), tmp_path / "results", "protocol.max_message_rounds=4").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     agents = reconstructor.plan.agents()
     long = next(rollout for rollout in reconstructor.rollouts() if len(rollout.rounds) == 3)

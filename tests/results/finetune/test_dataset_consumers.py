@@ -13,9 +13,9 @@ from runner.results.finetune.example_file import trace_path
 from runner.results.finetune.formats import FORMATS
 from runner.results.folder import RunFolder
 from tests.results.finetune.test_dataset_files import DEBATE
-from tests.support.runs import played
-from tests.support.specs import merged, spec_file
-from tests.support.training import malt, trained, training_spec
+from tests.support.runs import run_spec
+from tests.support.specs import merge_changes, spec_file
+from tests.support.training import malt_changes, run_training, training_spec
 
 STRICT = """\
 {%- if messages[0]['role'] == 'system' -%}
@@ -82,7 +82,7 @@ def trl(_offline: None) -> Any:
 def finished(root: Path, protocol: str, chat_format: str | None) -> RunFolder:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": 0.3, "chat_format": chat_format}
     changes = DEBATE if protocol == "debate" else {}
-    return played(spec_file(root, **{**changes, "fine_tune": settings}), root / "results").folder
+    return run_spec(spec_file(root, **{**changes, "fine_tune": settings}), root / "results").folder
 
 
 @pytest.fixture(scope="module", params=["nip", "debate"])
@@ -107,8 +107,10 @@ def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]
     """What a training run wrote for a consumer: a file for each model group and iteration."""
     trainer = {"backend": "dummy", "format": consumer}
     training = {"trainers": {"p": trainer, "v": trainer}, "test": {"scheme": "none"}}
-    changes = merged(changes, {"training": training, "fine_tune": {"chat_format": "alternating", "min_examples": 1}})
-    run = trained(training_spec(root, **changes), root / "results").folder
+    changes = merge_changes(
+        changes, {"training": training, "fine_tune": {"chat_format": "alternating", "min_examples": 1}}
+    )
+    run = run_training(training_spec(root, **changes), root / "results").folder
     files = sorted((run.path / "iterations").rglob(f"[pv]{FORMATS[consumer, method].suffix}"))
     assert len(files) == 4
     return files
@@ -118,7 +120,7 @@ def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]
 def preferred(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """The files of MALT, by consumer."""
     root = tmp_path_factory.mktemp("malt")
-    return {consumer: learnt(root / consumer, consumer, "dpo", **malt()) for consumer in ("openai", "trl")}
+    return {consumer: learnt(root / consumer, consumer, "dpo", **malt_changes()) for consumer in ("openai", "trl")}
 
 
 @pytest.fixture(scope="module")

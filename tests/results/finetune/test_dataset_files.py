@@ -21,8 +21,8 @@ from runner.spec.experiment import FineTune
 from runner.spec.loader import load_spec
 from tests.support.files import json_lines, parquet_rows
 from tests.support.processes import nip_run, nip_run_here
-from tests.support.runs import only_run, played, table
-from tests.support.servers.chat_client import serving
+from tests.support.runs import only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 DEBATE: dict[str, Any] = {
@@ -44,8 +44,8 @@ def turns(example: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.full
 def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"retry": {"invalid_response": {"attempts": 1}}}
-    with serving(faults={"bad_decision": 0.3}, decide=0.2) as server:
-        run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
+    with run_chat_server(faults={"bad_decision": 0.3}, decide=0.2) as server:
+        run = run_spec(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
     agents = run / "fine_tune" / "agents"
     own = [turn for example in json_lines(agents / "verifier.sft.jsonl") for turn in turns(example)]
     assert {turn["content"] == UNDECIDED for turn in own} == {True, False}
@@ -61,8 +61,8 @@ def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
-    with serving(faults={"length": 0.3}) as server:
-        run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
+    with run_chat_server(faults={"length": 0.3}) as server:
+        run = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
     cut = {c["raw_message"] for c in table(run, "completions") if c["finish_reason"] == "length"}
     for agent in ("verifier", "prover"):
         found = [turn for e in json_lines(run / "fine_tune" / "agents" / f"{agent}.sft.jsonl") for turn in turns(e)]
@@ -76,8 +76,8 @@ def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> N
         "retry": {"invalid_response": {"attempts": 1}},
         "fine_tune": {"replace_verifier_guess_with_true_label": True},
     }
-    with serving(kind=None, text=UNDECIDED) as server:
-        run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
+    with run_chat_server(kind=None, text=UNDECIDED) as server:
+        run = run_spec(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
     examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
     assert examples
     for example in examples:
@@ -92,7 +92,7 @@ def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> N
 @pytest.mark.full
 def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"chat_format": "alternating"}, **DEBATE)
-    run = played(path, tmp_path / "results").folder.path
+    run = run_spec(path, tmp_path / "results").folder.path
     report = json.loads((run / "fine_tune" / "report.json").read_text())
     assert {(row["chat_format"], row["as_played"]) for row in report} == {("alternating", False)}
     both = 0
@@ -111,10 +111,10 @@ def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: Path) -> None:
-    with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
+    with run_chat_server(faults={"bad_decision": 0.1, "length": 0.1}) as server:
         named = {"m": {"chat_format": "openai"}}
         path = spec_file(tmp_path, server.base_url, models=named, fine_tune={"formats": ["verl"]})
-        folder = played(path, tmp_path / "results").folder
+        folder = run_spec(path, tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))
     asked = {}
     for request in reconstructor.requests():
@@ -143,8 +143,8 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
 @pytest.mark.full
 def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"retry": {"transient": {"attempts": 1}}, "fine_tune": {"formats": ["verl"]}}
-    with serving(kind="refusal") as server:
-        run = played(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results").folder.path
+    with run_chat_server(kind="refusal") as server:
+        run = run_spec(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results").folder.path
     report = {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
     assert report["agents/verifier.rl.parquet"]["left_out"] == {"outcome refused": 3}
 
@@ -156,7 +156,7 @@ def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": share}
-    folder = played(spec_file(tmp_path, fine_tune=settings), tmp_path / "results").folder
+    folder = run_spec(spec_file(tmp_path, fine_tune=settings), tmp_path / "results").folder
     rollouts = {row["rollout_id"]: row for row in table(folder.path, "rollouts")}
     report = json.loads((folder.fine_tune / "report.json").read_text())
     assert len(report) == 3 * 3 * (2 if share else 1)
@@ -182,7 +182,7 @@ def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: fl
 def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> None:
     settings = {"formats": ["openai", "verl"], "validation_share": 0.4}
     path = spec_file(tmp_path, size=20, fine_tune=settings)
-    fine_tune = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.fine_tune
+    fine_tune = run_spec(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.fine_tune
     expected = {f"p{i}" for i in range(20) if is_in_validation(f"p{i}", 0.4)}
     assert 0 < len(expected) < 20
     for kind in ("sft", "rl"):
@@ -238,7 +238,7 @@ def exported(folder: Path) -> dict[str, bytes]:
     "format_", ["openai", *(pytest.param(name, marks=pytest.mark.full) for name in ("trl", "verl"))]
 )
 def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, format_: str) -> None:
-    played(spec_file(tmp_path, size=30, fine_tune=None, **DEBATE), tmp_path / "results")
+    run_spec(spec_file(tmp_path, size=30, fine_tune=None, **DEBATE), tmp_path / "results")
     found = []
     for seed in ("1", "2"):
         done = nip_run("export", "tiny", "--format", format_, "--out", seed, cwd=tmp_path, PYTHONHASHSEED=seed)
@@ -252,7 +252,7 @@ def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, fo
 
 @pytest.mark.full
 def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
+    run = run_spec(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
     done = nip_run_here("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     own = {p: data for p, data in exported(run.fine_tune).items() if not p.startswith("export-")}
@@ -274,7 +274,7 @@ def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
 )
 def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     path = spec_file(tmp_path, size=2, fine_tune={"ensure_last_message_is_assistant": False})
-    played(path, tmp_path / "results")
+    run_spec(path, tmp_path / "results")
     done = nip_run_here("export", "tiny", *words, "--out", "out", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

@@ -24,18 +24,22 @@ DPO = [FORMATS["openai", "dpo"], FORMATS["trl", "dpo"]]
 SOURCE = ExampleSource("run-1", "a1", "verifier", 3, 0.5, "p1")
 
 
-def said(role: str, content: str, name: str | None = None) -> Any:
+def make_message(role: str, content: str, name: str | None = None) -> Any:
     return {"role": role, "content": content} if name is None else {"role": role, "name": name, "content": content}
 
 
-CHAT = [said("system", "You judge."), said("user", "It is right.", "Expert"), said("assistant", "Why?")]
-LONGER = [*CHAT, said("user", "Because.", "Expert"), said("assistant", "Decision: accept")]
+CHAT = [
+    make_message("system", "You judge."),
+    make_message("user", "It is right.", "Expert"),
+    make_message("assistant", "Why?"),
+]
+LONGER = [*CHAT, make_message("user", "Because.", "Expert"), make_message("assistant", "Decision: accept")]
 PROMPT = CHAT[:2]
 
 
 def example_with(format_: Format, text: str) -> Example:
     """An example of the format's method with a text in the place of what somebody said."""
-    prompt = [CHAT[0], said("user", text)]
+    prompt = [CHAT[0], make_message("user", text)]
     if format_.method == "sft":
         return SupervisedExample([*prompt, CHAT[2]])
     if format_.method == "dpo":
@@ -83,7 +87,7 @@ def test_tokens_of_chat_templates_are_refused_where_one_is_used(format_: Format,
 def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
     good = example_with(format_, "hello")
     assert format_.problem(good) is None
-    odd = said("tool", "42")
+    odd = make_message("tool", "42")
     if isinstance(good, SupervisedExample):
         bad: Example = replace(good, messages=[odd, *good.messages])
     else:
@@ -136,7 +140,7 @@ def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() ->
 
 
 def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
-    chat = SupervisedExample([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
+    chat = SupervisedExample([*CHAT, make_message("user", ""), make_message("assistant", "</s>")], frozenset({4}))
     (first,) = FORMATS["trl", "sft"].examples([chat])
     assert FORMATS["trl", "sft"].problem(first) is None
     assert FORMATS["openai", "sft"].problem(chat) == "empty content"
@@ -146,40 +150,54 @@ def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
 
 
 def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
-    chat = [CHAT[0], said("user", "No.", "Expert_1"), said("user", "Yes.", "Expert_2"), said("assistant", "Why?")]
+    chat = [
+        CHAT[0],
+        make_message("user", "No.", "Expert_1"),
+        make_message("user", "Yes.", "Expert_2"),
+        make_message("assistant", "Why?"),
+    ]
     assert with_alternating_roles(chat) == [
         CHAT[0],
-        said("user", "Expert_1: No.\n\nExpert_2: Yes."),
-        said("assistant", "Why?"),
+        make_message("user", "Expert_1: No.\n\nExpert_2: Yes."),
+        make_message("assistant", "Why?"),
     ]
 
 
 def test_a_system_message_in_the_middle_becomes_a_user_message() -> None:
-    chat = [*CHAT, said("system", "Last round."), said("user", "Because.", "Expert"), said("assistant", "Yes.")]
-    assert with_alternating_roles(chat)[3:] == [
-        said("user", "Instructions: Last round.\n\nExpert: Because."),
-        said("assistant", "Yes."),
+    chat = [
+        *CHAT,
+        make_message("system", "Last round."),
+        make_message("user", "Because.", "Expert"),
+        make_message("assistant", "Yes."),
     ]
-    after = [*CHAT, said("user", "Because.", "Expert"), said("system", "Last round.")]
-    assert with_alternating_roles(after)[3:] == [said("user", "Expert: Because.\n\nInstructions: Last round.")]
+    assert with_alternating_roles(chat)[3:] == [
+        make_message("user", "Instructions: Last round.\n\nExpert: Because."),
+        make_message("assistant", "Yes."),
+    ]
+    after = [*CHAT, make_message("user", "Because.", "Expert"), make_message("system", "Last round.")]
+    assert with_alternating_roles(after)[3:] == [make_message("user", "Expert: Because.\n\nInstructions: Last round.")]
 
 
 def test_a_system_message_answered_at_once_becomes_a_user_message() -> None:
-    assert with_alternating_roles([CHAT[0]]) == [said("user", "You judge.")]
-    assert with_alternating_roles([CHAT[0], said("assistant", "Why?")]) == [
-        said("user", "You judge."),
-        said("assistant", "Why?"),
+    assert with_alternating_roles([CHAT[0]]) == [make_message("user", "You judge.")]
+    assert with_alternating_roles([CHAT[0], make_message("assistant", "Why?")]) == [
+        make_message("user", "You judge."),
+        make_message("assistant", "Why?"),
     ]
-    assert with_alternating_roles([said("developer", "Judge."), *CHAT[1:]])[0] == said("system", "Judge.")
+    assert with_alternating_roles([make_message("developer", "Judge."), *CHAT[1:]])[0] == make_message(
+        "system", "Judge."
+    )
 
 
 def test_turns_of_one_agent_in_a_row_are_one() -> None:
-    assert with_alternating_roles([*CHAT, said("assistant", "Hm?")])[-1] == said("assistant", "Why?\n\nHm?")
+    assert with_alternating_roles([*CHAT, make_message("assistant", "Hm?")])[-1] == make_message(
+        "assistant", "Why?\n\nHm?"
+    )
 
 
 def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
     before = json.dumps(LONGER)
-    with_alternating_roles([*LONGER, said("assistant", "x")])
+    with_alternating_roles([*LONGER, make_message("assistant", "x")])
     assert json.dumps(LONGER) == before
 
 
@@ -214,16 +232,16 @@ def test_equal_answers_are_no_preference(format_: Format) -> None:
 def test_openai_preferences_have_one_assistant_message_in_each_output() -> None:
     assert FORMATS["openai", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
         "input": {"messages": PROMPT, "tools": [], "parallel_tool_calls": True},
-        "preferred_output": [said("assistant", "good")],
-        "non_preferred_output": [said("assistant", "bad")],
+        "preferred_output": [make_message("assistant", "good")],
+        "non_preferred_output": [make_message("assistant", "bad")],
     }
 
 
 def test_trl_preferences_are_conversational() -> None:
     assert FORMATS["trl", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
         "prompt": PROMPT,
-        "chosen": [said("assistant", "good")],
-        "rejected": [said("assistant", "bad")],
+        "chosen": [make_message("assistant", "good")],
+        "rejected": [make_message("assistant", "bad")],
     }
 
 
@@ -269,10 +287,13 @@ def test_no_message_has_a_null_for_a_name_where_none_stands_in_a_field(tmp_path:
     for changes in ({"chat_format": "alternating"}, {"chat_format": "openai", "send_name": False}):
         format_ = FORMATS["verl", "rl"].for_settings(ModelSettings(**changes))
         file = ExampleFile(tmp_path / "m.rl.parquet", format_)
-        assert file.add(RlTurn([CHAT[0], said("user", "Expert: It is right.")], "Why?", 1.0, 1, "p1"), SOURCE) is None
+        assert (
+            file.add(RlTurn([CHAT[0], make_message("user", "Expert: It is right.")], "Why?", 1.0, 1, "p1"), SOURCE)
+            is None
+        )
         file.close()
         (row,) = parquet_rows(tmp_path / "m.rl.parquet")
-        assert row["prompt"] == [CHAT[0], said("user", "Expert: It is right.")]
+        assert row["prompt"] == [CHAT[0], make_message("user", "Expert: It is right.")]
 
 
 # Files

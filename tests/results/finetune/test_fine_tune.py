@@ -12,9 +12,9 @@ from runner.results.finetune.examples import SupervisedExample
 from runner.results.finetune.formats import FORMATS
 from tests.support.files import json_lines
 from tests.support.processes import nip_run_here
-from tests.support.runs import derived_files, only_run, played, table
-from tests.support.servers.chat_client import serving
-from tests.support.specs import merged, spec_file
+from tests.support.runs import derived_files, only_run, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.specs import merge_changes, spec_file
 
 SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
@@ -38,7 +38,7 @@ def test_each_agent_and_each_model_group_has_a_file_in_each_format(tmp_path: Pat
     path = spec_file(
         tmp_path, models={"other": {"provider": "dummy"}}, agents={"prover": {"model": "other"}},
     )  # fmt: skip
-    run = played(path, tmp_path / "results").folder.path
+    run = run_spec(path, tmp_path / "results").folder.path
     found = {str(p.relative_to(run / "fine_tune")) for p in datasets(run / "fine_tune")}
     assert found == {
         f"{name}.sft{suffix}.jsonl"
@@ -52,7 +52,7 @@ def test_each_agent_and_each_model_group_has_a_file_in_each_format(tmp_path: Pat
 
 
 def test_a_group_of_several_agents_has_all_their_examples(tmp_path: Path) -> None:
-    fine_tune = played(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune"
+    fine_tune = run_spec(spec_file(tmp_path), tmp_path / "results").folder.path / "fine_tune"
     both = json_lines(fine_tune / "m.sft.jsonl")
     apart = [json_lines(fine_tune / "agents" / f"{name}.sft.jsonl") for name in ("prover", "verifier")]
     assert len(both) == sum(map(len, apart))
@@ -61,15 +61,15 @@ def test_a_group_of_several_agents_has_all_their_examples(tmp_path: Path) -> Non
 
 def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"agents": ["verifier"], "formats": ["openai"]})
-    fine_tune = played(path, tmp_path / "results").folder.path / "fine_tune"
+    fine_tune = run_spec(path, tmp_path / "results").folder.path / "fine_tune"
     assert {p.name for p in datasets(fine_tune)} == {"m.sft.jsonl", "verifier.sft.jsonl"}
 
 
 @pytest.mark.full
 def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, models={"m": {"chat_format": "openai"}})
-        run = played(path, tmp_path / "results").folder.path
+        run = run_spec(path, tmp_path / "results").folder.path
     said = {row["raw_message"] for row in table(run, "completions") if row["agent"] == "verifier"}
     examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
     assert len(examples) > 12  # its instructions count the questions that are left
@@ -86,7 +86,7 @@ def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_an_export_in_another_chat_format_says_the_sender_in_the_text(tmp_path: Path) -> None:
-    run = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results").folder.path
+    run = run_spec(spec_file(tmp_path, fine_tune=None), tmp_path / "results").folder.path
     written = {}
     for chat_format in ("openai", "alternating"):
         done = nip_run_here(
@@ -112,7 +112,7 @@ def test_an_export_in_another_chat_format_says_the_sender_in_the_text(tmp_path: 
 
 def test_the_label_replaces_guesses_and_no_message_of_a_prover(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"fine_tune": {"replace_verifier_guess_with_true_label": True, "formats": ["openai"]}}
-    run = played(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
+    run = run_spec(spec_file(tmp_path, **changes), tmp_path / "results").folder.path
     labels = {row["rollout_id"]: row["y"] for row in table(run, "rollouts")}
     path = run / "fine_tune" / "agents" / "verifier.sft.jsonl"
     last = {  # of the examples of one game, that of its last turn is the last
@@ -142,7 +142,7 @@ def test_each_example_is_checked_before_it_is_written(messages: list[Any], probl
 
 
 def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
-    run = played(
+    run = run_spec(
         spec_file(tmp_path, fine_tune={"only_correct": True, "formats": ["openai"]}), tmp_path / "results"
     ).folder.path
     right = sum(row["correct"] for row in table(run, "rollouts"))
@@ -165,9 +165,9 @@ def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_games_that_failed_are_left_out_by_their_outcome(tmp_path: Path, kind: str, reason: str) -> None:
-    changes = merged(SOLO, {"retry": {"transient": {"attempts": 1}, "invalid_response": {"attempts": 1}}})
-    with serving(kind=kind) as server:
-        result = played(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results")
+    changes = merge_changes(SOLO, {"retry": {"transient": {"attempts": 1}, "invalid_response": {"attempts": 1}}})
+    with run_chat_server(kind=kind) as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results")
     row = report(result.folder.path)["agents/verifier.sft.jsonl"]
     assert (row["examples"], row["written"], row["left_out"]) == (0, False, {reason: 3})
     assert not (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").exists()
@@ -175,15 +175,15 @@ def test_games_that_failed_are_left_out_by_their_outcome(tmp_path: Path, kind: s
 
 @pytest.mark.full
 def test_an_empty_answer_is_left_out(tmp_path: Path) -> None:
-    with serving(text=" ") as server:
-        result = played(spec_file(tmp_path, server.base_url, size=3, **SOLO), tmp_path / "results")
+    with run_chat_server(text=" ") as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=3, **SOLO), tmp_path / "results")
     assert report(result.folder.path)["agents/verifier.sft.jsonl"]["left_out"] == {"empty content": 3}
 
 
 @pytest.mark.full
 def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
-    with serving(text="I am sure.\n\nDecision: accept") as server:
-        result = played(spec_file(tmp_path, server.base_url, size=3), tmp_path / "results")
+    with run_chat_server(text="I am sure.\n\nDecision: accept") as server:
+        result = run_spec(spec_file(tmp_path, server.base_url, size=3), tmp_path / "results")
     found = report(result.folder.path)
     assert found["agents/prover.sft.jsonl"]["left_out"] == {"the agent said nothing": 3}
     assert found["agents/verifier.sft.jsonl"]["examples"] == 3
@@ -192,9 +192,9 @@ def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_same_line_is_written_once(tmp_path: Path) -> None:
     # The server's answer follows from the request, so repeats of a datapoint are the same game.
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=4)
-        run = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.path
+        run = run_spec(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.path
     written = (run / "fine_tune" / "agents" / "verifier.sft.jsonl").read_text().splitlines()
     row = report(run)["agents/verifier.sft.jsonl"]
     assert row["examples"] == len(written) == len(set(written)) >= 4
@@ -203,7 +203,7 @@ def test_the_same_line_is_written_once(tmp_path: Path) -> None:
 
 def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, fine_tune={"min_examples": 50, "formats": ["openai"]})
-    result = played(path, tmp_path / "results")
+    result = run_spec(path, tmp_path / "results")
     assert not list((result.folder.path / "fine_tune").rglob("*.jsonl*"))
     row = report(result.folder.path)["agents/prover.sft.jsonl"]
     assert not row["written"]
@@ -217,14 +217,14 @@ def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
-    result = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
     assert not (result.folder.path / "fine_tune").exists()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("format_", ["openai", "trl"])
 def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, format_: str) -> None:
-    with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
+    with run_chat_server(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
         spec_file(tmp_path, server.base_url, fine_tune={"formats": [format_]})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -246,7 +246,7 @@ def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, 
 
 @pytest.mark.full
 def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) -> None:
-    played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
+    run_spec(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
     done = nip_run_here(
         "export", "tiny", "--format", "openai", "--agent", "verifier", "--only-correct", "--true-labels", cwd=tmp_path
     )
@@ -258,7 +258,7 @@ def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) ->
 
 @pytest.mark.full
 def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_path: Path) -> None:
-    played(spec_file(tmp_path), tmp_path / "results")
+    run_spec(spec_file(tmp_path), tmp_path / "results")
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine.jsonl").write_text("{}\n")
@@ -271,7 +271,7 @@ def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_pa
 
 @pytest.mark.full
 def test_an_export_of_an_agent_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    played(spec_file(tmp_path, size=2), tmp_path / "results")
+    run_spec(spec_file(tmp_path, size=2), tmp_path / "results")
     done = nip_run_here("export", "tiny", "--format", "openai", "--agent", "verifyer", "--out", "out", cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert "did you mean 'verifier'" in done.stderr

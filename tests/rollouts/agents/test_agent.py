@@ -20,7 +20,7 @@ from runner.rollouts.agents import (
     OpenAiWholeAgent,
 )
 from runner.spec.loader import Spec, load_spec
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 SHAPES = [(), (3,), (2, 2)]
@@ -124,7 +124,7 @@ def test_its_errors_have_the_names_and_the_tree_of_the_contract() -> None:
 def test_forward_gives_every_key_in_the_shape_of_the_batch(
     tmp_path: Path, shape: tuple[int, ...], on_server: bool
 ) -> None:
-    with serving(decide=0.0) as server:
+    with run_chat_server(decide=0.0) as server:
         spec = spec_of(tmp_path, server.base_url if on_server else None)
         agent = agent_of(spec)
         out = agent(situation(spec, shape), None)
@@ -144,7 +144,7 @@ def test_forward_gives_every_key_in_the_shape_of_the_batch(
 
 
 def test_one_element_of_a_batch_is_answered_as_it_would_be_alone(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec = spec_of(tmp_path, server.base_url)
         agent, data = agent_of(spec), situation(spec, (2, 2))
         whole = agent.forward(data, None)
@@ -155,7 +155,7 @@ def test_one_element_of_a_batch_is_answered_as_it_would_be_alone(tmp_path: Path)
 
 
 def test_an_agent_that_is_not_active_says_nothing_and_asks_nothing(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec = spec_of(tmp_path, server.base_url)
         out = agent_of(spec, "prover").forward(situation(spec, (3,)), None)
         assert server.requests == 0
@@ -165,11 +165,11 @@ def test_an_agent_that_is_not_active_says_nothing_and_asks_nothing(tmp_path: Pat
 
 
 def test_the_history_reaches_the_model_and_the_label_does_not(tmp_path: Path) -> None:
-    with serving(record=9) as server:
+    with run_chat_server(record=9) as server:
         spec = spec_of(tmp_path, server.base_url)
         said = (("verifier", "Is it sorted?"), ("prover", "It is."))
         agent_of(spec).forward(situation(spec, (), 2, said), None)
-        (request,) = server.recorded()
+        (request,) = server.recorded_requests()
     assert "Is it sorted?" in request["body"]
     assert '"content":"Expert: It is."' in request["body"]
     assert '"y"' not in request["body"]
@@ -177,7 +177,7 @@ def test_the_history_reaches_the_model_and_the_label_does_not(tmp_path: Path) ->
 
 
 def test_a_decision_is_no_message(tmp_path: Path) -> None:
-    with serving(text="Sure.\n\nDecision: reject") as server:
+    with run_chat_server(text="Sure.\n\nDecision: reject") as server:
         spec = spec_of(tmp_path, server.base_url)
         out = agent_of(spec).forward(situation(spec, ()), None)
     assert (out["decision"].item(), out["message"].tolist()) == (0, [None])
@@ -185,7 +185,7 @@ def test_a_decision_is_no_message(tmp_path: Path) -> None:
 
 
 def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
-    with serving(decide=0.0) as server:
+    with run_chat_server(decide=0.0) as server:
         spec = spec_of(tmp_path, server.base_url, **DEBATE)
         out = agent_of(spec).forward(situation(spec, (3,)), None)
     assert out["message"].shape == (3, 2)
@@ -196,11 +196,11 @@ def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_retries_and_token_limits_are_reported_where_it_speaks(tmp_path: Path) -> None:
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 3}})
         out = agent_of(spec).forward(situation(spec, ()), None)
     assert (out["retry_count"].tolist(), out["decision"].item(), out["message"].tolist()) == ([3], 2, [""])
-    with serving(kind="length") as server:
+    with run_chat_server(kind="length") as server:
         spec = spec_of(tmp_path, server.base_url)
         out = agent_of(spec, "prover").forward(situation(spec, (), 1, (("verifier", "?"),)), None)
     assert out["token_limit"].tolist() == [True]
@@ -213,7 +213,7 @@ def test_failures_are_raised_by_the_names_of_the_field(tmp_path: Path) -> None:
         ("bad_decision", "abort_rollout", InvalidDecisionError),
         ("unauthorized", "abort_rollout", ProviderRefusal),
     ):
-        with serving(kind=kind) as server:
+        with run_chat_server(kind=kind) as server:
             spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": then}})
             with pytest.raises(expected):
                 agent_of(spec).forward(situation(spec, ()), None)
@@ -232,7 +232,7 @@ def test_it_answers_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path
 
 
 def test_it_pickles_without_its_client_and_answers_as_before(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         spec = spec_of(tmp_path, server.base_url)
         agent = agent_of(spec)
         before = agent.forward(situation(spec, ()), None)
@@ -244,7 +244,7 @@ def test_it_pickles_without_its_client_and_answers_as_before(tmp_path: Path) -> 
 
 def test_forward_can_be_called_again_and_again(tmp_path: Path) -> None:
     """Each call has an event loop of its own; a client must not be left in the last one's."""
-    with serving() as server:
+    with run_chat_server() as server:
         spec = spec_of(tmp_path, server.base_url)
         agent = agent_of(spec)
         answers = {agent.forward(situation(spec, ()), None)["raw_message"].item() for _ in range(3)}

@@ -14,7 +14,7 @@ from runner.base.errors import ProviderRefusal, RunError, TransientError, UsageE
 from runner.rollouts import agents as face
 from runner.rollouts.agents import AgentNotActiveInChannelError, AgentRuntime, InvalidDecisionError, OpenAiWholeAgent
 from runner.spec.loader import Spec, load_spec
-from tests.support.servers.chat_client import serving
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 POINT: dict[str, Any] = {"question": "Return x.", "solution": "def f(x): return x"}
@@ -40,7 +40,7 @@ def histories(*texts: str) -> dict[str, Any]:
 
 
 def test_the_client_is_the_official_one(tmp_path: Path) -> None:
-    with serving(text="Decision: accept", record=2) as server:
+    with run_chat_server(text="Decision: accept", record=2) as server:
         agent = agent_of(spec_of(tmp_path, server.base_url))
         completion = agent.client.chat.completions.create(model=agent.model_name, messages=CHAT)
         assert completion.choices[0].message.content == "Decision: accept"
@@ -52,7 +52,7 @@ def test_the_client_is_the_official_one(tmp_path: Path) -> None:
         assert copied.client.base_url == agent.client.base_url
         copied.client.close()
         agent.client.close()
-        (request,) = server.recorded()
+        (request,) = server.recorded_requests()
     assert "openai-organization" not in {name.lower() for name in request["headers"]}
 
 
@@ -66,14 +66,14 @@ def test_a_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_call_is_the_runners_own(tmp_path: Path) -> None:
-    with serving(text="Decision: accept", faults={"rate_limit": 1.0}, max_faults=2) as server:
+    with run_chat_server(text="Decision: accept", faults={"rate_limit": 1.0}, max_faults=2) as server:
         agent = agent_of(spec_of(tmp_path, server.base_url))
         assert agent._make_generation_api_call(CHAT) == ("Decision: accept", "stop")
         assert server.requests > 1
-    with serving(kind="null_content") as server:
+    with run_chat_server(kind="null_content") as server:
         agent = agent_of(spec_of(tmp_path, server.base_url))
         assert agent._make_generation_api_call(CHAT)[0] is None
-    with serving(kind="unauthorized") as server, pytest.raises(ProviderRefusal):
+    with run_chat_server(kind="unauthorized") as server, pytest.raises(ProviderRefusal):
         agent_of(spec_of(tmp_path, server.base_url))._make_generation_api_call(CHAT)
     spec = spec_of(tmp_path, "http://127.0.0.1:9/v1", retry={"transient": {"attempts": 1}})
     with pytest.raises(TransientError):
@@ -95,15 +95,15 @@ def test_a_dummy_response_is_well_formed_and_the_same_for_the_same_chat(tmp_path
 
 
 def test_a_turn_is_generated_with_retries_from_what_was_said_before_it(tmp_path: Path) -> None:
-    with serving(text="Is it sorted?", record=9) as server:
+    with run_chat_server(text="Is it sorted?", record=9) as server:
         agent = agent_of(spec_of(tmp_path, server.base_url))
         said = histories("Why?", "So.", "LATER", "LATER")
         turn = agent._generate_next_message_and_decision(**said, round_id=2, seed=0, prover_stance=1, **POINT)
-        assert "LATER" not in server.recorded()[0]["body"]
+        assert "LATER" not in server.recorded_requests()[0]["body"]
     assert (turn.raw_message, turn.next_messages, turn.decision) == ("Is it sorted?", {"main": "Is it sorted?"}, 2)
     assert (turn.retry_count, turn.token_limit) == (0, False)
     assert list(turn.prompt) == agent._build_chat_messages_prompt(**said, round_id=2, prover_stance=1, seed=0, **POINT)
-    with serving(kind="bad_decision") as server:
+    with run_chat_server(kind="bad_decision") as server:
         retry = {"invalid_response": {"attempts": 3, "then": "abort_rollout"}}
         agent = agent_of(spec_of(tmp_path, server.base_url, retry=retry))
         with pytest.raises(InvalidDecisionError):

@@ -17,8 +17,8 @@ from runner.rollouts.agents.arrays import HISTORIES, NestedArrayDict, arrays_fro
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.datasets.loader import Datapoint
 from runner.spec.experiment import Experiment
-from tests.support.games import finished, protocol_of, undecided
-from tests.support.runs import played
+from tests.support.games import load_protocol_text, make_undecided_speaker, play_game
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 LAST = "LAST ROUND"
@@ -55,9 +55,9 @@ def agents_of(protocol: Protocol) -> dict[str, OpenAiWholeAgent]:
 
 def decided_in(protocol: Protocol, round_: int) -> FinishedGame:
     def says(turn: PendingTurn, name: str) -> str:
-        return "Decision: reject" if turn.round == round_ else undecided(protocol)(turn, name)
+        return "Decision: reject" if turn.round == round_ else make_undecided_speaker(protocol)(turn, name)
 
-    return finished(protocol, says)
+    return play_game(protocol, says)
 
 
 def chats(agent: OpenAiWholeAgent, steps: NestedArrayDict, **options: bool) -> list[list[str]]:
@@ -66,7 +66,7 @@ def chats(agent: OpenAiWholeAgent, steps: NestedArrayDict, **options: bool) -> l
 
 @pytest.mark.parametrize("decides", [0, 4, 99])
 def test_each_step_of_a_game_is_learnt_up_to_its_end(tmp_path: Path, decides: int) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
+    protocol = load_protocol_text(tmp_path, SILENT)
     game = decided_in(protocol, decides)
     steps = timesteps(protocol, game.rounds, POINT)
     for agent in agents_of(protocol).values():
@@ -90,7 +90,7 @@ def _bare(step: NestedArrayDict) -> NestedArrayDict:
 
 
 def test_the_label_stands_for_the_guess_and_not_for_the_question_before_it(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
+    protocol = load_protocol_text(tmp_path, SILENT)
     verifier = agents_of(protocol)["verifier"]
     steps = timesteps(protocol, decided_in(protocol, 4).rounds, POINT)
     (chat,) = chats(verifier, steps[-1:], replace_verifier_guess_with_true_label=True)
@@ -99,8 +99,8 @@ def test_the_label_stands_for_the_guess_and_not_for_the_question_before_it(tmp_p
 
 
 def test_silent_rounds_keep_the_last_rounds_message(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
-    game, prover = finished(protocol, undecided(protocol)), agents_of(protocol)["prover"]
+    protocol = load_protocol_text(tmp_path, SILENT)
+    game, prover = play_game(protocol, make_undecided_speaker(protocol)), agents_of(protocol)["prover"]
     whole = ["S Is it?", "verifier in round 0", "prover in round 2", "verifier in round 4", LAST, "prover in round 6"]
     final = {name: history[None] for name, history in arrays_from_rounds(protocol, game.rounds).items()}
     finished_history = NestedArrayDict({**final, "question": ["Is it?"]}, (1,))
@@ -115,7 +115,7 @@ def test_silent_rounds_keep_the_last_rounds_message(tmp_path: Path) -> None:
 
 
 def test_a_round_that_a_game_does_not_have_is_refused(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
+    protocol = load_protocol_text(tmp_path, SILENT)
     agent, steps = agents_of(protocol)["verifier"], timesteps(protocol, decided_in(protocol, 4).rounds, POINT)
     for round_ in (-1, 7):
         for use in (agent.build_fine_tune_dataset, agent.forward):
@@ -126,7 +126,7 @@ def test_a_round_that_a_game_does_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_step_of_a_game_by_hand_is_one_to_learn_from(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
+    protocol = load_protocol_text(tmp_path, SILENT)
     agents, environment = agents_of(protocol), Environment(protocol)
     arrays = environment.reset([POINT])
     replies = {name: agent(arrays, environment) for name, agent in agents.items()}
@@ -138,7 +138,7 @@ def test_a_step_of_a_game_by_hand_is_one_to_learn_from(tmp_path: Path) -> None:
 
 
 def test_the_timesteps_of_a_run_give_the_examples_of_its_files(tmp_path: Path) -> None:
-    result = played(spec_file(tmp_path, size=4), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     steps, plan = result.timesteps(prompts=True), saved_plan(result.folder)
     reconstructor = Reconstructor(result.folder, plan)
     rollouts = list(reconstructor.rollouts())
@@ -159,6 +159,6 @@ def test_the_timesteps_of_a_run_give_the_examples_of_its_files(tmp_path: Path) -
 
 
 def test_a_column_that_arrays_have_no_place_for_is_named(tmp_path: Path) -> None:
-    protocol = protocol_of(tmp_path, SILENT)
+    protocol = load_protocol_text(tmp_path, SILENT)
     with pytest.raises(ValueError, match="name of a key of a timestep: done, next; rename"):
         timesteps(protocol, (), Datapoint("p", 1, {"next": "a", "done": "b"}))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ray_nodes
+from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 
-if ray_nodes.is_inside():
+if ray_cluster.is_in_namespace():
 
     @pytest.fixture(autouse=True)
     def _unchanged_process_state() -> None:
@@ -31,17 +31,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test with `ray_namespace` in a process that has a network namespace; there, run it as it is."""
     if "ray_namespace" not in pyfuncitem.fixturenames:
         return None
-    if ray_nodes.is_inside():
-        ray_nodes.check_alone()
+    if ray_cluster.is_in_namespace():
+        ray_cluster.check_only_loopback()
         return None
-    reason = ray_nodes.missing()
+    reason = ray_cluster.find_missing_requirement()
     if reason is not None:
         pytest.skip(reason)
     inside = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", pyfuncitem.nodeid]
     with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # a cluster at a time is what a small machine has room for
         done = subprocess.run(
-            ray_nodes.in_namespace(inside),
+            ray_cluster.in_namespace(inside),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -16,7 +16,7 @@ from runner.runs.workers.frames import FrameReader, Outbox
 from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.loader import load_spec
 from runner.version import __version__
-from tests.support.limits import steps
+from tests.support.event_loop import run_loop_turns
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.specs import spec_file
 
@@ -31,7 +31,7 @@ def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive
         channel, reader = ActorChannel(), FrameReader()
         second = asyncio.create_task(channel.exchange(1, frame(messages.StopRequest())))
         third = asyncio.create_task(channel.exchange(2, []))
-        await steps(20)
+        await run_loop_turns(20)
         assert [second.done(), third.done()] == [False, False]  # the first has not come yet
         first = asyncio.create_task(channel.exchange(0, frame(messages.StopRequest())))
         assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
@@ -39,7 +39,7 @@ def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive
         channel.send(messages.NoteAdded("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await channel.exchange(3, []), await channel.exchange(4, [])]
         fifth = asyncio.create_task(channel.exchange(5, []))
-        await steps(20)
+        await run_loop_turns(20)
         assert not fifth.done()
         fifth.cancel()
         return [message for answer in answers for batch in reader.feed(answer) for message in batch]

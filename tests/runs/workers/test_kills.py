@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import start_nip_run_silently, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
-from tests.support.workers import facts_in_journal, is_running, workers_of
+from tests.support.worker_processes import find_workers, is_worker_running, read_sorted_answers
 
 ROLLOUTS = 300
 CONCURRENCY = 48
@@ -29,9 +29,9 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
     rng = random.Random(seed)
     kills = rng.sample(KILLS, len(KILLS))
     killed = 0
-    with serving(latency=[0.0, 0.12]) as server:
+    with run_chat_server(latency=[0.0, 0.12]) as server:
         path = spec_file(tmp_path, server.base_url, size=ROLLOUTS, rollouts={"concurrency": CONCURRENCY})
-        whole = played(path, tmp_path / "whole")
+        whole = run_spec(path, tmp_path / "whole")
         needed = server.requests
         process = start(tmp_path)
         for number, kind in enumerate(kills):
@@ -59,18 +59,18 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
     assert max(lost, default=0) <= CONCURRENCY
     assert most <= CONCURRENCY
     assert derived_files(run) == derived_files(whole.path)
-    assert facts_in_journal(run) == facts_in_journal(whole.path)
+    assert read_sorted_answers(run) == read_sorted_answers(whole.path)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    return started_silent("spec.yaml", "execution.processes=3", "-q", cwd=folder)
+    return start_nip_run_silently("spec.yaml", "execution.processes=3", "-q", cwd=folder)
 
 
-def workers_after(server: Loopback, requests: int, writer: int) -> list[int]:
+def workers_after(server: LoopbackServer, requests: int, writer: int) -> list[int]:
     """Wait until the server has got so many requests and all workers are there, and return them."""
-    until(lambda: server.requests >= requests and len(workers_of(writer)) == 3)
-    return workers_of(writer)
+    wait_until(lambda: server.requests >= requests and len(find_workers(writer)) == 3)
+    return find_workers(writer)
 
 
 def until_ended(workers: list[int]) -> None:
-    until(lambda: not any(map(is_running, workers)))
+    wait_until(lambda: not any(map(is_worker_running, workers)))

@@ -38,7 +38,7 @@ from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, Work
 from runner.runs.workers.worker_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, NipRunError)]
@@ -96,7 +96,7 @@ def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
     from runner.results.folder import RunFolder
     from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
-    result = played(spec_file(tmp_path, size=3), tmp_path / "results")
+    result = run_spec(spec_file(tmp_path, size=3), tmp_path / "results")
     folder = RunFolder(result.path)
     reconstructor = Reconstructor(folder, saved_plan(folder))
     rollouts = list(reconstructor.rollouts())

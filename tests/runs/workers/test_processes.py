@@ -16,20 +16,29 @@ import pytest
 from runner.base.errors import BudgetExhausted, ProviderRefusal, RunError
 from runner.runs.execution.accounting import Progress
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, environment, interrupt, nip_run, nip_run_here, python, started, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.processes import (
+    environment,
+    interrupt,
+    nip_run,
+    nip_run_here,
+    python,
+    start_nip_run,
+    wait_for_exit,
+    wait_until,
+)
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
-from tests.support.workers import facts_in_journal, is_running, workers_of
+from tests.support.worker_processes import find_workers, is_worker_running, read_sorted_answers
 
 TWO = "execution.processes=2"
 
 
-def asked(server: Loopback, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_calls(server: LoopbackServer, count: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has asked so often: three processes take a while to begin where others are at work."""
-    until(lambda: server.requests >= count or process.poll() is not None)
+    wait_until(lambda: server.requests >= count or process.poll() is not None)
 
 
 @pytest.mark.gate
@@ -38,18 +47,18 @@ def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: P
 
     def kill_one(progress: Progress) -> None:
         if progress.calls >= 10 and not killed:
-            killed.extend(workers_of(os.getpid())[:1])
+            killed.extend(find_workers(os.getpid())[:1])
             os.kill(killed[0], signal.SIGKILL)
 
-    with serving(latency=[0.0, 0.05]) as server:
+    with run_chat_server(latency=[0.0, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
-        result = played(path, tmp_path / "two", TWO, watch=kill_one)
+        result = run_spec(path, tmp_path / "two", TWO, watch=kill_one)
         repeated = server.requests - 2 * needed
     assert killed
     assert derived_files(result.path) == derived_files(whole.path)
-    assert facts_in_journal(result.path) == facts_in_journal(whole.path)
+    assert read_sorted_answers(result.path) == read_sorted_answers(whole.path)
     lost = [record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost"]
     assert repeated <= sum(lost) <= 8
     told = [note for note in result.notes if "SIGKILL" in note]
@@ -59,19 +68,19 @@ def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: P
 
 @pytest.mark.full
 def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
         server.change(latency=0.5)
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        asked(server, needed + 20, process)
-        workers = workers_of(process.pid)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_for_calls(server, needed + 20, process)
+        workers = find_workers(process.pid)
         process.kill()
-        ended(process)
+        wait_for_exit(process)
         assert len(workers) == 2
-        until(lambda: not any(map(is_running, workers)))
-        result = played(path, tmp_path / "results", TWO)
+        wait_until(lambda: not any(map(is_worker_running, workers)))
+        result = run_spec(path, tmp_path / "results", TWO)
         (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
     assert derived_files(result.path) == derived_files(whole.path)
@@ -79,83 +88,83 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
 
 @pytest.mark.full
 def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(tmp_path: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=20)
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        asked(server, 10, process)
-        workers = workers_of(process.pid)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_for_calls(server, 10, process)
+        workers = find_workers(process.pid)
         for pid in workers:  # as a batch system tells all processes of a job
             os.kill(pid, signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 130, err
         assert "all paid answers are saved" in err
-        assert not any(map(is_running, workers))
+        assert not any(map(is_worker_running, workers))
         run = only_run(tmp_path / "results")
         calls = [record for record in journal_records(run) if record["kind"] == "call"]
         assert len(calls) == server.requests  # each came in, and is there
         assert not (run / "in_flight").exists()
-        played(tmp_path / "spec.yaml", tmp_path / "results")
+        run_spec(tmp_path / "spec.yaml", tmp_path / "results")
         assert max(server.stats()["bodies"].values()) == 1
 
 
 @pytest.mark.full
 def test_the_second_ctrl_c_leaves_no_process_and_counts_what_was_in_flight(tmp_path: Path) -> None:
-    with serving(held_after=0) as server:
+    with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=20)
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        asked(server, 8, process)
-        workers = workers_of(process.pid)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_for_calls(server, 8, process)
+        workers = find_workers(process.pid)
         said = interrupt(process)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 130, said + err
-        assert not any(map(is_running, workers))
+        assert not any(map(is_worker_running, workers))
         server.change(held_after=None)
-        result = played(tmp_path / "spec.yaml", tmp_path / "results", TWO)
+        result = run_spec(tmp_path / "spec.yaml", tmp_path / "results", TWO)
     (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
     assert lost == 8
 
 
 @pytest.mark.full
 def test_one_budget_holds_for_all_workers(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=40, budget={"completions": 30})
         with pytest.raises(BudgetExhausted, match=r"budget\.completions is used up"):
-            played(path, tmp_path / "results", TWO)
+            run_spec(path, tmp_path / "results", TWO)
         assert server.requests == 30
-        result = played(path, tmp_path / "results", TWO, "budget.completions=1000")
-        whole = played(path, tmp_path / "one", "budget.completions=1000")
+        result = run_spec(path, tmp_path / "results", TWO, "budget.completions=1000")
+        whole = run_spec(path, tmp_path / "one", "budget.completions=1000")
     assert derived_files(result.path) == derived_files(whole.path)
 
 
 @pytest.mark.full
 def test_one_limit_and_one_rate_hold_for_all_workers(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         path = spec_file(tmp_path, server.base_url, size=24, rollouts={"concurrency": 5})
-        played(path, tmp_path / "results", TWO)
+        run_spec(path, tmp_path / "results", TWO)
         assert 3 < server.stats()["max_open"] <= 5
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota", "unknown_model"])
 def test_a_refusal_stops_all_workers_in_its_words(tmp_path: Path, kind: str) -> None:
-    with serving(kind=kind, after=12) as server:
+    with run_chat_server(kind=kind, after=12) as server:
         path = spec_file(tmp_path, server.base_url, size=40)
         with pytest.raises(ProviderRefusal) as alone:
-            played(path, tmp_path / "one")
+            run_spec(path, tmp_path / "one")
         server.change(after=server.requests + 12)
         with pytest.raises(ProviderRefusal) as together:
-            played(path, tmp_path / "two", TWO)
+            run_spec(path, tmp_path / "two", TWO)
     assert str(together.value) == str(alone.value)
-    assert workers_of(os.getpid()) == []
+    assert find_workers(os.getpid()) == []
 
 
 @pytest.mark.full
 def test_requests_that_are_refused_as_malformed_end_their_games_as_in_one_process(tmp_path: Path) -> None:
-    with serving(malformed="x + 7.") as server:
+    with run_chat_server(malformed="x + 7.") as server:
         path = spec_file(tmp_path, server.base_url, size=24, rollouts={"max_transport_failed": 0.5})
-        alone, together = played(path, tmp_path / "one"), played(path, tmp_path / "two", TWO)
+        alone, together = run_spec(path, tmp_path / "one"), run_spec(path, tmp_path / "two", TWO)
     assert derived_files(together.path) == derived_files(alone.path)
 
 
@@ -189,18 +198,18 @@ def test_calls_by_batch_are_refused_with_several_processes(tmp_path: Path) -> No
     ids=["trees", "shared prompts", "votes", "until", "debate"],
 )  # fmt: skip
 def test_every_kind_of_game_comes_out_the_same(tmp_path: Path, changes: dict[str, object]) -> None:
-    with serving(latency=[0.0, 0.02]) as server:
+    with run_chat_server(latency=[0.0, 0.02]) as server:
         path = spec_file(tmp_path, server.base_url, size=12, **changes)
-        alone = played(path, tmp_path / "one")
-        together = played(path, tmp_path / "two", "execution.processes=3")
+        alone = run_spec(path, tmp_path / "one")
+        together = run_spec(path, tmp_path / "two", "execution.processes=3")
     assert derived_files(together.path) == derived_files(alone.path)
     if "until" not in changes:  # which begins games beyond the last, as many as it comes to
-        assert facts_in_journal(together.path) == facts_in_journal(alone.path)
+        assert read_sorted_answers(together.path) == read_sorted_answers(alone.path)
 
 
 @pytest.mark.full
 def test_the_points_of_a_sweep_are_played_one_after_the_other_by_workers_each(tmp_path: Path) -> None:
-    with serving(latency=0.01) as server:
+    with run_chat_server(latency=0.01) as server:
         spec_file(tmp_path, server.base_url, size=6, sweep={"seed": [1, 2]})
         one = nip_run("spec.yaml", "--json", "-q", "--results", "one", cwd=tmp_path)
         two = nip_run("spec.yaml", "--json", "-q", "--results", "two", TWO, cwd=tmp_path)
@@ -224,9 +233,9 @@ def test_a_training_run_plays_its_games_and_tests_by_workers(tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_a_replay_says_that_one_process_plays_it(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=6)
-        played(path, tmp_path / "results")
+        run_spec(path, tmp_path / "results")
         spec = tmp_path / "spec.yaml"
         run = only_run(tmp_path / "results")
         done = nip_run(spec, TWO, "--replay", run, "--run-id", "again", cwd=tmp_path)
@@ -236,7 +245,7 @@ def test_a_replay_says_that_one_process_plays_it(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_script_without_a_main_guard_plays_by_workers(tmp_path: Path) -> None:
-    with serving() as server:
+    with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=6)
         script = tmp_path / "script.py"
         script.write_text(
@@ -260,7 +269,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.full
 def test_a_disk_that_is_full_is_told_as_by_one_process_and_the_run_goes_on(tmp_path: Path) -> None:
-    with serving() as server:  # whose answers make the journal the largest file, which reaches the limit first
+    with run_chat_server() as server:  # whose answers make the journal the largest file, which reaches the limit first
         spec_file(tmp_path, server.base_url, size=80, fine_tune=None)
         words = ("spec.yaml", "-q", "--results", "results", "--run-id", "full")
         done = python(_SMALL_FILES, *words, TWO, cwd=tmp_path)
@@ -269,11 +278,11 @@ def test_a_disk_that_is_full_is_told_as_by_one_process_and_the_run_goes_on(tmp_p
         assert re.search(message, done.stderr), done.stderr
         assert "Free disk space or repair the disk, and run the same command again" in done.stderr
         run = only_run(tmp_path / "results")
-        kept = set(facts_in_journal(run))
+        kept = set(read_sorted_answers(run))
         assert kept
         assert nip_run_here(*words, TWO, cwd=tmp_path).returncode == 0
-        assert kept < set(facts_in_journal(run))
-        whole = played(tmp_path / "spec.yaml", tmp_path / "one", run_id="full")
+        assert kept < set(read_sorted_answers(run))
+        whole = run_spec(tmp_path / "spec.yaml", tmp_path / "one", run_id="full")
     assert derived_files(run) == derived_files(whole.path)
 
 
@@ -284,19 +293,19 @@ def test_a_worker_without_memory_is_told_and_loses_nothing(tmp_path: Path) -> No
     def shorten(progress: Progress) -> None:
         """Give a worker no more memory than it has."""
         if progress.calls >= 20 and not short:
-            short.extend(workers_of(os.getpid())[:1])
+            short.extend(find_workers(os.getpid())[:1])
             pages = int(Path(f"/proc/{short[0]}/statm").read_text().split()[0])
             resource.prlimit(short[0], resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
 
     path = spec_file(tmp_path, size=400, rollouts={"concurrency": 64})
     said = ""
     try:
-        result = played(path, tmp_path / "two", TWO, watch=shorten)
+        result = run_spec(path, tmp_path / "two", TWO, watch=shorten)
     except RunError as error:  # where a game was told of it; where the worker was, it ends, and another one begins
         said = str(error)
-        result = played(path, tmp_path / "two", TWO)
+        result = run_spec(path, tmp_path / "two", TWO)
     assert short
     assert not said or re.search("(out of memory|worker process).*all paid answers are saved", said, re.IGNORECASE), (
         said
     )
-    assert derived_files(result.path) == derived_files(played(path, tmp_path / "one").path)
+    assert derived_files(result.path) == derived_files(run_spec(path, tmp_path / "one").path)

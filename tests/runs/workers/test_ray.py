@@ -20,13 +20,13 @@ from runner.runs.workers.cluster import connection
 from runner.runs.workers.cluster.connection import connected
 from runner.runs.workers.cluster.pool import RayPool
 from runner.spec.experiment import Execution
-from tests.support import ray_nodes
-from tests.support.processes import command, ended, environment, nip_run, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support import ray_cluster
+from tests.support.processes import command, environment, nip_run, wait_for_exit, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.training import malt, training_spec
-from tests.support.workers import facts_in_journal
+from tests.support.training import malt_changes, training_spec
+from tests.support.worker_processes import read_sorted_answers
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("ray_namespace")]
 
@@ -40,11 +40,11 @@ def short() -> Iterator[Path]:
         yield Path(name)
 
 
-def on(nodes: ray_nodes.Nodes, workers: int = 2) -> list[str]:
+def on(nodes: ray_cluster.RayCluster, workers: int = 2) -> list[str]:
     return ["execution.engine=ray", f"execution.workers={workers}", f"execution.address={nodes.address}"]
 
 
-def begun(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+def start_in_process_group(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """A command with a process group of its own, as a terminal's foreground has it."""
     return subprocess.Popen(
         command(*words), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -54,37 +54,37 @@ def begun(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[s
 
 
 def nothing_left() -> bool:
-    return not (ray_nodes.actors() or ray_nodes.raylets())
+    return not (ray_cluster.find_actors() or ray_cluster.find_raylets())
 
 
 def test_a_run_is_that_of_one_process_on_a_cluster_that_ends_with_it(tmp_path: Path) -> None:
-    with serving(latency=[0.0, 0.05]) as server:
+    with run_chat_server(latency=[0.0, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         done = nip_run("spec.yaml", *LOCAL, "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert server.stats()["max_open"] <= 8
     assert [row["status"] for row in json.loads(done.stdout)] == ["done"]  # and nothing of Ray's is between
     run = only_run(tmp_path / "results")
     assert derived_files(run) == derived_files(whole.path)
-    assert facts_in_journal(run) == facts_in_journal(whole.path)
-    until(nothing_left)
+    assert read_sorted_answers(run) == read_sorted_answers(whole.path)
+    wait_until(nothing_left)
 
 
 def test_ctrl_c_lets_calls_in_flight_come_in_and_leaves_nothing(tmp_path: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=40)
-        process = begun("spec.yaml", *LOCAL, cwd=tmp_path)
-        until(lambda: server.requests >= 10 or process.poll() is not None)
+        process = start_in_process_group("spec.yaml", *LOCAL, cwd=tmp_path)
+        wait_until(lambda: server.requests >= 10 or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 130, err
         assert "all paid answers are saved" in err
         run = only_run(tmp_path / "results")
         assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
         assert not (run / "in_flight").exists()
-        until(nothing_left)
-        played(tmp_path / "spec.yaml", tmp_path / "results")
+        wait_until(nothing_left)
+        run_spec(tmp_path / "spec.yaml", tmp_path / "results")
         assert max(server.stats()["bodies"].values()) == 1
 
 
@@ -92,37 +92,37 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_leaves_nothing(tmp_path: Path) 
 def test_workers_end_with_a_driver_that_is_killed_and_the_next_one_goes_on(
     tmp_path: Path, short: Path, is_local: bool
 ) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
         server.change(latency=0.5)
-        with ray_nodes.nodes(short, *([] if is_local else [2])) as nodes:
-            process = begun("spec.yaml", *(LOCAL if is_local else on(nodes)), cwd=tmp_path)
-            until(lambda: server.requests >= needed + 12 or process.poll() is not None)
-            assert len(ray_nodes.actors()) == 2
+        with ray_cluster.run_cluster(short, *([] if is_local else [2])) as nodes:
+            process = start_in_process_group("spec.yaml", *(LOCAL if is_local else on(nodes)), cwd=tmp_path)
+            wait_until(lambda: server.requests >= needed + 12 or process.poll() is not None)
+            assert len(ray_cluster.find_actors()) == 2
             process.kill()
-            ended(process)
-            until(nothing_left if is_local else lambda: not ray_nodes.actors())
-            result = played(path, tmp_path / "results")
+            wait_for_exit(process)
+            wait_until(nothing_left if is_local else lambda: not ray_cluster.find_actors())
+            result = run_spec(path, tmp_path / "results")
         (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
     assert derived_files(result.path) == derived_files(whole.path)
 
 
 def test_a_run_goes_on_by_another_ray_while_that_of_a_killed_driver_still_ends(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
+    with run_chat_server(latency=0.05) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
         server.change(latency=0.5)
-        process = begun("spec.yaml", *LOCAL, cwd=tmp_path)
-        until(lambda: server.requests >= needed + 12 or process.poll() is not None)
+        process = start_in_process_group("spec.yaml", *LOCAL, cwd=tmp_path)
+        wait_until(lambda: server.requests >= needed + 12 or process.poll() is not None)
         process.kill()
-        ended(process)
+        wait_for_exit(process)
         done = nip_run("spec.yaml", *LOCAL, cwd=tmp_path)  # at once
         assert done.returncode == 0, done.stderr
-        until(nothing_left)
+        wait_until(nothing_left)
         result = only_run(tmp_path / "results")
         (lost,) = (record["charged"][2] for record in journal_records(result) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
@@ -140,26 +140,28 @@ def test_what_one_command_plays_is_played_by_one_ray_of_its_own(tmp_path: Path, 
     games = [run for run in (tmp_path / "results/runs").iterdir() if (run / "journal.jsonl").is_file()]
     assert len(games) >= 2
     assert len(list(short.glob("ray/session_2*"))) == 1
-    until(nothing_left)
+    wait_until(nothing_left)
 
 
 def test_ctrl_c_between_two_points_leaves_nothing_of_their_ray(tmp_path: Path, short: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=4)
-        process = begun("spec.yaml", *LOCAL, "sweep={seed: [1, 2]}", cwd=tmp_path, RAY_TMPDIR=str(short))
+        process = start_in_process_group(
+            "spec.yaml", *LOCAL, "sweep={seed: [1, 2]}", cwd=tmp_path, RAY_TMPDIR=str(short)
+        )
         runs = tmp_path / "results/runs"
-        until(lambda: len(list(runs.glob("*/journal.jsonl"))) == 2 or process.poll() is not None)
+        wait_until(lambda: len(list(runs.glob("*/journal.jsonl"))) == 2 or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
     assert code == 130, err
     assert "all paid answers are saved" in err
     assert len(list(short.glob("ray/session_2*"))) == 1
-    until(nothing_left)
+    wait_until(nothing_left)
 
 
 def test_a_key_that_a_node_has_not_is_told_by_node_and_variable(tmp_path: Path, short: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"api_key_env": "NODES_KEY"}})
-    with ray_nodes.nodes(short, 1) as nodes:
+    with ray_cluster.run_cluster(short, 1) as nodes:
         done = nip_run("spec.yaml", *on(nodes, 1), cwd=tmp_path, NODES_KEY="sk-of-the-driver-alone")
     assert done.returncode == 4, done.stderr
     assert "NODES_KEY" in done.stderr
@@ -168,16 +170,19 @@ def test_a_key_that_a_node_has_not_is_told_by_node_and_variable(tmp_path: Path, 
 
 
 def test_a_node_that_joins_and_cannot_play_is_noted_and_one_that_can_plays(tmp_path: Path, short: Path) -> None:
-    with serving(latency=0.2) as server, ray_nodes.nodes(short, 1, NODES_KEY="sk-of-the-nodes-alone") as nodes:
+    with (
+        run_chat_server(latency=0.2) as server,
+        ray_cluster.run_cluster(short, 1, NODES_KEY="sk-of-the-nodes-alone") as nodes,
+    ):
         model = {"api_key_env": "NODES_KEY"}
         spec_file(tmp_path, server.base_url, size=150, models={"m": model})
-        process = begun("spec.yaml", *on(nodes, 3), cwd=tmp_path)
-        until(lambda: server.requests >= 10 or process.poll() is not None)
-        assert len(ray_nodes.actors()) == 1
-        nodes.add(1)
-        nodes.add(1, NODES_KEY="sk-of-the-nodes-alone")
-        until(lambda: len(ray_nodes.actors()) >= 2 or process.poll() is not None)
-        code, _, err = ended(process)
+        process = start_in_process_group("spec.yaml", *on(nodes, 3), cwd=tmp_path)
+        wait_until(lambda: server.requests >= 10 or process.poll() is not None)
+        assert len(ray_cluster.find_actors()) == 1
+        nodes.add_node(1)
+        nodes.add_node(1, NODES_KEY="sk-of-the-nodes-alone")
+        wait_until(lambda: len(ray_cluster.find_actors()) >= 2 or process.poll() is not None)
+        code, _, err = wait_for_exit(process)
     assert code == 0, err
     notes = " ".join(json.loads((only_run(tmp_path / "results") / "manifest.json").read_text()).get("notes", []))
     assert "the other workers continue" in err + notes
@@ -200,7 +205,7 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
                 await asyncio.sleep(0.1)
             await worker.end(immediately=True)
 
-    with ray_nodes.nodes(short, 0) as nodes:
+    with ray_cluster.run_cluster(short, 0) as nodes:
         asyncio.run(wait(nodes.address))
     *notes, failed = heard
     assert notes
@@ -237,8 +242,8 @@ def test_an_address_where_no_cluster_is_ends_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["expert_iteration", "malt"])
 def test_a_training_run_plays_its_games_and_tests_on_ray(tmp_path: Path, short: Path, method: str) -> None:
-    path = training_spec(tmp_path, **(malt() if method == "malt" else {}))
-    with ray_nodes.nodes(short, 2) as nodes:
+    path = training_spec(tmp_path, **(malt_changes() if method == "malt" else {}))
+    with ray_cluster.run_cluster(short, 2) as nodes:
         for name, words in (("one", []), ("two", on(nodes))):
             done = nip_run("run", path, *words, "-q", "--results", name, cwd=tmp_path)
             assert done.returncode == 0, done.stderr

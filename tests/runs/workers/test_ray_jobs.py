@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ray_nodes
+from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import command, environment, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import command, environment, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 pytestmark = [
     pytest.mark.full,
     pytest.mark.usefixtures("ray_namespace"),
-    pytest.mark.skipif(ray_nodes.missing_dashboard() is not None, reason=ray_nodes.missing_dashboard() or ""),
+    pytest.mark.skipif(
+        ray_cluster.find_missing_dashboard() is not None, reason=ray_cluster.find_missing_dashboard() or ""
+    ),
 ]
 
 KEY = "sk-of-the-nodes-alone-51c2"
@@ -40,7 +42,7 @@ def short() -> Iterator[Path]:
         yield Path(name)
 
 
-def ray(nodes: ray_nodes.Nodes, what: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def ray(nodes: ray_cluster.RayCluster, what: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """A command of Ray's on jobs."""
     line = [sys.executable, "-m", "ray.scripts.scripts", "job", what, "--address", nodes.jobs_address]
     return subprocess.run(
@@ -49,12 +51,12 @@ def ray(nodes: ray_nodes.Nodes, what: str, *words: str | Path) -> subprocess.Com
 
 
 def submit(
-    nodes: ray_nodes.Nodes, work: Path, *words: str | Path, options: tuple[str, ...] = ()
+    nodes: ray_cluster.RayCluster, work: Path, *words: str | Path, options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     return ray(nodes, "submit", *options, "--working-dir", work, "--", *command(*words))
 
 
-def said_of_jobs(nodes: ray_nodes.Nodes) -> str:
+def said_of_jobs(nodes: ray_cluster.RayCluster) -> str:
     with urllib.request.urlopen(f"{nodes.jobs_address}/api/jobs/") as answer:
         return str(answer.read().decode())
 
@@ -62,25 +64,25 @@ def said_of_jobs(nodes: ray_nodes.Nodes) -> str:
 def test_a_job_is_the_run_of_one_process_with_its_exit_code_and_its_key_is_seen_nowhere(
     tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(latency=0.02, record=100) as server:
+    with run_chat_server(latency=0.02, record=100) as server:
         spec = spec_file(tmp_path / "work", server.base_url, size=8, models=MODEL)
         monkeypatch.setenv("NODES_KEY", KEY)
-        whole = played(spec, tmp_path / "one")
+        whole = run_spec(spec, tmp_path / "one")
         monkeypatch.delenv("NODES_KEY")
-        with ray_nodes.nodes(short, 2, dashboard=True, NODES_KEY=KEY) as nodes:
+        with ray_cluster.run_cluster(short, 2, dashboard=True, NODES_KEY=KEY) as nodes:
             done = submit(nodes, tmp_path / "work", *RUN, "--results", tmp_path / "kept")
             assert done.returncode == 0, done.stdout + done.stderr
             refused = submit(nodes, tmp_path / "work", *RUN)
             jobs = said_of_jobs(nodes)
-            seen = ray_nodes.files_with(KEY.encode(), nodes.folder, tmp_path)
-            stores = ray_nodes.stores_with(KEY.encode())
+            seen = ray_cluster.find_files_with(KEY.encode(), nodes.folder, tmp_path)
+            stores = ray_cluster.find_stores_with(KEY.encode())
             # The same search finds a key that came the other way, which the documentation warns of.
             planted = "sk-of-a-runtime-env-77d0"
             variables = json.dumps({"env_vars": {"PLANTED": planted}})
             ray(nodes, "submit", "--runtime-env-json", variables, "--", "true")
             assert planted in said_of_jobs(nodes)
-            assert ray_nodes.files_with(planted.encode(), nodes.folder)
-        assert {call["headers"].get("authorization") for call in server.recorded()} == {f"Bearer {KEY}"}
+            assert ray_cluster.find_files_with(planted.encode(), nodes.folder)
+        assert {call["headers"].get("authorization") for call in server.recorded_requests()} == {f"Bearer {KEY}"}
     assert derived_files(only_run(tmp_path / "kept")) == derived_files(whole.path)
     assert not seen
     assert not stores
@@ -92,16 +94,16 @@ def test_a_job_is_the_run_of_one_process_with_its_exit_code_and_its_key_is_seen_
 
 
 def test_a_job_that_is_stopped_lets_calls_come_in_and_the_next_one_goes_on(tmp_path: Path, short: Path) -> None:
-    with serving(latency=0.3) as server:
+    with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path / "work", server.base_url, size=40)
         kept = tmp_path / "kept"
-        with ray_nodes.nodes(short, 2, dashboard=True) as nodes:
+        with ray_cluster.run_cluster(short, 2, dashboard=True) as nodes:
             begun = ("--no-wait", "--submission-id", "first")
             submit(nodes, tmp_path / "work", *RUN, "--results", kept, options=begun)
-            until(lambda: server.requests >= 10)
+            wait_until(lambda: server.requests >= 10)
             stopped = ray(nodes, "stop", "first")
             assert "was stopped" in stopped.stdout, stopped.stdout + stopped.stderr
-            until(lambda: not ray_nodes.actors())
+            wait_until(lambda: not ray_cluster.find_actors())
             run = only_run(kept)
             assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
             assert not (run / "in_flight").exists()

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ray_nodes
-from tests.support.claims import Claims
+from tests.support import ray_cluster
 from tests.support.processes import command, environment
-from tests.support.runs import calls_of, derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.runs import derived_files, journal_records, only_run, read_calls, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
-from tests.support.workers import facts_in_journal
+from tests.support.worker_processes import read_sorted_answers
 
 GAMES = 1000
 CONCURRENCY = 32
@@ -38,14 +38,14 @@ KILLS = 10
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("ray_namespace")]
 
 
-def test_a_run_on_a_cluster_whose_actors_and_nodes_die_ends_as_one_process_would(claims: Claims) -> None:
+def test_a_run_on_a_cluster_whose_actors_and_nodes_die_ends_as_one_process_would(check: SoftAssertions) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="nr-") as name,  # a socket's path must be short
-        serving(latency=[0.0, 0.1], record=50) as server,
-        ray_nodes.nodes(Path(name) / "ray", 2, NODES_KEY=KEY) as nodes,
+        run_chat_server(latency=[0.0, 0.1], record=50) as server,
+        ray_cluster.run_cluster(Path(name) / "ray", 2, NODES_KEY=KEY) as nodes,
     ):
-        second = nodes.add(2, NODES_KEY=KEY)
-        cluster = _Cluster(Path(name), server, nodes, claims)
+        second = nodes.add_node(2, NODES_KEY=KEY)
+        cluster = _Cluster(Path(name), server, nodes, check)
         cluster.kills(KILLS, second, random.Random(1))
         cluster.budget()
         cluster.rate()
@@ -53,8 +53,10 @@ def test_a_run_on_a_cluster_whose_actors_and_nodes_die_ends_as_one_process_would
 
 
 class _Cluster:
-    def __init__(self, here: Path, server: Loopback, nodes: ray_nodes.Nodes, claims: Claims) -> None:
-        self._here, self._server, self._nodes, self._claims = here, server, nodes, claims
+    def __init__(
+        self, here: Path, server: LoopbackServer, nodes: ray_cluster.RayCluster, check: SoftAssertions
+    ) -> None:
+        self._here, self._server, self._nodes, self._check = here, server, nodes, check
         self._key_seen: list[str] = []
         self._ray = ["execution.engine=ray", f"execution.workers={WORKERS}", f"execution.address={nodes.address}"]
 
@@ -75,14 +77,14 @@ class _Cluster:
 
     def _look_for_key(self) -> None:
         word = KEY.encode()
-        self._key_seen += ray_nodes.files_with(word, self._nodes.folder)
-        self._key_seen += [f"the object store of raylet {pid}" for pid in ray_nodes.stores_with(word)]
+        self._key_seen += ray_cluster.find_files_with(word, self._nodes.folder)
+        self._key_seen += [f"the object store of raylet {pid}" for pid in ray_cluster.find_stores_with(word)]
 
     def kills(self, wanted: int, second: object, rng: random.Random) -> None:
-        claims, server = self._claims, self._server
+        check, server = self._check, self._server
         path = self._spec("kills", GAMES)
         os.environ["NODES_KEY"] = KEY
-        whole = played(path, self._here / "one")
+        whole = run_spec(path, self._here / "one")
         del os.environ["NODES_KEY"]
         needed = server.requests
         process = self._started("kills")
@@ -92,39 +94,39 @@ class _Cluster:
             if not self._until(process, needed + int(step * needed)):
                 break
             if number == wanted // 3:
-                self._nodes.remove(second)
+                self._nodes.kill_node(second)
                 removed = True
             if number == 2 * wanted // 3:
-                self._nodes.add(2, NODES_KEY=KEY)
+                self._nodes.add_node(2, NODES_KEY=KEY)
                 added = True
             killed += self._kill(process, rng)
             self._look_for_key()
         _, err = process.communicate(timeout=300)
         said = err[-400:] if process.returncode else ""
-        claims(process.returncode == 0, f"the run ended with exit code {process.returncode} {said}".rstrip())
+        check(process.returncode == 0, f"the run ended with exit code {process.returncode} {said}".rstrip())
         run = only_run(self._here / "kills/results")
         records = journal_records(run)
-        samples = calls_of(run)
+        samples = read_calls(run)
         lost = [record["charged"][2] for record in records if record["kind"] == "lost"]
         asked = server.requests - needed
-        claims(len(killed) == wanted, f"actors killed: {len(killed)}; kept as lost: {len(lost)} records")
-        claims(removed and added, "a node removed, another one added")
-        claims(len(set(samples)) == needed, f"records lost: {needed - len(set(samples))} of {needed}")
-        claims(len(samples) == len(set(samples)), f"records doubled: {len(samples) - len(set(samples))}")
-        claims(asked - needed <= sum(lost), f"asked again: {asked - needed}; counted as lost: {sum(lost)}")
-        claims(max(lost, default=0) <= CONCURRENCY, f"most lost at one death: {max(lost, default=0)}")
+        check(len(killed) == wanted, f"actors killed: {len(killed)}; kept as lost: {len(lost)} records")
+        check(removed and added, "a node removed, another one added")
+        check(len(set(samples)) == needed, f"records lost: {needed - len(set(samples))} of {needed}")
+        check(len(samples) == len(set(samples)), f"records doubled: {len(samples) - len(set(samples))}")
+        check(asked - needed <= sum(lost), f"asked again: {asked - needed}; counted as lost: {sum(lost)}")
+        check(max(lost, default=0) <= CONCURRENCY, f"most lost at one death: {max(lost, default=0)}")
         wanted_files = derived_files(whole.folder.path)
-        claims(derived_files(run) == wanted_files, f"files byte-identical to those of one process: {len(wanted_files)}")
-        claims(
-            facts_in_journal(run) == facts_in_journal(whole.folder.path),
+        check(derived_files(run) == wanted_files, f"files byte-identical to those of one process: {len(wanted_files)}")
+        check(
+            read_sorted_answers(run) == read_sorted_answers(whole.folder.path),
             "the journal's answers are those of one process, as a set",
         )
         most = server.stats()["max_open"]
-        claims(most <= CONCURRENCY, f"most calls at once, at the server: {most} of {CONCURRENCY}")
+        check(most <= CONCURRENCY, f"most calls at once, at the server: {most} of {CONCURRENCY}")
 
     def _until(self, process: subprocess.Popen[str], goal: int) -> bool:
         late = time.monotonic() + 180
-        while self._server.requests < goal or not ray_nodes.actors():
+        while self._server.requests < goal or not ray_cluster.find_actors():
             assert time.monotonic() < late, "no progress"
             if process.poll() is not None:
                 return False
@@ -134,7 +136,7 @@ class _Cluster:
     def _kill(self, process: subprocess.Popen[str], rng: random.Random) -> list[int]:
         while process.poll() is None:
             with suppress(ProcessLookupError, IndexError):
-                pid = rng.choice(ray_nodes.actors())
+                pid = rng.choice(ray_cluster.find_actors())
                 os.kill(pid, signal.SIGKILL)
                 return [pid]
         return []
@@ -145,8 +147,8 @@ class _Cluster:
         process = self._started("budget")
         process.communicate(timeout=300)
         asked = self._server.requests - before
-        self._claims(process.returncode == 3, f"a budget that is used up: exit code {process.returncode}")
-        self._claims(asked == BUDGET, f"calls at the server with a budget of {BUDGET}: {asked}")
+        self._check(process.returncode == 3, f"a budget that is used up: exit code {process.returncode}")
+        self._check(asked == BUDGET, f"calls at the server with a budget of {BUDGET}: {asked}")
 
     def rate(self) -> None:
         self._spec("rate", 150, {"requests_per_minute": PER_MINUTE})
@@ -162,17 +164,17 @@ class _Cluster:
             for first, earlier in enumerate(came)
             for number, later in enumerate(came[first:])
         )
-        self._claims(process.returncode == 0, f"a run of {calls} calls at {PER_MINUTE} a minute")
-        self._claims(calls > burst, f"more calls than the burst of {burst:.0f}, so that the rate is met")
-        self._claims(over <= 0, f"calls at the server beyond burst and rate, over any stretch: {max(over, 0):.0f}")
+        self._check(process.returncode == 0, f"a run of {calls} calls at {PER_MINUTE} a minute")
+        self._check(calls > burst, f"more calls than the burst of {burst:.0f}, so that the rate is met")
+        self._check(over <= 0, f"calls at the server beyond burst and rate, over any stretch: {max(over, 0):.0f}")
 
     def key(self) -> None:
         self._look_for_key()
-        claims = self._claims
-        sent = {request["headers"].get("authorization") for request in self._server.recorded()}
-        claims(sent == {f"Bearer {KEY}"}, "the server got the key, which the command's own process had not")
-        claims(not self._key_seen, f"places of Ray's that hold the key: {sorted(set(self._key_seen)) or 'none'}")
-        claims(not ray_nodes.files_with(KEY.encode(), self._here), "files of the run that hold it: none")
+        check = self._check
+        sent = {request["headers"].get("authorization") for request in self._server.recorded_requests()}
+        check(sent == {f"Bearer {KEY}"}, "the server got the key, which the command's own process had not")
+        check(not self._key_seen, f"places of Ray's that hold the key: {sorted(set(self._key_seen)) or 'none'}")
+        check(not ray_cluster.find_files_with(KEY.encode(), self._here), "files of the run that hold it: none")
         self._planted()
 
     def _planted(self) -> None:
@@ -183,11 +185,14 @@ class _Cluster:
         ray.init(address=self._nodes.address, runtime_env={"env_vars": {"PLANTED": variable}}, log_to_driver=False)
         kept = ray.put(text * 20_000)
         ray.get(ray.remote(lambda: os.environ["PLANTED"]).remote())
-        stores, logs = ray_nodes.stores_with(text.encode()), ray_nodes.files_with(variable.encode(), self._nodes.folder)
+        stores, logs = (
+            ray_cluster.find_stores_with(text.encode()),
+            ray_cluster.find_files_with(variable.encode(), self._nodes.folder),
+        )
         del kept
         ray.shutdown()
-        self._claims(stores, f"a planted object is found in {len(stores)} object store(s)")
-        self._claims(
+        self._check(stores, f"a planted object is found in {len(stores)} object store(s)")
+        self._check(
             logs,
             f"a variable given by runtime_env, which nip-run does not use, is found in {len(logs)} log(s) of Ray's",
         )

@@ -22,13 +22,13 @@ from runner.runs.workers.channel import SocketChannel
 from runner.runs.workers.heartbeat import SILENT_CHECKS, SILENT_CHECKS_WHEN_STOPPING, watch_workers
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
-from tests.support import ray_nodes
+from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import ended, started, until
-from tests.support.runs import derived_files, journal_records, only_run, played
-from tests.support.servers.chat_client import serving
+from tests.support.processes import start_nip_run, wait_for_exit, wait_until
+from tests.support.runs import derived_files, journal_records, only_run, run_spec
+from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
-from tests.support.workers import facts_in_journal, is_running, workers_of
+from tests.support.worker_processes import find_workers, is_worker_running, read_sorted_answers
 
 TWO = "execution.processes=2"
 EVERY = 0.02
@@ -116,7 +116,7 @@ class _Places(list[WorkerSlot]):
 def _stopped(process: subprocess.Popen[Any]) -> None:
     """Stop a process and wait until it stands still."""
     process.send_signal(signal.SIGSTOP)
-    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
 async def _hang(worker: Worker, stop: StopSwitch, places: _Places) -> None:
@@ -163,75 +163,75 @@ def test_a_writer_that_was_stopped_itself_hears_first_what_waits_for_it() -> Non
 @pytest.mark.full
 def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
     """It takes a minute, as it does where it happens."""
-    with serving(latency=[0.0, 0.05]) as server:
+    with run_chat_server(latency=[0.0, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
         server.change(latency=0.2)
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= needed + 10 or process.poll() is not None)
-        hung, other = workers_of(process.pid)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_until(lambda: server.requests >= needed + 10 or process.poll() is not None)
+        hung, other = find_workers(process.pid)
         os.kill(hung, signal.SIGSTOP)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 0, err
         assert "a worker process sent nothing for 60 s and was killed" in err
-        assert not is_running(hung)
-        assert not is_running(other)
+        assert not is_worker_running(hung)
+        assert not is_worker_running(other)
         run = only_run(tmp_path / "results")
         lost = [record["charged"][2] for record in journal_records(run) if record["kind"] == "lost"]
         assert server.requests - 2 * needed <= sum(lost) <= 8
     assert "sent nothing for 60 s" in (run / "run.log").read_text()
     assert derived_files(run) == derived_files(whole.path)
-    assert facts_in_journal(run) == facts_in_journal(whole.path)
+    assert read_sorted_answers(run) == read_sorted_answers(whole.path)
 
 
 @pytest.mark.full
 @pytest.mark.usefixtures("ray_namespace")
 def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> None:
-    with serving(latency=[0.0, 0.05]) as server:
+    with run_chat_server(latency=[0.0, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
-        whole = played(path, tmp_path / "one")
+        whole = run_spec(path, tmp_path / "one")
         needed = server.requests
         server.change(latency=0.2)
-        process = started("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
-        until(lambda: server.requests >= needed + 10 or process.poll() is not None)
-        hung, _ = ray_nodes.actors()
+        process = start_nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
+        wait_until(lambda: server.requests >= needed + 10 or process.poll() is not None)
+        hung, _ = ray_cluster.find_actors()
         os.kill(hung, signal.SIGSTOP)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 0, err
         assert re.search(r"sent nothing for 60 s and was killed: \d+ calls? w", err)
-        until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
+        wait_until(lambda: not (ray_cluster.find_actors() or ray_cluster.find_raylets()))
     run = only_run(tmp_path / "results")
     assert derived_files(run) == derived_files(whole.path)
-    assert facts_in_journal(run) == facts_in_journal(whole.path)
+    assert read_sorted_answers(run) == read_sorted_answers(whole.path)
 
 
 @pytest.mark.full
 def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
-    with serving(latency=0.2) as server:
+    with run_chat_server(latency=0.2) as server:
         path = spec_file(tmp_path, server.base_url, size=40)
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= 10 or process.poll() is not None)
-        workers = workers_of(process.pid)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_until(lambda: server.requests >= 10 or process.poll() is not None)
+        workers = find_workers(process.pid)
         os.kill(workers[0], signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 130, err
         assert f"sent nothing for {SILENT_CHECKS_WHEN_STOPPING * ALIVE_SECONDS:.0f} s" in err
-        assert not any(map(is_running, workers))
+        assert not any(map(is_worker_running, workers))
         assert "was killed" in err
-        result = played(path, tmp_path / "results", TWO)
-        assert derived_files(result.path) == derived_files(played(path, tmp_path / "one").path)
+        result = run_spec(path, tmp_path / "results", TWO)
+        assert derived_files(result.path) == derived_files(run_spec(path, tmp_path / "one").path)
 
 
 @pytest.mark.full
 def test_a_call_that_takes_longer_than_a_worker_may_be_silent_is_waited_for(tmp_path: Path) -> None:
-    with serving(latency=(SILENT_CHECKS + 2) * ALIVE_SECONDS) as server:
+    with run_chat_server(latency=(SILENT_CHECKS + 2) * ALIVE_SECONDS) as server:
         spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 1}, models={"m": {"timeout": 200}})
-        process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= 4 or process.poll() is not None)
+        process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
+        wait_until(lambda: server.requests >= 4 or process.poll() is not None)
         asked = server.requests
-        code, _, err = ended(process)
+        code, _, err = wait_for_exit(process)
         assert code == 0, err
         assert "sent nothing" not in err
         assert max(server.stats()["bodies"].values()) == 1

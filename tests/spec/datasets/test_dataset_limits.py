@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.spec.datasets.settings import DatasetLimits
-from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_load_error, write_parquet
 from tests.support.processes import python
 
 CSV = "id,label,text\na,0,x\nb,1,y\n"
@@ -21,12 +21,14 @@ def limits(**values: Any) -> dict[str, Any]:
 
 @pytest.mark.full
 def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
-    parquet(tmp_path, "SELECT 'r' || range AS id, range % 2 AS label, repeat('x', 900000) AS text FROM range(9000)")
+    write_parquet(
+        tmp_path, "SELECT 'r' || range AS id, range % 2 AS label, repeat('x', 900000) AS text FROM range(9000)"
+    )
     assert (tmp_path / "d.parquet").stat().st_size < 200_000
     code = (
         "import resource, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from tests.support.dataset_files import refusal\n"
-        "print(refusal(Path(sys.argv[1]), None, 'd.parquet'))\n"
+        "from tests.support.dataset_files import read_load_error\n"
+        "print(read_load_error(Path(sys.argv[1]), None, 'd.parquet'))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, 'MB')"
     )
     done = python(code, tmp_path, Path(__file__).parents[3])
@@ -38,28 +40,30 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path:
 @pytest.mark.full
 def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
     many = "SELECT 'r' || range AS id, 0 AS label, [repeat('y', 900000)] AS l FROM range(9)"
-    parquet(tmp_path, many)
-    assert "dataset.limits.bytes (1,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
+    write_parquet(tmp_path, many)
+    assert "dataset.limits.bytes (1,000,000)" in read_load_error(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
 def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: Path, value: str) -> None:
     values = f"list_transform(range(50000), lambda x: {value})"
-    parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
-    assert "dataset.limits.bytes (20,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=20_000_000))
+    write_parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
+    assert "dataset.limits.bytes (20,000,000)" in read_load_error(
+        tmp_path, None, "d.parquet", **limits(bytes=20_000_000)
+    )
 
 
 @pytest.mark.full
 def test_commas_in_a_text_of_a_nested_value_are_no_values(tmp_path: Path) -> None:
     text = r"""repeat('x, "y", [{\" ', 3000)"""
-    parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
+    write_parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
     assert len(load(tmp_path, None, "d.parquet", **limits(bytes=200_000)).datapoints) == 1
 
 
 def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
-        said = refusal(tmp_path, content, name, **limits(bytes=20))
+        said = read_load_error(tmp_path, content, name, **limits(bytes=20))
         assert "dataset.limits.bytes: the file has" in said
         assert "raise dataset.limits.bytes to read the file" in said
 
@@ -67,28 +71,28 @@ def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
 def test_more_rows_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
-    parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
+    write_parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
     content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
-    assert "more than dataset.limits.rows (1)" in refusal(tmp_path, content, name, **limits(rows=1))
+    assert "more than dataset.limits.rows (1)" in read_load_error(tmp_path, content, name, **limits(rows=1))
     assert len(load(tmp_path, content, name, **limits(rows=2)).datapoints) == 2
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
 def test_more_columns_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
-    parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
+    write_parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
     content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
-    assert "more than dataset.limits.columns (2)" in refusal(tmp_path, content, name, **limits(columns=2))
+    assert "more than dataset.limits.columns (2)" in read_load_error(tmp_path, content, name, **limits(columns=2))
 
 
 def test_rows_with_a_key_of_their_own_each_do_not_multiply(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "label": 0, f"k{n}": 1} for n in range(900)]
-    assert "128 rows of 130 columns take" in refusal(tmp_path, jsonl(*rows), **limits(bytes=1 << 20))
+    assert "128 rows of 130 columns take" in read_load_error(tmp_path, jsonl(*rows), **limits(bytes=1 << 20))
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
 def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
     content = gzip.compress((CSV if name == "d.csv" else jsonl(A, B)).encode())
-    assert refusal(tmp_path, content, name)
+    assert read_load_error(tmp_path, content, name)
 
 
 # The filter
@@ -103,7 +107,7 @@ def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -> None:
-    said = refusal(tmp_path, jsonl(A, B), filter=condition, **limits(seconds=1.5))
+    said = read_load_error(tmp_path, jsonl(A, B), filter=condition, **limits(seconds=1.5))
     assert "dataset.filter: the filter took more than 1.5 seconds; raise dataset.limits.seconds" in said
 
 
@@ -117,14 +121,14 @@ def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -
     ],
 )
 def test_a_filter_that_takes_too_much_memory_is_ended(tmp_path: Path, condition: str) -> None:
-    said = refusal(tmp_path, jsonl(A, B), filter=condition, **limits(memory=1 << 29))
+    said = read_load_error(tmp_path, jsonl(A, B), filter=condition, **limits(memory=1 << 29))
     assert "dataset.filter: the filter took more than 536,870,912 bytes of memory; raise dataset.limits.memory" in said
 
 
 @pytest.mark.full
 def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
     for condition in (f"(SELECT count(*) FROM read_csv('{tmp_path}/d.csv')) > 0", "(SELECT 1 FROM 'x.parquet') > 0"):
-        assert "dataset.filter" in refusal(tmp_path, CSV, "d.csv", filter=condition)
+        assert "dataset.filter" in read_load_error(tmp_path, CSV, "d.csv", filter=condition)
 
 
 @pytest.mark.full
@@ -132,7 +136,7 @@ def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
 def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None:
     for rest in ("", " WHERE false"):
         condition = f"true) AS keep FROM data{rest}) t1(a, b), (SELECT {number} AS number, (true"
-        assert "must be one SQL condition" in refusal(tmp_path, jsonl(A, B), filter=condition)
+        assert "must be one SQL condition" in read_load_error(tmp_path, jsonl(A, B), filter=condition)
 
 
 @pytest.mark.sample(1)
@@ -140,7 +144,7 @@ def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None
     "condition", ["label = 1 -- the second", "(label = 1)", "label IN (SELECT 1)", "NOT (label=0)"]
 )
 def test_a_filter_has_brackets_and_comments_of_its_own(tmp_path: Path, condition: str) -> None:
-    assert ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
+    assert datapoint_ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
 
 
 @pytest.mark.full
@@ -150,7 +154,7 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
     for name in ("json", "duckdb", "orjson"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('taken')")
     monkeypatch.chdir(tmp_path)
-    assert ids(load(tmp_path, jsonl(A, B), filter="label = 1")) == ["b"]
+    assert datapoint_ids(load(tmp_path, jsonl(A, B), filter="label = 1")) == ["b"]
 
 
 # Ragged files
@@ -168,19 +172,19 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
     ],
 )
 def test_a_ragged_csv_is_called_ragged_with_its_line(tmp_path: Path, content: str, line: int, what: str) -> None:
-    said = refusal(tmp_path, content, "d.csv")
+    said = read_load_error(tmp_path, content, "d.csv")
     assert f"line {line}: {what}" in said
 
 
 def test_no_row_above_the_header_is_skipped(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
+    said = read_load_error(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
     assert "line 1: the header, with 3 fields, must be the first row" in said
 
 
 @pytest.mark.parametrize("above", ["# ours\n", "# a, b\n", "\n\n", "\ufeff"])
 def test_comments_and_blank_lines_stand_above_a_header(tmp_path: Path, above: str) -> None:
-    assert ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
+    assert datapoint_ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
 def test_a_ragged_tsv_too(tmp_path: Path) -> None:
-    assert "line 2: the row has 2 fields" in refusal(tmp_path, "id\tlabel\ta, b\nx\t0\n", "d.tsv")
+    assert "line 2: the row has 2 fields" in read_load_error(tmp_path, "id\tlabel\ta, b\nx\t0\n", "d.tsv")

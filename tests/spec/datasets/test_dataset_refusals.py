@@ -13,12 +13,12 @@ from runner.base.errors import SpecError
 from runner.base.problems import Place
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
-from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_load_error, write_parquet
 
 
 @pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
 def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
-    message = refusal(tmp_path, jsonl({**A, "label": label}, B))
+    message = read_load_error(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: labels must be 0 or 1: a (row 1) has ")
     assert message.endswith(
         "map other values with dataset.labels, for example dataset.labels: {right: 1, wrong: 0, unsure: skip}"
@@ -26,7 +26,7 @@ def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) ->
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
-    message = refusal(tmp_path, jsonl({**A, "label": None}, B))
+    message = read_load_error(tmp_path, jsonl({**A, "label": None}, B))
     assert message.startswith("dataset.path: rows without a label: a (row 1); add labels, or skip these rows")
 
 
@@ -37,7 +37,7 @@ def test_true_and_false_are_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row_id", [None, ""])
 def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
-    message = refusal(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
+    message = read_load_error(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
     assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
 
 
@@ -45,11 +45,11 @@ def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
     named = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
     said = f"dataset.path: duplicate ids: {named} and 3 more; ids must be unique"
-    assert refusal(tmp_path, jsonl(*rows)) == said
+    assert read_load_error(tmp_path, jsonl(*rows)) == said
 
 
 def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
-    message = refusal(tmp_path, jsonl(A, A, {**B, "label": 3}, {**B, "id": None}))
+    message = read_load_error(tmp_path, jsonl(A, A, {**B, "label": 3}, {**B, "id": None}))
     assert len(message.split("\n")) == 3
 
 
@@ -58,19 +58,19 @@ def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
     [("d.jsonl", ""), ("d.jsonl", "\n\n"), ("d.csv", ""), ("d.csv", "id,label,text\n"), ("d.json", "[]")],
 )
 def test_an_empty_dataset_is_called_empty(tmp_path: Path, name: str, content: str | bytes) -> None:
-    assert refusal(tmp_path, content, name) == "dataset.path: the file has no rows"
+    assert read_load_error(tmp_path, content, name) == "dataset.path: the file has no rows"
 
 
 def test_a_parquet_file_without_rows_is_called_empty(tmp_path: Path) -> None:
-    parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
-    assert refusal(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"
+    write_parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
+    assert read_load_error(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"
 
 
 @pytest.mark.parametrize("line", [1, 2, 3])
 def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: int) -> None:
     lines = [json.dumps({**A, "id": str(i)}) for i in range(4)]
     lines[line - 1] = '{"id": "b", oops}'
-    message = refusal(tmp_path, "\n".join(lines) + "\n")
+    message = read_load_error(tmp_path, "\n".join(lines) + "\n")
     assert "Malformed JSON" in message or "not valid JSON" in message
     assert f"line {line}" in message or f"d.jsonl:{line}" in message
 
@@ -89,7 +89,7 @@ def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: i
     ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
-    message = refusal(tmp_path, content, name)
+    message = read_load_error(tmp_path, content, name)
     assert message.startswith("dataset") or name in message
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: 
 def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
     tmp_path: Path, rows: str, place: str
 ) -> None:
-    said = refusal(tmp_path, f"id,label,text\n{rows}", "d.csv")
+    said = read_load_error(tmp_path, f"id,label,text\n{rows}", "d.csv")
     assert f"{place}: a quoted text that begins in this row is not closed" in said
 
 
@@ -117,7 +117,7 @@ def test_a_late_quote_that_is_not_closed_is_named_unless_a_row_above_it_is_ragge
     rows[2_499] = rows[2_499].replace('"\n', "\n")
     if ragged is not None:
         rows[ragged - 1] = rows[ragged - 1].replace("\n", ",more\n")
-    said = refusal(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
+    said = read_load_error(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
     if ragged == 2_100:
         assert "line 2101: the row has 5 fields, but the header has 4" in said
     else:
@@ -128,7 +128,7 @@ def test_a_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path:
     lone = 'id\tlabel\ttext\na\t0\tx\nb\t1\t"open\nc\t0\ty\n'
     points = load(tmp_path, lone, "d.tsv").datapoints
     assert [point.columns["text"] for point in points] == ["x", '"open', "y"]
-    said = refusal(tmp_path, f'{lone}d\t1\t"a ""word"" here"\n', "d.tsv")
+    said = read_load_error(tmp_path, f'{lone}d\t1\t"a ""word"" here"\n', "d.tsv")
     assert "line 3 (row 2): a quoted text that begins in this row is not closed" in said
 
 
@@ -175,7 +175,7 @@ def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row
 def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
     tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
 ) -> None:
-    said = refusal(tmp_path, content, name)
+    said = read_load_error(tmp_path, content, name)
     assert [part for part in parts if part not in said] == []
 
 
@@ -184,13 +184,15 @@ def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
 @pytest.mark.parametrize("start", ["", "\n ", "\ufeff"])
 def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:
     content = start + json.dumps([A, B], indent=indent)
-    assert ids(load(tmp_path, content, "d.jsonl")) == ids(load(tmp_path, content, "d.jsonl", filter="label < 2"))
-    assert ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
+    assert datapoint_ids(load(tmp_path, content, "d.jsonl")) == datapoint_ids(
+        load(tmp_path, content, "d.jsonl", filter="label < 2")
+    )
+    assert datapoint_ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
-    assert refusal(tmp_path, name="folder.jsonl")
+    assert read_load_error(tmp_path, name="folder.jsonl")
 
 
 def test_the_hub_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import SpecError
-from tests.support.dataset_files import A, B, ids, jsonl, load, refusal
+from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_load_error
 from tests.support.processes import python
 
 # Columns, filter, split
@@ -38,7 +38,7 @@ def test_one_column_under_two_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_there_gets_the_nearest(tmp_path: Path) -> None:
-    assert refusal(tmp_path, jsonl(A, B), columns={"solution": "txet"}) == (
+    assert read_load_error(tmp_path, jsonl(A, B), columns={"solution": "txet"}) == (
         "dataset.columns.solution: the file has no column 'txet'; did you mean 'text'?"
     )
 
@@ -46,7 +46,7 @@ def test_a_column_that_is_not_there_gets_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["id", "label"])
 def test_the_id_and_the_label_must_be_there(tmp_path: Path, missing: str) -> None:
     rows = [{name: value for name, value in row.items() if name != missing} for row in (A, B)]
-    assert f"the file has no column {missing!r}" in refusal(tmp_path, jsonl(*rows))
+    assert f"the file has no column {missing!r}" in read_load_error(tmp_path, jsonl(*rows))
 
 
 @pytest.mark.sample(2)
@@ -55,23 +55,27 @@ def test_the_id_and_the_label_must_be_there(tmp_path: Path, missing: str) -> Non
 def test_a_filter_knows_a_renamed_column_by_the_files_name_too(tmp_path: Path, name: str, condition: str) -> None:
     rows = [{"id": "a", "is_right": 0}, {"id": "b", "is_right": 1}]
     content = jsonl(*rows) if name == "d.jsonl" else "id,is_right\na,0\nb,1\n"
-    assert ids(load(tmp_path, content, name, columns={"label": "is_right"}, filter=condition)) == ["b"]
+    assert datapoint_ids(load(tmp_path, content, name, columns={"label": "is_right"}, filter=condition)) == ["b"]
 
 
 def test_a_name_that_two_columns_would_have_is_ours(tmp_path: Path) -> None:
     """The file's `Text` is our `label`, and its `sure` is our `text`, which is the same name to SQL."""
     content = jsonl({"id": "a", "Text": 0, "sure": 1}, {"id": "b", "Text": 1, "sure": 0})
     names = {"label": "Text", "text": "sure"}
-    assert ids(load(tmp_path, content, columns=names, filter="Text = 1")) == ["a"]
+    assert datapoint_ids(load(tmp_path, content, columns=names, filter="Text = 1")) == ["a"]
 
 
 def test_a_filter_on_a_column_that_is_not_there_lists_the_columns(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "id,is_right,text\na,0,x\n", "d.csv", columns={"label": "is_right"}, filter="txt = 'x'")
+    said = read_load_error(
+        tmp_path, "id,is_right,text\na,0,x\n", "d.csv", columns={"label": "is_right"}, filter="txt = 'x'"
+    )
     assert said.endswith("; did you mean 'text'? the columns are id, label, text, is_right")
 
 
 def test_a_filter_is_sql_on_our_names(tmp_path: Path) -> None:
-    assert ids(load(tmp_path, jsonl(A, B), filter="solution LIKE 'sec%'", columns={"solution": "text"})) == ["b"]
+    assert datapoint_ids(load(tmp_path, jsonl(A, B), filter="solution LIKE 'sec%'", columns={"solution": "text"})) == [
+        "b"
+    ]
 
 
 @pytest.mark.full
@@ -97,34 +101,39 @@ def test_a_filter_is_sql_on_our_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_filter_is_refused_at_its_key(tmp_path: Path, condition: str) -> None:
-    assert refusal(tmp_path, jsonl(A, B), filter=condition).startswith("dataset.filter: ")
+    assert read_load_error(tmp_path, jsonl(A, B), filter=condition).startswith("dataset.filter: ")
 
 
 @pytest.mark.full
 def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
-    assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
-    said = refusal(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")
+    assert datapoint_ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
+    said = read_load_error(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")
     assert said.startswith("dataset.filter: the filter must be one SQL condition")
 
 
 @pytest.mark.full
 def test_a_filter_gives_the_same_rows_each_time(tmp_path: Path) -> None:
     rows = [{"id": str(i), "label": i % 2} for i in range(200)]
-    chosen = {tuple(ids(load(tmp_path, jsonl(*rows), filter="random() < 0.5"))) for _ in range(3)}
+    chosen = {tuple(datapoint_ids(load(tmp_path, jsonl(*rows), filter="random() < 0.5"))) for _ in range(3)}
     assert len(chosen) == 1
 
 
 def test_a_split_keeps_its_rows(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
-    assert ids(load(tmp_path, content, split="test")) == ["b"]
-    assert ids(load(tmp_path, content)) == ["a", "b"]
+    assert datapoint_ids(load(tmp_path, content, split="test")) == ["b"]
+    assert datapoint_ids(load(tmp_path, content)) == ["a", "b"]
 
 
 def test_a_missing_split_says_which_there_are(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
-    assert refusal(tmp_path, content, split="val") == "dataset.split: no row has this split; choose one of test, train"
-    assert refusal(tmp_path, jsonl(A, B), split="val").startswith("dataset.split: the file has no column 'split'")
+    assert (
+        read_load_error(tmp_path, content, split="val")
+        == "dataset.split: no row has this split; choose one of test, train"
+    )
+    assert read_load_error(tmp_path, jsonl(A, B), split="val").startswith(
+        "dataset.split: the file has no column 'split'"
+    )
 
 
 # Order
@@ -134,32 +143,32 @@ MANY = [{"id": f"r{i:03}", "label": int(i % 4 == 0), "text": "x"} for i in range
 
 def test_without_shuffling_the_order_is_the_files(tmp_path: Path) -> None:
     rows = MANY[::-1]
-    assert ids(load(tmp_path, jsonl(*rows))) == [row["id"] for row in rows]
+    assert datapoint_ids(load(tmp_path, jsonl(*rows))) == [row["id"] for row in rows]
 
 
 def test_a_shuffle_depends_on_the_seed_and_not_on_the_order_of_the_file(tmp_path: Path) -> None:
-    shuffled = ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
+    shuffled = datapoint_ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
     other = random.Random(0).sample(MANY, len(MANY))
-    assert ids(load(tmp_path, jsonl(*other), shuffle=True, seed=3)) == shuffled
+    assert datapoint_ids(load(tmp_path, jsonl(*other), shuffle=True, seed=3)) == shuffled
     assert sorted(shuffled) == [row["id"] for row in MANY] != shuffled
-    assert ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=4)) != shuffled
+    assert datapoint_ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=4)) != shuffled
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_shuffle_is_the_same_in_every_process(tmp_path: Path, hash_seed: str) -> None:
-    shuffled = ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
+    shuffled = datapoint_ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
     code = (
-        "import sys; from pathlib import Path; from tests.support.dataset_files import ids, load\n"
-        "print(ids(load(Path(sys.argv[1]), shuffle=True, seed=3)))"
+        "import sys; from pathlib import Path; from tests.support.dataset_files import datapoint_ids, load\n"
+        "print(datapoint_ids(load(Path(sys.argv[1]), shuffle=True, seed=3)))"
     )
     done = python(code, tmp_path, PYTHONHASHSEED=hash_seed)
     assert done.stdout.strip() == str(shuffled)
 
 
 def test_the_limit_comes_after_all_the_rest(tmp_path: Path) -> None:
-    shuffled = ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
-    assert ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3, limit=5)) == shuffled[:5]
+    shuffled = datapoint_ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))
+    assert datapoint_ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3, limit=5)) == shuffled[:5]
     assert len(load(tmp_path, jsonl(*MANY), limit=1000).datapoints) == 60
 
 
@@ -167,7 +176,7 @@ def test_balance_takes_as_many_of_each_label(tmp_path: Path) -> None:
     balanced = load(tmp_path, jsonl(*MANY), balance="label")
     assert [point.label for point in balanced.datapoints].count(1) == 15
     assert len(balanced.datapoints) == 30
-    assert ids(balanced) == sorted(ids(balanced))
+    assert datapoint_ids(balanced) == sorted(datapoint_ids(balanced))
 
 
 @pytest.mark.parametrize(("limit", "size"), [(2, 2), (5, 4), (10, 10), (999, 30)])
@@ -177,4 +186,4 @@ def test_balance_holds_within_the_limit(tmp_path: Path, limit: int, size: int) -
 
 
 def test_nothing_to_balance_is_an_error(tmp_path: Path) -> None:
-    assert "no datapoint is left after balancing 1 rows" in refusal(tmp_path, jsonl(A), balance="label")
+    assert "no datapoint is left after balancing 1 rows" in read_load_error(tmp_path, jsonl(A), balance="label")

@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.spec.datasets import reader
-from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_load_error, write_parquet
 
 # Formats
 
@@ -21,7 +21,7 @@ def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> N
     assert load(tmp_path, "id,label,text\na,0,first\nb,1,second\n", "d.csv").datapoints == wanted
     assert load(tmp_path, "id\tlabel\ttext\na\t0\tfirst\nb\t1\tsecond\n", "d.tsv").datapoints == wanted
     assert load(tmp_path, json.dumps([A, B]), "d.json").datapoints == wanted
-    parquet(tmp_path, "SELECT 'a' id, 0 \"label\", 'first' text UNION ALL SELECT 'b', 1, 'second'")
+    write_parquet(tmp_path, "SELECT 'a' id, 0 \"label\", 'first' text UNION ALL SELECT 'b', 1, 'second'")
     assert load(tmp_path, name="d.parquet").datapoints == wanted
 
 
@@ -79,7 +79,7 @@ def test_quoted_csv_keeps_commas_and_newlines(tmp_path: Path) -> None:
 def test_a_files_name_is_its_name_and_no_pattern(tmp_path: Path, name: str) -> None:
     for other in ("a.jsonl", "ab.jsonl", "dx.jsonl"):
         (tmp_path / other).write_text(jsonl({"id": "wrong", "label": 1}))
-    assert ids(load(tmp_path, jsonl(A), name)) == ["a"]
+    assert datapoint_ids(load(tmp_path, jsonl(A), name)) == ["a"]
 
 
 # Text stays text
@@ -118,11 +118,11 @@ def test_text_in_csv_stays_what_it_is(tmp_path: Path, text: str) -> None:
 
 
 def test_ids_that_look_like_numbers_or_dates_keep_their_text(tmp_path: Path) -> None:
-    assert ids(load(tmp_path, "id,label\n001,0\n002,1\n", "d.csv")) == ["001", "002"]
-    assert ids(load(tmp_path, jsonl({**A, "id": "2024-01-01"}, {**B, "id": "2024-01-02"}))) == [
+    assert datapoint_ids(load(tmp_path, "id,label\n001,0\n002,1\n", "d.csv")) == ["001", "002"]
+    assert datapoint_ids(load(tmp_path, jsonl({**A, "id": "2024-01-01"}, {**B, "id": "2024-01-02"}))) == [
         "2024-01-01", "2024-01-02",
     ]  # fmt: skip
-    assert ids(load(tmp_path, jsonl({**A, "id": 1}, {**B, "id": "b"}))) == ["1", "b"]
+    assert datapoint_ids(load(tmp_path, jsonl({**A, "id": 1}, {**B, "id": "b"}))) == ["1", "b"]
 
 
 def test_columns_that_differ_in_case_are_kept(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_megabyte_of_text_is_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path, value: Any) -> None:
-    parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
+    write_parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
     dataset = load(tmp_path, name="d.parquet")
     assert dataset.datapoints[0].content_hash
     assert dataset.sha256
@@ -154,7 +154,7 @@ def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path,
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("value", ["'inf'::DOUBLE", "'\\x00'::BLOB", "MAP {1: 'x'}"])
 def test_what_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
-    parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
+    write_parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
     with pytest.raises(SpecError, match="column 'thing'"):
         load(tmp_path, name="d.parquet")
 
@@ -185,11 +185,11 @@ def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, na
     folder.mkdir(parents=True)
     content = {"d.jsonl": jsonl(A, B), "d.json": json.dumps([A, B]), "d.csv": "id,label,text\na,0,first\nb,1,second\n"}
     if name == "d.parquet":
-        parquet(folder, "SELECT 'a' AS id, 0 AS label, 'first' AS text UNION ALL SELECT 'b', 1, 'second'")
+        write_parquet(folder, "SELECT 'a' AS id, 0 AS label, 'first' AS text UNION ALL SELECT 'b', 1, 'second'")
     data = load(folder, content.get(name), name, filter="label = 0")
     assert [(point.id, point.label, dict(point.columns)) for point in data.datapoints] == [("a", 0, {"text": "first"})]
 
 
 def test_a_filter_cannot_name_what_is_only_in_the_path(tmp_path: Path) -> None:
     (tmp_path / "lr=2").mkdir()
-    assert "lr" in refusal(tmp_path / "lr=2", jsonl(A, B), filter="lr = 2")
+    assert "lr" in read_load_error(tmp_path / "lr=2", jsonl(A, B), filter="lr = 2")

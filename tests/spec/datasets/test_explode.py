@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from runner.spec.datasets.settings import DatasetLimits, Explode
-from tests.support.dataset_files import ids, jsonl, load, refusal
+from tests.support.dataset_files import datapoint_ids, jsonl, load, read_load_error
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -91,13 +91,13 @@ def test_difficulty_number_and_label_can_be_selected(tmp_path: Path, name: str) 
     (tmp_path / "d.jsonl").write_text(jsonl(*ROWS), "utf-8")
     condition = "difficulty = 'interview' AND number = 2 AND solution LIKE 'print(%' AND label = 0 AND row <> '101'"
     found = load(tmp_path, name=name, columns=COLUMNS, explode=LISTS, filter=condition)
-    assert ids(found) == ["103-buggy_solutions-2"]
+    assert datapoint_ids(found) == ["103-buggy_solutions-2"]
 
 
 def test_a_limit_holds_for_each_list_of_each_row(tmp_path: Path) -> None:
     one = Explode(columns=LISTS.columns, element="solution", limit=1)
     found = load(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=one, split="test")
-    assert ids(found) == ["102-solutions-1", "102-buggy_solutions-1", "103-buggy_solutions-1"]
+    assert datapoint_ids(found) == ["102-solutions-1", "102-buggy_solutions-1", "103-buggy_solutions-1"]
 
 
 def test_a_balanced_limit_takes_whole_rows(tmp_path: Path) -> None:
@@ -121,14 +121,14 @@ def test_a_balanced_limit_takes_whole_rows(tmp_path: Path) -> None:
 def test_a_mapping_that_does_not_fit_the_file_is_refused(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    said = refusal(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=Explode(**settings))
+    said = read_load_error(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=Explode(**settings))
     assert said.startswith("dataset.explode.")
     assert message in said
 
 
 def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> None:
     rows = [{"id": 1, "s": ["x"]}, {"id": 2, "s": ["x", None]}, {"id": 3, "s": "[1]"}, {"id": 4, "s": "["}]
-    said = refusal(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
+    said = read_load_error(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
     assert said.split("\n") == [
         "dataset.explode.columns.s: column 's' must be a list or a text with a JSON list, in row 4",
         "dataset.explode.columns.s: column 's' must have elements that are texts, not NoneType, in row 2",
@@ -138,19 +138,19 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
 
 def test_a_file_cannot_explode_into_more_than_there_may_be(tmp_path: Path) -> None:
     row = jsonl({"id": 1, "s": [str(n) for n in range(50)]})
-    said = refusal(tmp_path, row, explode=Explode(columns={"s": 1}), limits=DatasetLimits(rows=40))
+    said = read_load_error(tmp_path, row, explode=Explode(columns={"s": 1}), limits=DatasetLimits(rows=40))
     assert said.startswith("dataset.limits.rows: the file has 50 rows or more, more than dataset.limits.rows (40)")
 
 
 def test_empty_and_repeated_elements_are_skipped_and_counted(tmp_path: Path) -> None:
     rows = [{"id": 1, "s": ["x", "", "x", " \n", "y"]}, {"id": 2, "s": ["x"]}]
     found = load(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
-    assert ids(found) == ["1-s-1", "1-s-5", "2-s-1"]
+    assert datapoint_ids(found) == ["1-s-1", "1-s-5", "2-s-1"]
     assert found.notes == (
         "dataset.explode skips 2 empty and 1 repeated elements of the lists in row 1 of the dataset's file",
     )
     one = load(tmp_path, explode=Explode(columns={"s": 1}, limit=1))
-    assert (ids(one), one.notes) == (["1-s-1", "2-s-1"], ())
+    assert (datapoint_ids(one), one.notes) == (["1-s-1", "2-s-1"], ())
 
 
 def test_texts_among_mappings_are_taken_as_they_are(tmp_path: Path) -> None:

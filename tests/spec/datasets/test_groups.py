@@ -19,10 +19,10 @@ from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.loader import load_spec
 from runner.spec.warnings.groups import group_notes
 from runner.training.plan import TrainingPlan
-from tests.support.dataset_files import jsonl, load, refusal
+from tests.support.dataset_files import jsonl, load, read_load_error
 from tests.support.files import json_lines
 from tests.support.paths import ROOT
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
@@ -44,7 +44,7 @@ def clusters(result: FinishedRun, metric: str) -> int:
 def test_groups_of_several_types_that_read_the_same_are_refused(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "label": 1, "p": value} for n, value in enumerate([0, "a", "0", 0.0])]
     said = "'p' has several spellings of one group: 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; use one"
-    assert refusal(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
+    assert read_load_error(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
     assert len({point.group for point in load(tmp_path, jsonl(*rows[:2]), group_by="p").datapoints}) == 2
 
 
@@ -76,11 +76,11 @@ def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Pat
 )
 def test_a_row_without_a_group_is_refused(tmp_path: Path, value: Any, message: str) -> None:
     content = jsonl(*PAIRS[:2], {"id": "x", "label": 1, "p": value})
-    assert refusal(tmp_path, content, group_by="p") == f"dataset.group_by: {message}"
+    assert read_load_error(tmp_path, content, group_by="p") == f"dataset.group_by: {message}"
 
 
 def test_a_group_column_that_is_not_there_gets_the_nearest(tmp_path: Path) -> None:
-    said = refusal(tmp_path, jsonl({"id": "a", "label": 1, "problem": "x"}), group_by="problme")
+    said = read_load_error(tmp_path, jsonl({"id": "a", "label": 1, "problem": "x"}), group_by="problme")
     assert said == "dataset.group_by: no column 'problme'; did you mean 'problem'?"
 
 
@@ -224,13 +224,13 @@ def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
 def test_a_finished_run_is_counted_by_groups_without_playing_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"validation_share": 0.5}, rollouts={"per_datapoint": 2})
     (tmp_path / "data.jsonl").write_text(jsonl(*SHARED), "utf-8")
-    before = played(path, tmp_path / "results")
-    after = played(path, tmp_path / "results", "dataset.group_by=problem")
+    before = run_spec(path, tmp_path / "results")
+    after = run_spec(path, tmp_path / "results", "dataset.group_by=problem")
     assert after.folder.path == before.folder.path
     assert [clusters(result, "accuracy") for result in (before, after)] == [4, 2]
     assert clusters(after, "worst_datapoint_accuracy") == 4
     assert after.metrics["interval"].endswith("clustered by group")
-    again = played(after.folder.spec, tmp_path / "elsewhere", again=True)
+    again = run_spec(after.folder.spec, tmp_path / "elsewhere", again=True)
     assert again.metrics["metrics"] == after.metrics["metrics"]
     for suffix, is_in in (("", False), ("validation.", True)):
         lines = json_lines(after.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")

@@ -10,7 +10,7 @@ from runner.base.errors import SpecError
 from runner.rollouts.identity import selection_content
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.loader import load_spec
-from tests.support.dataset_files import ids, load, refusal
+from tests.support.dataset_files import datapoint_ids, load, read_load_error
 from tests.support.specs import spec_file
 
 CLAIMS = """id,label,claim
@@ -25,33 +25,33 @@ f,no, iron floats.
 
 def test_rows_with_a_word_that_stands_for_skip_are_not_used(tmp_path: Path) -> None:
     dataset = load(tmp_path, CLAIMS, "d.csv", labels={"Unsure": "skip", "": "skip"})
-    assert ids(dataset) == ["a", "d", "e", "f"]
+    assert datapoint_ids(dataset) == ["a", "d", "e", "f"]
     assert [point.label for point in dataset.datapoints] == [1, 0, 0, 0]
 
 
 def test_an_empty_cell_of_json_is_skipped_by_the_empty_word(tmp_path: Path) -> None:
     lines = '{"id": "a", "label": 1}\n{"id": "b", "label": null}\n{"id": "c", "label": ""}\n'
-    assert ids(load(tmp_path, lines, labels={"": "skip"})) == ["a"]
+    assert datapoint_ids(load(tmp_path, lines, labels={"": "skip"})) == ["a"]
 
 
 def test_the_message_about_missing_labels_names_the_key_that_skips_them(tmp_path: Path) -> None:
-    message = refusal(tmp_path, CLAIMS, "d.csv", labels={"unsure": "skip"})
+    message = read_load_error(tmp_path, CLAIMS, "d.csv", labels={"unsure": "skip"})
     assert message.endswith("c (row 3); add labels, or skip these rows with dataset.labels: {'': skip}")
 
 
 def test_a_spec_that_skips_all_rows_is_refused(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "id,label\na,maybe\n", "d.csv", labels={"maybe": "skip"})
+    message = read_load_error(tmp_path, "id,label\na,maybe\n", "d.csv", labels={"maybe": "skip"})
     assert "dataset.labels skips all rows" in message
 
 
 def test_the_first_of_equal_rows_is_used_and_none_if_their_labels_differ(tmp_path: Path) -> None:
     dataset = load(tmp_path, CLAIMS, "d.csv", labels={"unsure": "skip", "": "skip"}, unique_by=("claim",))
-    assert ids(dataset) == ["e"]
+    assert datapoint_ids(dataset) == ["e"]
     assert dataset.notes == ("skipped by dataset.unique_by, because their labels differ: a (row 1), d (row 4)",)
 
 
 def test_an_unknown_column_of_unique_by_is_refused_with_a_hint(tmp_path: Path) -> None:
-    message = refusal(tmp_path, CLAIMS, "d.csv", labels={"unsure": "skip", "": "skip"}, unique_by=("claims",))
+    message = read_load_error(tmp_path, CLAIMS, "d.csv", labels={"unsure": "skip", "": "skip"}, unique_by=("claims",))
     assert message == "dataset.unique_by: no column 'claims'; did you mean 'claim'?"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.spec.loader import load_spec
-from tests.support.dataset_files import ids, jsonl, load, parquet, refusal
+from tests.support.dataset_files import datapoint_ids, jsonl, load, read_load_error, write_parquet
 from tests.support.specs import spec_file
 
 
@@ -24,7 +24,7 @@ def test_unambiguous_words_are_labels_in_any_case(tmp_path: Path, right: str, wr
 
 
 def test_booleans_are_labels_in_parquet(tmp_path: Path) -> None:
-    parquet(tmp_path, "SELECT 'a' id, true \"label\" UNION ALL SELECT 'b', false")
+    write_parquet(tmp_path, "SELECT 'a' id, true \"label\" UNION ALL SELECT 'b', false")
     assert labels(tmp_path, name="d.parquet") == [1, 0]
 
 
@@ -32,13 +32,13 @@ def test_booleans_are_labels_in_parquet(tmp_path: Path) -> None:
 def test_whole_numbers_are_labels_however_they_are_written(tmp_path: Path) -> None:
     assert labels(tmp_path, '{"id": 1, "label": 1.0}\n{"id": 2, "label": 0.0}\n') == [1, 0]
     assert labels(tmp_path, "id,label\na,1.0\nb,0\n", "d.csv") == [1, 0]
-    parquet(tmp_path, "SELECT 'a' id, 1::DOUBLE \"label\" UNION ALL SELECT 'b', 0::DOUBLE")
+    write_parquet(tmp_path, "SELECT 'a' id, 1::DOUBLE \"label\" UNION ALL SELECT 'b', 0::DOUBLE")
     assert labels(tmp_path, name="d.parquet") == [1, 0]
-    assert "labels must be 0 or 1" in refusal(tmp_path, '{"id": 1, "label": 0.5}\n')
+    assert "labels must be 0 or 1" in read_load_error(tmp_path, '{"id": 1, "label": 0.5}\n')
 
 
 def test_one_word_with_both_labels_is_refused(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "id,label\na,Yes\n", "d.csv", labels={"Yes": 1, "yes ": 0})
+    said = read_load_error(tmp_path, "id,label\na,Yes\n", "d.csv", labels={"Yes": 1, "yes ": 0})
     assert said == "dataset.labels: 'Yes', 'yes ' differ only in case but have different labels; remove one"
 
 
@@ -49,7 +49,7 @@ def test_a_word_means_what_the_spec_says(tmp_path: Path) -> None:
 
 
 def test_words_that_nobody_explains_are_told_with_what_explains_them(tmp_path: Path) -> None:
-    said = refusal(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
+    said = read_load_error(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
     assert said.startswith(
         "dataset.path: labels must be 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more has 'bad'; map other values"
     )
@@ -72,10 +72,12 @@ def test_yes_and_no_stand_in_an_override_as_in_a_file(tmp_path: Path) -> None:
 
 def test_ids_are_made_of_the_numbers_of_rows_in_the_file(tmp_path: Path) -> None:
     content = "label,split,id\n1,a,same\n0,b,same\n0,a,same\n"
-    assert ids(load(tmp_path, content, "d.csv", ids="rows")) == ["row-1", "row-2", "row-3"]
-    assert ids(load(tmp_path, name="d.csv", ids="rows", split="a", filter="id <> 'row-1'")) == ["row-3"]
+    assert datapoint_ids(load(tmp_path, content, "d.csv", ids="rows")) == ["row-1", "row-2", "row-3"]
+    assert datapoint_ids(load(tmp_path, name="d.csv", ids="rows", split="a", filter="id <> 'row-1'")) == ["row-3"]
 
 
 def test_without_an_id_column_the_key_that_makes_ids_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "label\n1\n", "d.csv").endswith("or set dataset.ids=rows")
-    assert "remove one of the two" in refusal(tmp_path, "label,x\n1,2\n", "d.csv", ids="rows", columns={"id": "x"})
+    assert read_load_error(tmp_path, "label\n1\n", "d.csv").endswith("or set dataset.ids=rows")
+    assert "remove one of the two" in read_load_error(
+        tmp_path, "label,x\n1,2\n", "d.csv", ids="rows", columns={"id": "x"}
+    )

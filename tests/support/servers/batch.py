@@ -1,7 +1,7 @@
-"""A loopback provider that keeps accounts: chat completions, files and batches, and what it would bill for each.
+"""A loopback provider with chat completions, files and batches, which counts the tokens that it would charge for.
 
-Answers are those of the chat server beside it, so a run by batch and one by single calls get the same. What was
-answered is billed, also where the answer never arrives. See `tests.support.servers.frame`.
+A batch gets the same answers as single calls. An answer is charged for even if it never arrives. See
+`tests.support.servers.frame`.
 
     POST /v1/chat/completions    POST /v1/files       GET /v1/files/{id}/content
     POST /v1/batches             GET /v1/batches      GET /v1/batches/{id}
@@ -28,14 +28,14 @@ from tests.support.servers.frame import (
     DROPPED,
     Answer,
     Request,
-    answered,
     digest_of,
     error,
+    json_answer,
     run_server,
 )
 
 _TOKEN = re.compile(r" ?[A-Za-z]{1,4}|\s+|.")
-"""A token of a small vocabulary: four letters at most, a run of blanks, or one other character."""
+"""A token: at most four letters, a run of whitespace, or one other character."""
 
 UNBILLED = {"rate_limit": 429, "rate_limit_wait": 429, "server_error": 500}
 BILLED = ("drop", "half_body", "malformed", "hang")
@@ -53,60 +53,60 @@ FAULTS = {
     "no_route": error(404, "Not Found"),
     "drop": DROPPED,
     "html": Answer(body=b"<html>Bad gateway</html>", content_type="text/html"),
-    "empty": answered({}),
-    "list": answered([]),
-    "unfinished": answered({"object": "list", "data": [], "has_more": True}),
+    "empty": json_answer({}),
+    "list": json_answer([]),
+    "unfinished": json_answer({"object": "list", "data": [], "has_more": True}),
 }
-"""Answers instead of the thing."""
+"""Responses to requests that have no effect."""
 WORKS = {
     "after_drop": FAULTS["drop"],
     "after_error": FAULTS["error"],
     "after_html": FAULTS["html"],
     "after_empty": FAULTS["empty"],
 }
-"""Faults of an answer alone: the thing is done. So it is for `late`, which is answered after `hang` seconds."""
+"""Faulty responses to requests that take effect. The fault `late` is another: the response is sent after `hang`."""
 
 
 @dataclass
 class Options(frame.Options):
     chat: dict[str, Any] = field(default_factory=dict)
-    """What shapes an answer; see `tests.support.servers.completions.Style`."""
+    """Fields of `tests.support.servers.completions.Style`."""
     latency: float = 0.0
     retry_after: str = "0.02"
     most_at_once: int | None = None
-    """Above so many requests at once: 429."""
+    """Maximum number of concurrent requests; others get the status 429."""
     headers: dict[str, str] = field(default_factory=dict)
-    """With every answer to a chat request."""
+    """Headers of every response to a chat request."""
     refuses_n: bool = False
     most_n: int | None = None
-    """Never more answers than this to one request, whatever it asks for."""
+    """Maximum number of answers to one request."""
     delay: float = 0.05
-    """From the creation of a batch to its end."""
+    """Time from the creation of a batch to its end."""
     shuffle: bool = False
     failing_lines: float = 0.0
-    """Lines that end with a status code in the error file, the first time they are asked."""
+    """Share of lines that fail in their first batch, with `failing_status` in the error file."""
     failing_status: int = 429
     expired_lines: float = 0.0
-    """Lines that are not done when their batch expires, the first time they are asked."""
+    """Share of lines that are not done when their first batch expires."""
     unlisted: bool = False
-    """Lines that expired are in neither file."""
+    """Whether expired lines are missing in both files."""
     invalid_batches: int = 0
-    """So many batches fail validation."""
+    """Number of batches that fail validation."""
     batch_creates: list[str] = field(default_factory=list)
-    """What happens to the next creations of batches, one each: "" (works), a key of FAULTS or WORKS, or `late`."""
+    """The faults of the next creations of batches: "" (none), a key of FAULTS or WORKS, or `late`."""
     batch_lists: list[str] = field(default_factory=list)
-    """The same for the next listings of batches."""
+    """The faults of the next lists of batches."""
     batch_hidden: int = 0
-    """A new batch is missing from the next so many listings."""
+    """Number of lists that lack a new batch."""
     asks_to_wait: str | None = None
-    """Retry-After of `busy` and `daily`."""
+    """The header Retry-After of the faults `busy` and `daily`."""
     forgotten: bool = False
-    """No batch that was asked for by its id is known."""
+    """Whether requests for a batch by its id get the status 404."""
     broken_outputs: int = 0
-    """So many output files have a last line that is no JSON."""
+    """Number of output files whose last line is not valid JSON."""
 
     reported: dict[str, Any] | None = None
-    """The usage that every answer reports, whatever is billed; empty: none is reported."""
+    """The usage that every answer reports instead of the true one; empty means that none is reported."""
 
     style: Style = field(init=False)
 
@@ -123,7 +123,7 @@ class Server(frame.Server):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.asked_lines: Counter[str] = Counter()
+        self.requested_lines: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.billed = {"prompt_tokens": 0, "completion_tokens": 0, "answers": 0}
         self.ns: list[int] = []
@@ -135,24 +135,26 @@ class Server(frame.Server):
             "GET /v1/files/{}/content": self._content,
             "POST /v1/batches": lambda request: self.faulty(self.options.batch_creates, lambda: self._create(request)),
             "GET /v1/batches": lambda request: self.faulty(self.options.batch_lists, lambda: self._list(request)),
-            "GET /v1/batches/{}": self._look,
+            "GET /v1/batches/{}": self._get,
         }
 
     def stats(self) -> dict[str, Any]:
         counts = {name: self.counts[name] for name in ("chat", "files", "batches", "looks", "lists", "lines")}
-        twice = sum(count > 1 for count in self.asked_lines.values())
+        repeated_lines = sum(count > 1 for count in self.requested_lines.values())
         return {
-            **super().stats(), **counts, "billed": self.billed, "ns": self.ns, "lines_twice": twice,
+            **super().stats(), **counts, "billed": self.billed, "ns": self.ns, "lines_twice": repeated_lines,
             "batch_sizes": [len(batch["lines"]) for batch in self.batches.values()],
         }  # fmt: skip
 
-    def _bill_and_report(self, asked: dict[str, Any], reply: dict[str, Any]) -> None:
-        """Bill the usage in an answer. If it is to report another one, bill the tokens of its texts instead."""
+    def _bill_and_report(self, body: dict[str, Any], reply: dict[str, Any]) -> None:
+        """Charge for the usage in an answer, or for the tokens of its texts if the answer reports another usage."""
         usage, reported = reply["usage"], self.options.reported
         if reported is not None:
             usage = {
-                "prompt_tokens": sum(4 + len(_TOKEN.findall(one["content"])) for one in asked["messages"]),
-                "completion_tokens": sum(len(_TOKEN.findall(one["message"]["content"])) for one in reply["choices"]),
+                "prompt_tokens": sum(4 + len(_TOKEN.findall(message["content"])) for message in body["messages"]),
+                "completion_tokens": sum(
+                    len(_TOKEN.findall(choice["message"]["content"])) for choice in reply["choices"]
+                ),
             }
             reply.pop("usage")
             reply |= {"usage": reported} if reported else {}
@@ -163,25 +165,25 @@ class Server(frame.Server):
     # Chat
 
     async def complete(self, request: Request) -> Answer:
-        options, asked = self.options, request.json()
+        options, body = self.options, request.json()
         self.counts["chat"] += 1
-        self.ns.append(asked.get("n") or 1)
+        self.ns.append(body.get("n") or 1)
         if options.most_at_once is not None and self.open > options.most_at_once:
             self.kinds["too_many"] += 1
             return error(429, "Rate limit reached", "rate_limit_exceeded")._replace(headers=options.headers)
-        if options.refuses_n and (asked.get("n") or 1) > 1:
+        if options.refuses_n and (body.get("n") or 1) > 1:
             self.kinds["refused_n"] += 1
             return error(400, "Unsupported value: 'n' must be 1", "unsupported_value", param="n")
         digest = digest_of(request.body)
-        kind = self.fault(options.style.seed, digest, self.attempted(digest))
+        kind = self.fault(options.style.seed, digest, self.count_attempt(digest))
         self.kinds[kind or "answer"] += 1
         if options.latency:
             await asyncio.sleep(options.latency)
         if kind in UNBILLED:
             wait = {"retry-after": options.retry_after} if kind == "rate_limit_wait" else {}
             return error(UNBILLED[kind], "Not now")._replace(headers=wait)
-        reply = self.reply(asked, digest)
-        self._bill_and_report(asked, reply)
+        reply = self.reply(body, digest)
+        self._bill_and_report(body, reply)
         answer = Answer(body=orjson.dumps(reply), headers=options.headers)
         if kind == "hang":
             return DROPPED._replace(wait=options.hang)
@@ -191,27 +193,27 @@ class Server(frame.Server):
             return answer._replace(body=answer.body[:-20])
         return DROPPED if kind == "drop" else answer
 
-    def reply(self, asked: dict[str, Any], digest: str) -> dict[str, Any]:
-        given = {**asked, "n": min(asked.get("n") or 1, self.options.most_n or 10_000)}
-        return completion(self.options.style, given, digest, None)
+    def reply(self, body: dict[str, Any], digest: str) -> dict[str, Any]:
+        limited = {**body, "n": min(body.get("n") or 1, self.options.most_n or 10_000)}
+        return completion(self.options.style, limited, digest, None)
 
     # Files and batches
 
     def faulty(self, faults: list[str], answer: Callable[[], Answer]) -> Answer:
-        """Answer, or do what the next fault of the list says; the connection is kept where the result is true."""
+        """Answer a request with the next fault of the list, if any."""
         fault = faults.pop(0) if faults else ""
         if fault in FAULTS:
             wait = self.options.asks_to_wait if fault in ("busy", "daily") else None
             return FAULTS[fault]._replace(headers={} if wait is None else {"retry-after": wait})
-        done = answer()
+        response = answer()
         if fault == "late":
-            return done._replace(wait=self.options.hang)
-        return WORKS.get(fault, done)
+            return response._replace(wait=self.options.hang)
+        return WORKS.get(fault, response)
 
     def upload(self, request: Request) -> Answer:
         self.counts["files"] += 1
         name = f"file-{len(self.files)}"
-        self.files[name] = data = _uploaded(request.body, request.headers[b"content-type"])
+        self.files[name] = data = _parse_upload(request.body, request.headers[b"content-type"])
         filename = re.search(rb'filename="([^"]*)"', request.body)
         purpose = re.search(rb'name="purpose"\r\n\r\n([^\r]*)', request.body)
         self.uploads[name] = {
@@ -219,19 +221,19 @@ class Server(frame.Server):
             "filename": filename.group(1).decode() if filename else "", "purpose": purpose.group(1).decode()
             if purpose else "", "sha256": hashlib.sha256(data).hexdigest(),
         }  # fmt: skip
-        return answered(self.uploads[name])
+        return json_answer(self.uploads[name])
 
     def _content(self, request: Request, name: str) -> Answer:
         return Answer(body=self.files[name]) if name in self.files else _unknown(name)
 
     def _create(self, request: Request) -> Answer:
-        asked = request.json()
+        body = request.json()
         self.counts["batches"] += 1
-        lines = [orjson.loads(line) for line in self.files[asked["input_file_id"]].splitlines()]
+        lines = [orjson.loads(line) for line in self.files[body["input_file_id"]].splitlines()]
         self.counts["lines"] += len(lines)
         batch = {
-            "id": f"batch_{len(self.batches)}", "lines": lines, "metadata": asked.get("metadata"), "ends": None,
-            "at": asyncio.get_running_loop().time(), "input": asked["input_file_id"],
+            "id": f"batch_{len(self.batches)}", "lines": lines, "metadata": body.get("metadata"), "ends": None,
+            "at": asyncio.get_running_loop().time(), "input": body["input_file_id"],
             "hidden": self.options.batch_hidden,
         }  # fmt: skip
         if self.options.invalid_batches > 0:
@@ -240,24 +242,24 @@ class Server(frame.Server):
                 {"code": "invalid_json_line", "line": 1, "message": "This line is not parseable", "param": None}
             ]}}  # fmt: skip
         self.batches[batch["id"]] = batch
-        return answered(self._shown(batch))
+        return json_answer(self._describe(batch))
 
     def _list(self, request: Request) -> Answer:
         self.counts["lists"] += 1
-        shown = []
+        listed = []
         for batch in reversed(self.batches.values()):
             batch["hidden"] -= 1
             if batch["hidden"] < 0:
-                shown.append(self._shown(batch))
-        return answered({"object": "list", "data": shown, "has_more": False})
+                listed.append(self._describe(batch))
+        return json_answer({"object": "list", "data": listed, "has_more": False})
 
-    def _look(self, request: Request, name: str) -> Answer:
+    def _get(self, request: Request, name: str) -> Answer:
         if name not in self.batches or self.options.forgotten:
             return _unknown(name)
         self.counts["looks"] += 1
-        return answered(self._shown(self.batches[name]))
+        return json_answer(self._describe(self.batches[name]))
 
-    def _shown(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self, batch: dict[str, Any]) -> dict[str, Any]:
         if batch["ends"] is None and asyncio.get_running_loop().time() - batch["at"] >= self.options.delay:
             batch["ends"] = self._end(batch)
         ends = batch["ends"] or {"status": "in_progress"}
@@ -271,8 +273,8 @@ class Server(frame.Server):
         output, errors, expired = [], [], False
         for line in batch["lines"]:
             name = line["custom_id"]
-            first = self.asked_lines[name] == 0
-            self.asked_lines[name] += 1
+            first = self.requested_lines[name] == 0
+            self.requested_lines[name] += 1
             draw = random.Random(f"line/{name}").random() if first else 1.0
             row: dict[str, Any] = {"id": f"r-{name}", "custom_id": name, "response": None, "error": None}
             if draw < options.expired_lines:
@@ -293,7 +295,7 @@ class Server(frame.Server):
                 output.append(row)
         if options.shuffle:
             random.Random(batch["id"]).shuffle(output)
-        found: dict[str, Any] = {"status": "expired" if expired else "completed"}
+        result: dict[str, Any] = {"status": "expired" if expired else "completed"}
         for kind, rows in (("output", output), ("error", errors)):
             if rows:
                 data = b"".join(orjson.dumps(row) + b"\n" for row in rows)
@@ -301,11 +303,11 @@ class Server(frame.Server):
                     options.broken_outputs -= 1
                     data = data[:-30]
                 self.files[f"file-{batch['id']}-{kind}"] = data
-                found[f"{kind}_file_id"] = f"file-{batch['id']}-{kind}"
-        return found
+                result[f"{kind}_file_id"] = f"file-{batch['id']}-{kind}"
+        return result
 
 
-def _uploaded(body: bytes, content_type: bytes) -> bytes:
+def _parse_upload(body: bytes, content_type: bytes) -> bytes:
     boundary = b"--" + content_type.partition(b"boundary=")[2].strip(b'"')
     for part in body.split(boundary):
         head, _, content = part.partition(b"\r\n\r\n")

@@ -1,22 +1,22 @@
-"""Starts the provider that keeps accounts."""
+"""Run the provider with batch requests, which keeps account of costs."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.support.servers.client import Loopback, running
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 
-class Provider(Loopback):
-    """A running provider: `stats()` has its counts, and `billed` what it would ask for."""
+class BatchProvider(LoopbackServer):
+    """A running provider. Its `stats()` include `billed`, the tokens that it would charge for."""
 
     def billed_usd(self, dollars_in: float, dollars_out: float) -> float:
-        """The bill at these prices for a million tokens."""
+        """Return the bill at these prices per million tokens."""
         billed = self.stats()["billed"]
         return float(billed["prompt_tokens"] * dollars_in + billed["completion_tokens"] * dollars_out) / 1e6
 
 
-def providing(**options: Any) -> AbstractContextManager[Provider]:
-    """A provider with these options (see `tests.support.servers.batch.Options`) for as long as the block runs."""
-    return running(Provider, "batch", **options)
+def run_batch_provider(**options: Any) -> AbstractContextManager[BatchProvider]:
+    """Run a provider with these options (see `tests.support.servers.batch.Options`)."""
+    return run_loopback_server(BatchProvider, "batch", **options)

@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's chat completions wire format, for tests and benchmarks.
+"""A server of OpenAI's chat completions, for tests and benchmarks.
 
 An answer is a function of the request's bytes and the seed. See `tests.support.servers.frame`.
 
@@ -16,34 +16,34 @@ import orjson
 
 from tests.support.servers import frame
 from tests.support.servers.completions import Style, completion
-from tests.support.servers.frame import DROPPED, Answer, Request, answered, digest_of, error, run_server
+from tests.support.servers.frame import DROPPED, Answer, Request, digest_of, error, json_answer, run_server
 from tests.support.servers.prefixes import Prefixes
 
 
 @dataclass
 class Options(Style, frame.Options):
     latency: float | tuple[float, float] = 0.0
-    """Fixed, or a range from which each request's is drawn by its hash."""
+    """A fixed latency, or a range; a hash of the request determines the value."""
     first_latency: float = 0.0
-    """Of the very first request, besides."""
+    """Additional latency of the first request."""
     reply: Any = None
-    """The whole answer, as JSON; nothing is made up."""
+    """The complete answer as JSON."""
     retry_after: float = 0.02
     slow: float = 0.3
     kind: str | None = None
-    """One of `ENDS`, `ALTERING` and `ENDING`: what every request after the first `after` ones gets."""
+    """The fault of every request after the first `after` ones: one of `ENDS`, `ALTERING` and `ENDING`."""
     after: int = 0
     prefix_block: int = 0
-    """Keep a prefix cache of blocks of so many characters, and count sessions (see `prefixes`); 0: neither."""
+    """Characters per block of the prefix cache (see `prefixes`), which also counts sessions; 0 means no cache."""
     location: str = "/v1/elsewhere"
     malformed: str | None = None
-    """Requests with this text in them are refused as malformed."""
+    """Text whose requests are refused as malformed."""
     refused: tuple[str, ...] = ()
-    """Requests with one of these parameters are refused."""
+    """Parameters whose requests are refused."""
     alternates: bool = False
-    """Like a strict chat template: after a system message a user's turn and an assistant's must alternate."""
+    """Whether messages of user and assistant must alternate after a system message, as in a strict chat template."""
     takes_system: bool = True
-    """Whether that template takes a system message, too."""
+    """Whether system messages are accepted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,10 +71,10 @@ FAULTS: Mapping[str, Answer | Callable[[Options], Answer]] = {
     "html": Answer(body=b"<html><body>Bad gateway</body></html>", content_type="text/html"),
     "hang": lambda o: Answer(504, b"{}", wait=o.hang),
 }
-"""Faults that are whole answers of their own."""
+"""Faults with their own response."""
 
 ALTERING = ("slow", "empty_choices", "null_content", "bad_decision", "length", "blank_length", "null_length")
-"""Faults that alter a good answer."""
+"""Faults that change a valid answer."""
 
 ENDS: Mapping[str, Answer | Callable[[Options], Answer]] = {
     "insufficient_quota": error(
@@ -94,13 +94,13 @@ ENDS: Mapping[str, Answer | Callable[[Options], Answer]] = {
         "higher max_tokens.",
     ),
     "content_policy": _invalid(400, "Refused by policy", "content_policy_violation"),
-    "error_in_200": answered({"error": {"message": "overloaded", "type": "server_error", "code": 503}}),
+    "error_in_200": json_answer({"error": {"message": "overloaded", "type": "server_error", "code": 503}}),
     "redirect": lambda o: Answer(307, headers={"location": o.location}),
     **FAULTS,
 }  # fmt: skip
 
 ENDING = ("content_filter", "refusal")
-"""Ends that are answers with another finish."""
+"""Faults that change the finish reason of a valid answer."""
 
 
 class Server(frame.Server):
@@ -111,12 +111,12 @@ class Server(frame.Server):
         self.prefixes = Prefixes(options.prefix_block) if options.prefix_block else None
 
     def stats(self) -> dict[str, Any]:
-        found = super().stats()
-        return found if self.prefixes is None else {**found, "prefixes": self.prefixes.stats()}
+        stats = super().stats()
+        return stats if self.prefixes is None else {**stats, "prefixes": self.prefixes.stats()}
 
     async def complete(self, request: Request) -> Answer:
         options, digest = self.options, digest_of(request.body)
-        attempt = self.attempted(digest)
+        attempt = self.count_attempt(digest)
         if self.prefixes is not None:
             self.prefixes.add(request)
         kind = options.kind if options.kind is not None and self.requests > options.after else None
@@ -130,26 +130,26 @@ class Server(frame.Server):
             if name in request.json():
                 return _invalid(400, f"Unsupported parameter: '{name}'", "unsupported_parameter", param=name)
         if options.alternates or not options.takes_system:
-            refused = _refusal_by_template(options, request.json()["messages"])
-            if refused is not None:
-                return error(400, refused)
+            template_error = _find_template_error(options, request.json()["messages"])
+            if template_error is not None:
+                return error(400, template_error)
         if kind is not None and kind in ENDS:
             end = ENDS[kind]
-            made = end if isinstance(end, Answer) else end(options)
-            return made if made.wait else made._replace(wait=wait)
+            answer = end if isinstance(end, Answer) else end(options)
+            return answer if answer.wait else answer._replace(wait=wait)
         if options.reply is not None:
             return Answer(body=orjson.dumps(options.reply), wait=wait)
         reply = orjson.dumps(completion(options, request.json(), digest, kind))
         return Answer(body=reply, wait=wait + (options.slow if kind == "slow" else 0.0))
 
 
-def _refusal_by_template(options: Options, messages: list[dict[str, Any]]) -> str | None:
-    """In the words of Llama 2's template and of Gemma 2's."""
+def _find_template_error(options: Options, messages: list[dict[str, Any]]) -> str | None:
+    """Return the error of the chat template of Llama 2 or Gemma 2, if it would reject the messages."""
     roles = [message["role"] for message in messages]
     if not options.takes_system and "system" in roles:
         return "System role not supported"
     turns = roles[1:] if roles[0] == "system" else roles
-    if options.alternates and any(role != ("user", "assistant")[at % 2] for at, role in enumerate(turns)):
+    if options.alternates and any(role != ("user", "assistant")[index % 2] for index, role in enumerate(turns)):
         return "Conversation roles must alternate user/assistant/user/assistant/..."
     return None
 

@@ -1,13 +1,13 @@
-"""Starts the server that answers chat completions."""
+"""Run the server that answers chat completions."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.support.servers.client import Loopback, running
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 
-def serving(**options: Any) -> AbstractContextManager[Loopback]:
-    """A server with these options (see `tests.support.servers.chat.Options`) for as long as the block runs."""
-    return running(Loopback, "chat", **options)
+def run_chat_server(**options: Any) -> AbstractContextManager[LoopbackServer]:
+    """Run a server with these options (see `tests.support.servers.chat.Options`)."""
+    return run_loopback_server(LoopbackServer, "chat", **options)

@@ -1,4 +1,4 @@
-"""Starts a loopback server in a process of its own, asks it what it saw, and ends it."""
+"""Run a loopback server in its own process, and read the requests that it got."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
-class Loopback:
+class LoopbackServer:
     """A running server."""
 
     port: int
@@ -31,37 +31,37 @@ class Loopback:
     def base_url(self) -> str:
         return self.root + "/v1"
 
-    def ask(self, path: str, data: Any = None) -> Any:
-        """The JSON at a path, posted to where there are data."""
+    def request_json(self, path: str, data: Any = None) -> Any:
+        """Return the JSON at a path, after a POST request if there are data."""
         body = None if data is None else json.dumps(data).encode()
         with _DIRECT.open(urllib.request.Request(self.root + path, data=body), timeout=HANG_SECONDS) as response:
             return json.loads(response.read())
 
     def stats(self) -> dict[str, Any]:
-        """Requests, by path, by body and by kind of answer; how many at once; connections."""
-        found: dict[str, Any] = self.ask("/stats")
-        return found
+        """Return the counts of requests by path, body and kind of answer, of concurrent requests and of connections."""
+        stats: dict[str, Any] = self.request_json("/stats")
+        return stats
 
     @property
     def requests(self) -> int:
-        """How many requests came."""
+        """The number of requests so far."""
         return int(self.stats()["requests"])
 
-    def recorded(self) -> list[dict[str, Any]]:
-        """The first `record` requests: method, path, headers, body."""
-        found: list[dict[str, Any]] = self.ask("/requests")
-        return found
+    def recorded_requests(self) -> list[dict[str, Any]]:
+        """Return the first `record` requests: method, path, headers and body."""
+        requests: list[dict[str, Any]] = self.request_json("/requests")
+        return requests
 
     def change(self, **options: Any) -> None:
-        """Change options while it runs."""
-        self.ask("/options", options)
+        """Change options of the running server."""
+        self.request_json("/options", options)
 
 
-AnyLoopback = TypeVar("AnyLoopback", bound=Loopback)
+AnyLoopback = TypeVar("AnyLoopback", bound=LoopbackServer)
 
 
 @contextmanager
-def running(client: type[AnyLoopback], name: str, **options: Any) -> Iterator[AnyLoopback]:
+def run_loopback_server(client: type[AnyLoopback], name: str, **options: Any) -> Iterator[AnyLoopback]:
     """A client of `tests.support.servers.NAME`, started with these options, for as long as the block runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"tests.support.servers.{name}", "--options", json.dumps(options)],

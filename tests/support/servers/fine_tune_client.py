@@ -1,32 +1,32 @@
-"""Starts the provider that fine-tunes."""
+"""Run the provider that fine-tunes models."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.support.servers.batch_client import Provider
-from tests.support.servers.client import running
+from tests.support.servers.batch_client import BatchProvider
+from tests.support.servers.client import run_loopback_server
 
 
-class FineTuner(Provider):
-    """A running provider that fine-tunes; `recorded()` has all requests but chat."""
+class FineTuningProvider(BatchProvider):
+    """A running provider that fine-tunes models; `recorded_requests()` has all requests except chat completions."""
 
     def jobs(self) -> list[dict[str, Any]]:
-        """The jobs as they were created, each with the `body` it was asked for by and its file's `sha256`."""
-        found: list[dict[str, Any]] = self.ask("/jobs")
-        return found
+        """Return the created jobs, each with the `body` of the request and the `sha256` of its file."""
+        jobs: list[dict[str, Any]] = self.request_json("/jobs")
+        return jobs
 
     def files(self) -> list[dict[str, Any]]:
-        """What was uploaded."""
-        found: list[dict[str, Any]] = self.ask("/files")
-        return found
+        """Return the uploaded files."""
+        files: list[dict[str, Any]] = self.request_json("/files")
+        return files
 
     def set_job(self, name: str, **fields: Any) -> None:
-        """Take a job into one's own hands: its `status`, `error` or `model`."""
-        self.ask("/set", {"id": name, **fields})
+        """Set the `status`, `error` or `model` of a job, which then no longer changes by itself."""
+        self.request_json("/set", {"id": name, **fields})
 
 
-def fine_tuning(**options: Any) -> AbstractContextManager[FineTuner]:
-    """A provider with these options (see `tests.support.servers.fine_tune.Options`) for as long as the block runs."""
-    return running(FineTuner, "fine_tune", **options)
+def run_fine_tuning_provider(**options: Any) -> AbstractContextManager[FineTuningProvider]:
+    """Run a provider with these options (see `tests.support.servers.fine_tune.Options`)."""
+    return run_loopback_server(FineTuningProvider, "fine_tune", **options)

@@ -1,12 +1,13 @@
-"""What the loopback servers share: HTTP/1.1 on 127.0.0.1, routes, faults drawn by hash, what was asked and how often.
+"""The base of the loopback servers: HTTP/1.1 on 127.0.0.1, routes, random faults, and statistics of requests.
 
     python -m tests.support.servers.NAME [--options JSON]
 
-The first line on stdout is the port; the server ends when its stdin closes. Every server has, besides what it plays:
+The first line on stdout is the port. The server ends when its stdin closes. In addition to its own paths, every server
+has:
 
     GET /stats    GET /requests (the first `record` ones)    POST /options (changes some)
 
-Chat completions are answered by `Server.complete`, everything else by `Server.routes`.
+`Server.complete` answers chat completions, and `Server.routes` everything else.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ BUFFERED = 1 << 22
 
 @dataclass
 class Options:
-    """How a server behaves. Times are seconds, shares are probabilities."""
+    """The behavior of a server. Times are in seconds, shares are probabilities."""
 
     faults: dict[str, float] = field(default_factory=dict)
-    """The share of each kind, drawn for each attempt of each body by its hash: a retry succeeds in the end."""
+    """The share of each kind of fault, determined by a hash of body and attempt, so that retries succeed in the end."""
     max_faults: int = 3
-    """A body that failed so often is answered."""
+    """Maximum number of faults for one body."""
     hang: float = 30.0
     port: int = 0
-    """Where it listens: one that comes back after it was down is at its old place. 0: at any."""
+    """The port to listen on, so that a server can restart at the same port; 0 means any port."""
     record: int = 0
-    """How many requests to keep for GET /requests."""
+    """Number of requests to record for GET /requests."""
     held_after: int | None = None
-    """Requests after this many are answered only once this is raised or null: the test decides when."""
+    """Requests after this many wait until the test raises this number or sets it to null."""
     held_first: int = 0
-    """So many of the first requests are answered only once this is lowered."""
+    """This many of the first requests wait until the test lowers this number."""
     clock: bool = False
-    """Keep when each request came, in seconds, for GET /stats."""
+    """Record the time of each request for GET /stats."""
 
     def __post_init__(self) -> None:
         unknown = self.faults.keys() - set(self.kinds())
@@ -58,12 +59,12 @@ class Options:
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}")
 
     def kinds(self) -> Collection[str]:
-        """The faults that this server knows."""
+        """Return the kinds of faults of this server."""
         return ()
 
 
 class Request(NamedTuple):
-    """One request as it came; names of headers are in lower case."""
+    """A request. Header names are in lower case."""
 
     method: str
     path: str
@@ -74,13 +75,16 @@ class Request(NamedTuple):
     def json(self) -> Any:
         return orjson.loads(self.body)
 
-    def asked(self, name: str, default: str = "") -> str:
-        """A parameter of the query."""
+    def query_value(self, name: str, default: str = "") -> str:
+        """Return a parameter of the query."""
         return parse_qs(self.query).get(name, [default])[0]
 
 
 class Answer(NamedTuple):
-    """What goes back after `wait` seconds; `cut` bytes of the body before the connection ends (None: it is kept)."""
+    """A response, which is sent after `wait` seconds.
+
+    If `cut` is not None, the connection is closed after so many bytes of the body.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -89,9 +93,9 @@ class Answer(NamedTuple):
     wait: float = 0.0
     cut: int | None = None
     length: int | None = None
-    """What it says of the length of its body; None: what is true."""
+    """The value of Content-Length; None means the true length."""
     endless: bool = False
-    """Whether its body is sent again and again, until nobody reads it any more."""
+    """Whether the body is sent again and again until the client closes the connection."""
 
     def head(self) -> bytes:
         more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
@@ -102,19 +106,19 @@ class Answer(NamedTuple):
 
 
 DROPPED = Answer(cut=0)
-"""The connection ends without a byte."""
+"""The connection is closed without a response."""
 
 
-def answered(data: Any, status: int = 200) -> Answer:
-    """JSON."""
+def json_answer(data: Any, status: int = 200) -> Answer:
+    """Return a response with JSON."""
     return Answer(status, orjson.dumps(data))
 
 
 def error(
     status: int, message: str, code: str | None = None, *, kind: str = "error", param: str | None = None
 ) -> Answer:
-    """An error as OpenAI words it."""
-    return answered({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
+    """Return an error in OpenAI's format."""
+    return json_answer({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
 
 
 def digest_of(body: bytes) -> str:
@@ -122,7 +126,7 @@ def digest_of(body: bytes) -> str:
 
 
 class Server:
-    """Reads requests, counts them, and has a subclass answer."""
+    """Reads and counts requests, which a subclass answers."""
 
     options: Options
 
@@ -136,13 +140,13 @@ class Server:
         self.recorded: list[dict[str, Any]] = []
         self._options_changed = asyncio.Event()
         self.routes: dict[str, Callable[..., Answer]] = {}
-        """By method and path, say `GET /v1/files/{}`; what stands in the place of {} is handed over."""
-        self.asides: dict[str, Callable[[Request], Answer]] = {
-            "/stats": lambda request: answered(self.stats()),
-            "/requests": lambda request: answered(self.recorded),
+        """Handlers by method and path, such as `GET /v1/files/{}`. The handler gets the parts of the path for {}."""
+        self.control_routes: dict[str, Callable[[Request], Answer]] = {
+            "/stats": lambda request: json_answer(self.stats()),
+            "/requests": lambda request: json_answer(self.recorded),
             "/options": self._change,
         }
-        """What the test itself asks, by path; never counted."""
+        """Handlers of the requests that tests use to control the server, by path. These requests are not counted."""
 
     async def complete(self, request: Request) -> Answer:
         """Answer a chat completion."""
@@ -155,18 +159,18 @@ class Server:
             "kinds": self.kinds,
         }  # fmt: skip
 
-    def keeps(self, request: Request) -> bool:
-        """Whether GET /requests shows it."""
+    def is_recorded(self, request: Request) -> bool:
+        """Return whether GET /requests includes this request."""
         return True
 
-    def attempted(self, digest: str) -> int:
-        """How often a body came before."""
+    def count_attempt(self, digest: str) -> int:
+        """Count a request; return how many requests with this body came before."""
         attempt = self.bodies[digest]
         self.bodies[digest] += 1
         return attempt
 
     def fault(self, seed: int, digest: str, attempt: int) -> str | None:
-        """The fault of this attempt, if it has one."""
+        """Return the fault for this attempt, or None."""
         if self.options.faults and attempt < self.options.max_faults:
             draw = random.Random(f"{seed}/{digest}/{attempt}").random()
             for kind, probability in self.options.faults.items():
@@ -182,7 +186,7 @@ class Server:
             return error(400, str(problem))
         self._options_changed.set()
         self._options_changed = asyncio.Event()
-        return answered({})
+        return json_answer({})
 
     # The connection
 
@@ -191,8 +195,8 @@ class Server:
         try:
             while True:
                 request = await _read(reader)
-                aside = self.asides.get(request.path)
-                answer = aside(request) if aside else await self._counted(request)
+                control = self.control_routes.get(request.path)
+                answer = control(request) if control else await self._answer_and_count(request)
                 head = answer.head()
                 if answer.cut is None and not answer.endless:
                     writer.write(head + answer.body)
@@ -211,23 +215,23 @@ class Server:
         finally:
             writer.close()
 
-    async def _counted(self, request: Request) -> Answer:
+    async def _answer_and_count(self, request: Request) -> Answer:
         self.requests += 1
         number = self.requests
         if self.options.clock:
             self.arrivals.append(time.monotonic())
         self.paths[request.path] += 1
         self.body_bytes += len(request.body)
-        if len(self.recorded) < self.options.record and self.keeps(request):
+        if len(self.recorded) < self.options.record and self.is_recorded(request):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
-            shown = {"method": request.method, "path": request.path, "headers": headers}
-            self.recorded.append({**shown, "body": request.body.decode("utf-8", "replace")})
+            recorded = {"method": request.method, "path": request.path, "headers": headers}
+            self.recorded.append({**recorded, "body": request.body.decode("utf-8", "replace")})
         self.open += 1
         self.max_open = max(self.max_open, self.open)
         try:
             while self._is_held(number):
                 await self._options_changed.wait()
-            answer = await self.complete(request) if request.path == COMPLETIONS else self._routed(request)
+            answer = await self.complete(request) if request.path == COMPLETIONS else self._route(request)
             if answer.wait:
                 await asyncio.sleep(answer.wait)
         finally:
@@ -238,12 +242,14 @@ class Server:
         after = self.options.held_after
         return number <= self.options.held_first or (after is not None and number > after)
 
-    def _routed(self, request: Request) -> Answer:
-        asked = f"{request.method} {request.path}".split("/")
+    def _route(self, request: Request) -> Answer:
+        requested = f"{request.method} {request.path}".split("/")
         for route, handler in self.routes.items():
             parts = route.split("/")
-            if len(parts) == len(asked) and all(part in ("{}", name) for part, name in zip(parts, asked, strict=True)):
-                return handler(request, *(name for part, name in zip(parts, asked, strict=True) if part == "{}"))
+            if len(parts) == len(requested) and all(
+                part in ("{}", name) for part, name in zip(parts, requested, strict=True)
+            ):
+                return handler(request, *(name for part, name in zip(parts, requested, strict=True) if part == "{}"))
         return error(404, f"no such path {request.path}", kind="invalid_request_error")
 
 
@@ -262,12 +268,12 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     return Request(method, path, query, headers, body)
 
 
-# Its process
+# The process of a server
 
 
-def run_server(server: type[Server], options: type[Options], about: str | None) -> None:
-    """The main function of a server's module."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_server(server: type[Server], options: type[Options], description: str | None) -> None:
+    """Run a server. This is the main function of the modules of servers."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--options", default="{}", metavar="JSON")
     chosen = options(**orjson.loads(parser.parse_args().options))
     try:
@@ -277,16 +283,16 @@ def run_server(server: type[Server], options: type[Options], about: str | None) 
 
 
 async def _serve(server: Server) -> None:
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     port = server.options.port
     listening = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
     print(listening.sockets[0].getsockname()[1], flush=True)
 
-    def until_stdin_closes() -> None:
+    def wait_until_stdin_closes() -> None:
         while sys.stdin.buffer.read(1):
             pass
-        loop.call_soon_threadsafe(ended.set)
+        loop.call_soon_threadsafe(stopped.set)
 
-    threading.Thread(target=until_stdin_closes, daemon=True).start()
-    await ended.wait()
+    threading.Thread(target=wait_until_stdin_closes, daemon=True).start()
+    await stopped.wait()
     listening.close()

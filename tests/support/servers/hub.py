@@ -1,8 +1,8 @@
-"""Speaks the Hub's API of dataset repositories, as the unmodified `huggingface_hub` asks it; and misbehaves as told.
+"""A server of the Hub's API of dataset repositories for the unmodified `huggingface_hub`, with faults on request.
 
-A repository is made by `POST /api/repos/create`, or stands in the options. Each commit is a tree of its own; a branch
-is the name of one. Files of `large` bytes and more go through LFS to the server named `storage`. See `MODES` for what
-it can do wrong.
+`POST /api/repos/create` creates a repository; the options can also contain some. Each commit has its own tree, and a
+branch is a name of a commit. Files of at least `large` bytes are stored with LFS on the server `storage`. `MODES` lists
+the faults.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from tests.support.servers.frame import DROPPED, Answer, Options, Request, Server, answered, run_server
+from tests.support.servers.frame import DROPPED, Answer, Options, Request, Server, json_answer, run_server
 
 MODES = (
-    "other_bytes", "endless", "longer", "shorter", "elsewhere", "packed",  # of files
+    "other_bytes", "endless", "longer", "shorter", "elsewhere", "packed",  # faults in files
     "dotdot", "endless_pages", "pages_elsewhere", "endless_answer", "not_json", "deep_json", "other_shape", "no_files",
-    "no_commit",  # of what it lists
-    "hang", "drop", "cut", "echo", "ignore", "refuse_upload", "lost_answer",  # of everything, and of commits
+    "no_commit",  # faults in lists
+    "hang", "drop", "cut", "echo", "ignore", "refuse_upload", "lost_answer",  # faults in all responses, and in commits
 )  # fmt: skip
 PAGE = 50
 
@@ -33,25 +33,25 @@ PAGE = 50
 class HubOptions(Options):
     storage: str = ""
     large: int = 10_000
-    """From this size on, a file goes through LFS."""
+    """Minimum size of files that are stored with LFS."""
     tokens: dict[str, str] = field(default_factory=dict)
-    """What each token may do: `read` or `write`."""
+    """Permission of each token: `read` or `write`."""
     repositories: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is there at the beginning: `{}`, or with `private`, `gated`."""
+    """Repositories at the start, with the fields `private` and `gated`."""
     mode: str = ""
     only: str = ""
-    """How the paths end of the files that it gives wrongly; the others are as they should be."""
+    """Suffix of the paths of the files that the fault affects."""
     elsewhere: str = ""
     status: int = 0
-    """Everything is answered so."""
+    """Status of every response."""
     retry_after: str = ""
     busy: int = 0
-    """So many requests are answered with 503 first."""
+    """Number of requests that first get the status 503."""
     conflicts: int = 0
-    """Before so many commits, another one comes first."""
+    """Number of commits that conflict with another commit."""
     hang: float = 5.0
     slow_commit: float = 0.0
-    """Before a commit is answered; by then it is made."""
+    """Delay of the response to a commit, which has already taken effect."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +67,7 @@ class Blob:
     size: int
     oid: str
     data: bytes | None
-    """None: it is in the storage, by its SHA-256."""
+    """The content; None if the file is in the storage, by its SHA-256."""
 
     @classmethod
     def of(cls, data: bytes) -> Blob:
@@ -119,13 +119,13 @@ class HubServer(Server):
 
     def __init__(self, options: HubOptions) -> None:
         super().__init__(options)
-        self._repositories = {name: Repository(**made) for name, made in options.repositories.items()}
+        self._repositories = {name: Repository(**fields) for name, fields in options.repositories.items()}
         self._pull_requests = 0
-        self.asides["/pull_requests"] = lambda request: answered(
-            {name: sorted(one.refs) for name, one in self._repositories.items()}
+        self.control_routes["/pull_requests"] = lambda request: json_answer(
+            {name: sorted(repository.refs) for name, repository in self._repositories.items()}
         )
 
-    def _routed(self, request: Request) -> Answer:
+    def _route(self, request: Request) -> Answer:
         options = self.options
         if options.busy:
             options.busy -= 1
@@ -142,48 +142,46 @@ class HubServer(Server):
         if options.mode == "echo":
             return problem(403, "", f"not with {request.headers.get(b'authorization', b'').decode()}\x1b[31m")
         for method, pattern, name in ROUTES:
-            found = pattern.fullmatch(request.path)
-            if found is not None and method == request.method:
-                answer: Answer = getattr(self, name)(request, *(unquote(part or "") for part in found.groups()))
+            match = pattern.fullmatch(request.path)
+            if match is not None and method == request.method:
+                answer: Answer = getattr(self, name)(request, *(unquote(part or "") for part in match.groups()))
                 return answer
         return problem(404, "", f"no such path {request.path}")
 
-    # Who may
+    # Permissions
 
-    def _may(self, request: Request) -> str:
+    def _permission(self, request: Request) -> str:
         token = request.headers.get(b"authorization", b"").decode().removeprefix("Bearer ")
         return self.options.tokens.get(token, "refused" if token else "")
 
-    def _seen(self, request: Request, name: str) -> Repository | Answer:
-        """The repository, as who asks may see it."""
-        may, found = self._may(request), self._repositories.get(name)
-        if may == "refused":
+    def _find_readable(self, request: Request, name: str) -> Repository | Answer:
+        """Return the repository, or an error if the token of the request may not see it."""
+        permission, repository = self._permission(request), self._repositories.get(name)
+        if permission == "refused":
             return problem(401, "", "Invalid credentials in Authorization header")
-        if found is None or (found.private and not may):
-            return problem(404 if may else 401, "RepoNotFound", "Repository not found")
-        if found.gated and not may:
+        if repository is None or (repository.private and not permission):
+            return problem(404 if permission else 401, "RepoNotFound", "Repository not found")
+        if repository.gated and not permission:
             return problem(401, "GatedRepo", "Access to this dataset is restricted")
-        return found
+        return repository
 
-    # What is asked
+    # Requests
 
     def _create(self, request: Request) -> Answer:
-        if self._may(request) != "write":
+        if self._permission(request) != "write":
             return problem(403, "", "You don't have the rights to create a dataset here")
-        asked = request.json()
-        name = f"{asked['organization']}/{asked['name']}"
+        body = request.json()
+        name = f"{body['organization']}/{body['name']}"
         if name in self._repositories:
             return Answer(409, json.dumps({"error": "exists", "url": f"/datasets/{name}"}).encode())
-        self._repositories[name] = Repository(
-            private=asked.get("visibility") == "private" or bool(asked.get("private"))
-        )
-        return answered({"url": f"http://127.0.0.1/datasets/{name}"})
+        self._repositories[name] = Repository(private=body.get("visibility") == "private" or bool(body.get("private")))
+        return json_answer({"url": f"http://127.0.0.1/datasets/{name}"})
 
     def _info(self, request: Request, name: str, revision: str) -> Answer:
-        seen = self._seen(request, name)
-        if isinstance(seen, Answer):
-            return seen
-        commit = seen.at(revision or "main")
+        repository = self._find_readable(request, name)
+        if isinstance(repository, Answer):
+            return repository
+        commit = repository.at(revision or "main")
         if commit is None:
             return problem(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if self.options.mode == "endless_answer":
@@ -193,18 +191,20 @@ class HubServer(Server):
         if self.options.mode == "deep_json":
             return Answer(body=b"[" * 200_000)
         sha = "main" if self.options.mode == "no_commit" else commit
-        return answered(
-            {"id": name, "sha": sha, "private": seen.private, "gated": False, "disabled": False, "tags": []}
+        return json_answer(
+            {"id": name, "sha": sha, "private": repository.private, "gated": False, "disabled": False, "tags": []}
         )
 
     def _tree(self, request: Request, name: str, revision: str, folder: str) -> Answer:
-        seen = self._seen(request, name)
-        if isinstance(seen, Answer):
-            return seen
-        commit = seen.at(revision)
+        repository = self._find_readable(request, name)
+        if isinstance(repository, Answer):
+            return repository
+        commit = repository.at(revision)
         if commit is None:
             return problem(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        tree = {path: blob for path, blob in seen.trees[commit].items() if not folder or path.startswith(f"{folder}/")}
+        tree = {
+            path: blob for path, blob in repository.trees[commit].items() if not folder or path.startswith(f"{folder}/")
+        }
         if folder and not tree:
             return problem(404, "EntryNotFound", f'"{folder}" does not exist on "{revision}"')
         files = [
@@ -213,12 +213,15 @@ class HubServer(Server):
             for path, blob in sorted(tree.items())
         ]
         folders = {path[:at] for path in tree for at, sign in enumerate(path) if sign == "/"}
-        listed = [*({"type": "directory", "path": one, "oid": "0" * 40, "size": 0} for one in sorted(folders)), *files]
-        start, mode = int(request.asked("cursor", "0")), self.options.mode
+        listed = [
+            *({"type": "directory", "path": entry, "oid": "0" * 40, "size": 0} for entry in sorted(folders)),
+            *files,
+        ]
+        start, mode = int(request.query_value("cursor", "0")), self.options.mode
         if mode == "other_shape":
-            return answered([{"type": "file", "path": 7}])
+            return json_answer([{"type": "file", "path": 7}])
         if mode == "no_files":
-            return answered({"error": None})
+            return json_answer({"error": None})
         if mode == "dotdot":
             listed.append({"type": "file", "path": "run/../../evil", "size": 3, "oid": "0" * 40})
         if mode == "endless_pages":
@@ -235,11 +238,11 @@ class HubServer(Server):
         return Answer(body=json.dumps(listed[start : start + PAGE]).encode(), headers=headers)
 
     def _resolve(self, request: Request, name: str, revision: str, path: str) -> Answer:
-        seen = self._seen(request, name)
-        if isinstance(seen, Answer):
-            return seen
-        commit = seen.at(revision)
-        blob = seen.trees[commit].get(path) if commit else None
+        repository = self._find_readable(request, name)
+        if isinstance(repository, Answer):
+            return repository
+        commit = repository.at(revision)
+        blob = repository.trees[commit].get(path) if commit else None
         if commit is None or blob is None:
             return problem(404, "EntryNotFound" if commit else "RevisionNotFound", "Entry not found")
         headers = {"ETag": f'"{blob.oid}"', "X-Repo-Commit": commit}
@@ -263,56 +266,62 @@ class HubServer(Server):
         }
         return Answer(body=changed.get(mode, data), headers=headers, content_type="application/octet-stream")
 
-    def _writes(self, request: Request, name: str) -> Repository | Answer:
-        seen = self._seen(request, name)
-        if isinstance(seen, Repository) and self._may(request) != "write" and "create_pr=1" not in request.query:
+    def _find_writable(self, request: Request, name: str) -> Repository | Answer:
+        repository = self._find_readable(request, name)
+        if (
+            isinstance(repository, Repository)
+            and self._permission(request) != "write"
+            and "create_pr=1" not in request.query
+        ):
             return problem(403, "", f"you have no write access to {name}")
-        return seen
+        return repository
 
     def _preupload(self, request: Request, name: str, revision: str) -> Answer:
-        seen = self._writes(request, name)
-        if isinstance(seen, Answer):
-            return seen
-        asked, tree = request.json(), seen.trees[seen.refs[revision]]
-        ignored = self.options.mode == "ignore" and asked.get("gitIgnore") != ""
-        return answered({"files": [
+        repository = self._find_writable(request, name)
+        if isinstance(repository, Answer):
+            return repository
+        body, tree = request.json(), repository.trees[repository.refs[revision]]
+        ignored = self.options.mode == "ignore" and body.get("gitIgnore") != ""
+        return json_answer({"files": [
             {
-                "path": one["path"],
-                "uploadMode": "lfs" if one["size"] >= self.options.large else "regular",
+                "path": entry["path"],
+                "uploadMode": "lfs" if entry["size"] >= self.options.large else "regular",
                 "shouldIgnore": ignored,
-                **({"oid": tree[one["path"]].oid} if one["path"] in tree else {}),
+                **({"oid": tree[entry["path"]].oid} if entry["path"] in tree else {}),
             }
-            for one in asked["files"]
+            for entry in body["files"]
         ]})  # fmt: skip
 
     def _batch(self, request: Request, name: str) -> Answer:
-        # Whoever proposes a change names no branch, and needs no right to write to one.
-        seen = self._writes(request, name) if "ref" in request.json() else self._seen(request, name)
-        if isinstance(seen, Answer):
-            return seen
+        # A pull request names no branch, and needs no permission to write.
+        repository = (
+            self._find_writable(request, name) if "ref" in request.json() else self._find_readable(request, name)
+        )
+        if isinstance(repository, Answer):
+            return repository
         if self.options.mode == "refuse_upload":
             refused = {"error": {"code": 422, "message": "no room"}}
-            return answered({"objects": [{**one, **refused} for one in request.json()["objects"]]})
-        held = {blob.oid for tree in seen.trees.values() for blob in tree.values()}
+            return json_answer({"objects": [{**entry, **refused} for entry in request.json()["objects"]]})
+        stored = {blob.oid for tree in repository.trees.values() for blob in tree.values()}
         objects = [
-            one if one["oid"] in held else
-            {**one, "actions": {"upload": {"href": f"{self.options.storage}/{one['oid']}"}}}
-            for one in request.json()["objects"]
+            entry if entry["oid"] in stored else
+            {**entry, "actions": {"upload": {"href": f"{self.options.storage}/{entry['oid']}"}}}
+            for entry in request.json()["objects"]
         ]  # fmt: skip
-        return answered({"transfer": "basic", "objects": objects})
+        return json_answer({"transfer": "basic", "objects": objects})
 
     def _commit(self, request: Request, name: str, revision: str) -> Answer:
-        seen = self._writes(request, name)
-        if isinstance(seen, Answer):
-            return seen
+        repository = self._find_writable(request, name)
+        if isinstance(repository, Answer):
+            return repository
         header, *lines = (json.loads(line) for line in request.body.splitlines())
         if self.options.conflicts:
             self.options.conflicts -= 1
-            other = {f"other/{len(seen.trees)}": Blob.of(b"x")}
-            seen.commit(revision, {**seen.trees[seen.refs[revision]], **other})
-        if header["value"].get("parentCommit", seen.refs[revision]) != seen.refs[revision]:
+            conflicting = {f"other/{len(repository.trees)}": Blob.of(b"x")}
+            repository.commit(revision, {**repository.trees[repository.refs[revision]], **conflicting})
+        if header["value"].get("parentCommit", repository.refs[revision]) != repository.refs[revision]:
             return problem(412, "", "A commit has happened since. Please refresh and try again.")
-        tree = dict(seen.trees[seen.refs[revision]])
+        tree = dict(repository.trees[repository.refs[revision]])
         for line in lines:
             value = line["value"]
             if line["key"] == "file":
@@ -322,21 +331,23 @@ class HubServer(Server):
             else:
                 return problem(400, "", f"LFS object {value['oid']} is not there")
         ref = revision
-        if request.asked("create_pr") == "1":
+        if request.query_value("create_pr") == "1":
             self._pull_requests += 1
             ref = f"refs/pr/{self._pull_requests}"
-        commit = seen.commit(ref, tree)
+        commit = repository.commit(ref, tree)
         if self.options.mode == "lost_answer":
             return DROPPED
         page = f"http://{request.headers[b'host'].decode()}/datasets/{name}"
         answer = {"commitOid": commit, "commitUrl": f"{page}/commit/{commit}", "success": True}
         if ref != revision:
             answer["pullRequestUrl"] = f"{page}/discussions/{self._pull_requests}"
-        return answered(answer)._replace(wait=self.options.slow_commit)
+        return json_answer(answer)._replace(wait=self.options.slow_commit)
 
     def _stored(self, oid: str) -> bool:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.options.storage}/{oid}") as held:
-            return bool(held.status == 200)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            f"{self.options.storage}/{oid}"
+        ) as stored:
+            return bool(stored.status == 200)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts a Hub of one's own: its API, and the host on which it keeps large files."""
+"""Run a local Hub: its API, and the host that stores its large files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.support.servers.client import Loopback, running
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
-READ, WRITE = "hf_" + "r" * 30, "hf_" + "w" * 30
-"""Tokens that the Hub takes, to read and to write with."""
+READ_TOKEN, WRITE_TOKEN = "hf_" + "r" * 30, "hf_" + "w" * 30
+"""Tokens of the Hub for reading and for writing."""
 
 
 @contextmanager
-def running_hub(**options: Any) -> Iterator[tuple[Loopback, Loopback]]:
-    """The Hub, and its storage, for as long as the block runs."""
-    options = {"tokens": {READ: "read", WRITE: "write"}, "record": 100_000, **options}
+def run_hub(**options: Any) -> Iterator[tuple[LoopbackServer, LoopbackServer]]:
+    """Run the Hub and its storage."""
+    options = {"tokens": {READ_TOKEN: "read", WRITE_TOKEN: "write"}, "record": 100_000, **options}
     with ExitStack() as both:
-        storage = both.enter_context(running(Loopback, "hub_storage"))
-        yield both.enter_context(running(Loopback, "hub", storage=storage.root, **options)), storage
+        storage = both.enter_context(run_loopback_server(LoopbackServer, "hub_storage"))
+        yield both.enter_context(run_loopback_server(LoopbackServer, "hub", storage=storage.root, **options)), storage

@@ -1,6 +1,6 @@
-"""Where a Hub keeps large files: another host, to which it sends those who read and write them.
+"""The storage of a Hub's large files, on its own host.
 
-It takes `PUT /{sha256}`, gives what it has, and keeps the headers of all who came (`GET /requests`).
+It accepts `PUT /{sha256}`, returns stored files, and records the headers of all requests (`GET /requests`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from tests.support.servers.frame import Answer, Options, Request, Server, answered, run_server
+from tests.support.servers.frame import Answer, Options, Request, Server, json_answer, run_server
 
 
 @dataclass
@@ -19,18 +19,18 @@ class StorageOptions(Options):
 class StorageServer(Server):
     def __init__(self, options: StorageOptions) -> None:
         super().__init__(options)
-        self._held: dict[str, bytes] = {}
+        self._objects: dict[str, bytes] = {}
 
-    def _routed(self, request: Request) -> Answer:
+    def _route(self, request: Request) -> Answer:
         name = request.path.strip("/")
         if request.method == "PUT":
             if hashlib.sha256(request.body).hexdigest() != name:
-                return answered({"error": "other bytes than were announced"}, 400)
-            self._held[name] = request.body
+                return json_answer({"error": "other bytes than were announced"}, 400)
+            self._objects[name] = request.body
             return Answer()
-        if name not in self._held:
-            return answered({"error": "no such object"}, 404)
-        return Answer(body=self._held[name], content_type="application/octet-stream")
+        if name not in self._objects:
+            return json_answer({"error": "no such object"}, 404)
+        return Answer(body=self._objects[name], content_type="application/octet-stream")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-Connected = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def listening(connected: Connected) -> AsyncIterator[str]:
+async def run_in_event_loop(connected: ConnectionHandler) -> AsyncIterator[str]:
     """Yield the address of a server that calls `connected` for each connection.
 
     A connection that is still open when the loop is closed would fail whichever test runs when it is collected. On a

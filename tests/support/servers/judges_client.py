@@ -1,4 +1,4 @@
-"""Starts the server of planted judges, and makes specs that ask it."""
+"""Run the server of planted judges, and write specs that use it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.servers.client import Loopback, running
-from tests.support.specs import merged
+from tests.support.servers.client import LoopbackServer, run_loopback_server
+from tests.support.specs import merge_changes
 
 CLAIM = "Claim {{ claim }} of {{ topic }}.\n"
 VERIFIER = (
@@ -20,28 +20,28 @@ VERIFIER = (
 PROVER = CLAIM + "You argue for: {{ stance }}\n"
 
 PROVERS = {"adp": ["prover"], "debate": ["prover0", "prover1"], "mnip": ["prover0", "prover1"], "solo_verifier": []}
-"""The provers of the protocols that specs are made for."""
+"""The provers of each supported protocol."""
 
 
-def judging(**options: Any) -> AbstractContextManager[Loopback]:
-    """A server with these options (see `tests.support.servers.judges.Options`) for as long as the block runs."""
-    return running(Loopback, "judges", **options)
+def run_judge_server(**options: Any) -> AbstractContextManager[LoopbackServer]:
+    """Run a server with these options (see `tests.support.servers.judges.Options`)."""
+    return run_loopback_server(LoopbackServer, "judges", **options)
 
 
 def judged_spec(
     folder: Path, base_url: str, protocol: str, judge: str, provers: Sequence[str] = (), *, labels: Sequence[int],
     pairs: bool = False, **changes: Any,
 ) -> Path:  # fmt: skip
-    """A spec in which a planted judge hears planted provers, one a seat, on a claim for each label.
+    """Write a spec in which a planted judge hears planted provers, one per agent, on a claim for each label.
 
-    With `pairs` every two claims are one group. The provers speak once, then the judge decides.
+    With `pairs`, every two claims form a group. The provers speak once, then the judge decides.
     """
     prompts = folder / "prompts"
     prompts.mkdir(parents=True, exist_ok=True)
     (prompts / "verifier.jinja").write_text(VERIFIER)
-    seats = PROVERS[protocol]
-    for seat in seats:
-        (prompts / f"{seat}.jinja").write_text(PROVER)
+    agents = PROVERS[protocol]
+    for agent in agents:
+        (prompts / f"{agent}.jinja").write_text(PROVER)
     if protocol in ("debate", "mnip"):
         (prompts / "verifier.last_round.jinja").write_text("Decide now.\n")
     rows = (
@@ -54,12 +54,18 @@ def judged_spec(
     spec: Mapping[str, Any] = {
         "name": "judged",
         "dataset": {"path": "claims.jsonl", **({"group_by": "topic"} if pairs else {})},
-        "protocol": {"use": protocol, **({"max_message_rounds": 2, "verifier_first": False} if len(seats) > 1 else {})},
+        "protocol": {
+            "use": protocol,
+            **({"max_message_rounds": 2, "verifier_first": False} if len(agents) > 1 else {}),
+        },
         "prompts": "prompts",
         "models": {name: {"model": name, "base_url": base_url, "timeout": 2 * HANG_SECONDS} for name in names},
-        "agents": {"verifier": {"model": judge}, **dict(zip(seats, ({"model": one} for one in provers), strict=True))},
+        "agents": {
+            "verifier": {"model": judge},
+            **dict(zip(agents, ({"model": model} for model in provers), strict=True)),
+        },
         "rollouts": {"concurrency": 32},
     }
     path = folder / "spec.yaml"
-    path.write_text(json.dumps(merged(spec, changes)), "utf-8")
+    path.write_text(json.dumps(merge_changes(spec, changes)), "utf-8")
     return path

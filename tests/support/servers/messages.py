@@ -1,4 +1,4 @@
-"""A server that speaks the wire format of Anthropic's Messages API, with its prompt cache and its errors.
+"""A server of Anthropic's Messages API, with its prompt cache and its errors.
 
 An answer is a function of the request's bytes and the seed. See `tests.support.servers.frame`.
 
@@ -16,17 +16,17 @@ import orjson
 
 from tests.support.servers import frame
 from tests.support.servers.completions import Style, completion
-from tests.support.servers.frame import Answer, Request, answered, digest_of, run_server
+from tests.support.servers.frame import Answer, Request, digest_of, json_answer, run_server
 
 VERSION = b"2026-10-21"
-KNOWN = {
+PARAMETERS = {
     "model", "max_tokens", "messages", "system", "stop_sequences", "cache_control", "output_config", "thinking",
 }  # fmt: skip
 
 
 def error(status: int, kind: str, message: str, **headers: str) -> Answer:
     body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}
-    return answered(body, status)._replace(headers=headers)
+    return json_answer(body, status)._replace(headers=headers)
 
 
 ERRORS: Mapping[str, Answer] = {
@@ -44,19 +44,19 @@ ERRORS: Mapping[str, Answer] = {
     "too_large": error(413, "request_too_large", "Request exceeds the maximum size"),
     "invalid": error(400, "invalid_request_error", "messages.1: user messages must have non-empty content"),
 }  # fmt: skip
-"""Faults that are errors."""
+"""Faults that are error responses."""
 
 ENDS = ("refusal", "max_tokens", "thinking_only", "context_full")
-"""Answers that end otherwise than by themselves."""
+"""Faults that change the end of an answer."""
 
 
 @dataclass
 class Options(Style, frame.Options):
     kind: str | None = None
-    """One of `ERRORS` and `ENDS`: what every request after the first `after` ones gets."""
+    """The fault of every request after the first `after` ones: one of `ERRORS` and `ENDS`."""
     after: int = 0
     rates: tuple[int, int, int] | None = None
-    """What the headers say of the limits: requests, input tokens and output tokens a minute."""
+    """Limits in the headers of responses: requests, input tokens and output tokens per minute."""
 
     def kinds(self) -> Collection[str]:
         return (*ERRORS, *ENDS)
@@ -76,10 +76,10 @@ class Server(frame.Server):
 
     def message(self, request: Request) -> Answer:
         options, digest = self.options, digest_of(request.body)
-        refused = _refusal(request)
-        if refused is not None:
-            return refused
-        attempt = self.attempted(digest)
+        request_error = _find_request_error(request)
+        if request_error is not None:
+            return request_error
+        attempt = self.count_attempt(digest)
         kind = options.kind if self.requests > options.after else None
         kind = kind or self.fault(options.seed, digest, attempt)
         self.kinds[kind or "answer"] += 1
@@ -91,30 +91,30 @@ class Server(frame.Server):
             headers = {f"anthropic-ratelimit-{n}": str(rate) for n, rate in zip(names, options.rates, strict=True)}
         return Answer(body=orjson.dumps(self._reply(request.json(), digest, kind)), headers=headers)
 
-    def _reply(self, asked: dict[str, Any], digest: str, kind: str | None) -> dict[str, Any]:
-        system = "".join(block["text"] for block in asked.get("system", ()))
-        chat = [{"role": "system", "content": system}, *asked["messages"]]
-        said = completion(self.options, {**asked, "messages": chat}, digest, None)["choices"][0]["message"]["content"]
+    def _reply(self, body: dict[str, Any], digest: str, kind: str | None) -> dict[str, Any]:
+        system = "".join(block["text"] for block in body.get("system", ()))
+        chat = [{"role": "system", "content": system}, *body["messages"]]
+        text = completion(self.options, {**body, "messages": chat}, digest, None)["choices"][0]["message"]["content"]
         content: list[dict[str, Any]] = [
             {"type": "thinking", "thinking": "I look at it.", "signature": "EqQBCgIYAhIM"},
-            {"type": "text", "text": said},
+            {"type": "text", "text": text},
         ]
         reason, details = "end_turn", None
         if kind == "refusal":
             content, reason = [], "refusal"
             details = {"type": "refusal", "category": "cyber", "explanation": "This could enable harm."}
         elif kind == "max_tokens":
-            content, reason = [{"type": "text", "text": said[:20]}], "max_tokens"
+            content, reason = [{"type": "text", "text": text[:20]}], "max_tokens"
         elif kind == "thinking_only":
             content, reason = content[:1], "max_tokens"
         elif kind == "context_full":
             reason = "model_context_window_exceeded"
-        usage = self._usage(asked, system, 3 + sum(len(orjson.dumps(block)) // 4 for block in content))
+        usage = self._usage(body, system, 3 + sum(len(orjson.dumps(block)) // 4 for block in content))
         return {
             "id": "msg_01" + digest[:22],
             "type": "message",
             "role": "assistant",
-            "model": asked["model"],
+            "model": body["model"],
             "content": content,
             "stop_reason": reason,
             "stop_sequence": None,
@@ -122,14 +122,14 @@ class Server(frame.Server):
             "usage": usage,
         }
 
-    def _usage(self, asked: dict[str, Any], system: str, output: int) -> dict[str, Any]:
-        """Count tokens; what a marked prefix has and no earlier request wrote is written to the cache."""
-        texts = [system, *(f"{turn['role']}: {turn['content']}" for turn in asked["messages"])]
+    def _usage(self, body: dict[str, Any], system: str, output: int) -> dict[str, Any]:
+        """Count tokens, and cache the marked prefixes that no earlier request has cached."""
+        texts = [system, *(f"{turn['role']}: {turn['content']}" for turn in body["messages"])]
         sizes = [len(text.encode()) // 4 + 4 for text in texts]
-        marks = [1] if any("cache_control" in block for block in asked.get("system", ())) else []
-        marks += [len(texts)] if "cache_control" in asked else []
+        marks = [1] if any("cache_control" in block for block in body.get("system", ())) else []
+        marks += [len(texts)] if "cache_control" in body else []
         prefixes = {
-            end: digest_of("\0".join([asked["model"], *texts[:end]]).encode()) for end in range(1, len(texts) + 1)
+            end: digest_of("\0".join([body["model"], *texts[:end]]).encode()) for end in range(1, len(texts) + 1)
         }
         last = marks[-1] if marks else 0
         hit = max((end for end, prefix in prefixes.items() if end <= last and prefix in self.cached), default=0)
@@ -145,19 +145,19 @@ class Server(frame.Server):
         return {**usage, "output_tokens_details": {"thinking_tokens": min(output, 4)}, "service_tier": "standard"}
 
 
-def _refusal(request: Request) -> Answer | None:
-    """Refuse what the API refuses."""
+def _find_request_error(request: Request) -> Answer | None:
+    """Return the error for a request that the API would refuse."""
     if request.headers.get(b"anthropic-version") != VERSION:
         return error(400, "invalid_request_error", "anthropic-version: header is required")
     if not request.headers.get(b"authorization", b"").startswith(b"Bearer "):
         return ERRORS["unauthorized"]
-    asked = request.json()
-    unknown = sorted(asked.keys() - KNOWN)
+    body = request.json()
+    unknown = sorted(body.keys() - PARAMETERS)
     if unknown:
         return error(400, "invalid_request_error", f"{unknown[0]}: Extra inputs are not permitted")
-    if "max_tokens" not in asked:
+    if "max_tokens" not in body:
         return error(400, "invalid_request_error", "max_tokens: Field required")
-    for index, turn in enumerate(asked["messages"]):
+    for index, turn in enumerate(body["messages"]):
         if turn.keys() != {"role", "content"} or turn["role"] not in ("user", "assistant"):
             return error(400, "invalid_request_error", f"messages.{index}: Extra inputs are not permitted")
     return None

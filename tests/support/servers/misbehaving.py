@@ -19,73 +19,73 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
-GOOD = "It is right.\n\nDecision: accept"
-OTHER = "It is wrong.\n\nDecision: reject"
+ANSWER = "It is right.\n\nDecision: accept"
+NEXT_ANSWER = "It is wrong.\n\nDecision: reject"
 UNPACKED = 64 << 20
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     key: bytes
-    before: int
-    """How many requests came to this address before."""
+    earlier: int
+    """Number of earlier requests to this address."""
     address: bytes
 
 
-SENT = Counter[str]()
-"""How many second answers were sent, by address; in `GET /stats`."""
+SECOND_ANSWERS = Counter[str]()
+"""Number of second answers by address, for `GET /stats`."""
 
-Says = Callable[[Asked], AsyncIterator[bytes]]
-"""What goes onto the wire; the connection is kept where the last piece is empty."""
+Responder = Callable[[ReceivedRequest], AsyncIterator[bytes]]
+"""Yields the bytes of a response. The connection stays open if the last piece is empty."""
 
 
-def completion(text: Any = GOOD, **more: Any) -> dict[str, Any]:
+def completion(text: Any = ANSWER, **fields: Any) -> dict[str, Any]:
     usage = {"prompt_tokens": 9, "completion_tokens": 5}
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-    return {"id": "c", "model": "tiny", "choices": [choice], "usage": usage, **more}
+    return {"id": "c", "model": "tiny", "choices": [choice], "usage": usage, **fields}
 
 
-def chosen(**more: Any) -> dict[str, Any]:
-    """An answer whose choice has other fields."""
-    whole = completion()
-    whole["choices"][0].update(more)
-    return whole
+def change_choice(**fields: Any) -> dict[str, Any]:
+    """Return a completion with changed fields of its choice."""
+    data = completion()
+    data["choices"][0].update(fields)
+    return data
 
 
 def head(status: str = "200 OK", *lines: str) -> bytes:
     return "\r\n".join((f"HTTP/1.1 {status}", "content-type: application/json", *lines, "", "")).encode("latin-1")
 
 
-def raw(*pieces: bytes) -> Says:
-    """These bytes, then the end of the connection."""
+def raw(*pieces: bytes) -> Responder:
+    """Send these bytes, then close the connection."""
 
-    async def says(_: Asked) -> AsyncIterator[bytes]:
+    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
 
     return says
 
 
-def kept(body: bytes, status: str = "200 OK", *lines: str) -> Says:
-    """A whole answer; the connection stays."""
+def keep_open(body: bytes, status: str = "200 OK", *lines: str) -> Responder:
+    """Send a complete response, and keep the connection open."""
 
-    async def says(asked: Asked) -> AsyncIterator[bytes]:
-        whole = filled(body, asked.key)
-        yield filled(head(status, f"content-length: {len(whole)}", *lines), asked.key) + whole
+    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+        response_body = insert_key(body, request.key)
+        yield insert_key(head(status, f"content-length: {len(response_body)}", *lines), request.key) + response_body
         yield b""
 
     return says
 
 
-def replied(data: Any, status: str = "200 OK", *lines: str) -> Says:
-    return kept(json.dumps(data).encode(), status, *lines)
+def reply(data: Any, status: str = "200 OK", *lines: str) -> Responder:
+    return keep_open(json.dumps(data).encode(), status, *lines)
 
 
-def error(status: str, message: str, *lines: str, **more: Any) -> Says:
-    return replied({"error": {"message": message, "type": "error", **more}}, status, *lines)
+def error(status: str, message: str, *lines: str, **fields: Any) -> Responder:
+    return reply({"error": {"message": message, "type": "error", **fields}}, status, *lines)
 
 
-def endless(start: bytes, piece: bytes) -> Says:
-    async def says(_: Asked) -> AsyncIterator[bytes]:
+def endless(start: bytes, piece: bytes) -> Responder:
+    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
         yield start
         while True:
             yield piece
@@ -93,10 +93,10 @@ def endless(start: bytes, piece: bytes) -> Says:
     return says
 
 
-def slow(start: bytes, piece: bytes = b" ") -> Says:
-    """A byte now and then, so that no time-out between two bytes ever comes."""
+def slow(start: bytes, piece: bytes = b" ") -> Responder:
+    """Send a byte every 50 ms, which never triggers a time limit for the next byte."""
 
-    async def says(_: Asked) -> AsyncIterator[bytes]:
+    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
         yield start
         while True:
             await asyncio.sleep(0.05)
@@ -105,18 +105,18 @@ def slow(start: bytes, piece: bytes = b" ") -> Says:
     return says
 
 
-def then_good(first: Says) -> Says:
-    """Misbehaves once."""
+def then_good(first: Responder) -> Responder:
+    """Use `first` for the first request, and a valid completion for later ones."""
 
-    async def says(asked: Asked) -> AsyncIterator[bytes]:
-        async for piece in (first if asked.before == 0 else replied(completion()))(asked):
+    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+        async for piece in (first if request.earlier == 0 else reply(completion()))(request):
             yield piece
 
     return says
 
 
-def filled(template: bytes, key: bytes) -> bytes:
-    """With the key in each of the forms that a row may ask for."""
+def insert_key(template: bytes, key: bytes) -> bytes:
+    """Insert the API key of the request in the encodings that a template names."""
     forms = {
         b"KEY_ESCAPED": "".join(f"\\u{byte:04x}" for byte in key).encode(),
         b"KEY_SLASHED": key.replace(b"/", b"\\/"),
@@ -130,18 +130,18 @@ def filled(template: bytes, key: bytes) -> bytes:
     return template
 
 
-def poisoned(wait: float) -> Says:
-    """An answer, and at once or a moment later bytes that look like the next one."""
+def poison(wait: float) -> Responder:
+    """Send an answer, and then bytes that look like the answer to the next request."""
 
-    async def says(asked: Asked) -> AsyncIterator[bytes]:
-        good, other = (json.dumps(completion(text)).encode() for text in (GOOD, OTHER))
+    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+        good, next_body = (json.dumps(completion(text)).encode() for text in (ANSWER, NEXT_ANSWER))
         first = head("200 OK", f"content-length: {len(good)}") + good
-        second = head("200 OK", f"content-length: {len(other)}") + other
+        second = head("200 OK", f"content-length: {len(next_body)}") + next_body
         if wait:
             yield first
             await asyncio.sleep(wait)
             yield second
-            SENT[asked.address.decode()] += 1  # what is written has been sent by now
+            SECOND_ANSWERS[request.address.decode()] += 1  # what is written has been sent by now
         else:
             yield first + second
         yield b""
@@ -162,7 +162,7 @@ DEEP_FIELD = b', "more": ' + b"[" * 300 + b"]" * 300 + b"}"
 BLOCK = b"x" * (1 << 16)
 BOMB = gzip.compress(bytes(UNPACKED), 1)
 
-ROWS: Mapping[str, Says] = {
+ROWS: Mapping[str, Responder] = {
     # Without an end, or larger than anything
     "endless body": endless(CLOSED, BLOCK),
     "endless chunks": endless(CHUNKED, b"10000\r\n" + BLOCK + b"\r\n"),
@@ -179,7 +179,7 @@ ROWS: Mapping[str, Says] = {
     "endless blanks before JSON": endless(CLOSED, b" " * (1 << 16)),
     "endless cookies": endless(b"HTTP/1.1 200 OK\r\n", b"set-cookie: a=b\r\n" * 4096),
     "40 MiB": raw(CLOSED, *[BLOCK] * 640),
-    "30 MiB that are no JSON": kept(b"x" * (30 << 20)),
+    "30 MiB that are no JSON": keep_open(b"x" * (30 << 20)),
     "gzip bomb": raw(packed(BOMB, "gzip")),
     "gzip bomb in an error": raw(head("500 Oops", "content-encoding: gzip", "connection: close") + BOMB),
     # Packed, though nobody asked for it
@@ -217,106 +217,110 @@ ROWS: Mapping[str, Says] = {
     "TLS alert": raw(b"\x15\x03\x01\0\x02\x02\x46"),
     "zeros": raw(bytes(4096)),
     "status 0": raw(b"HTTP/1.1 0 X\r\ncontent-length: 0\r\n\r\n"),
-    "status 999": replied({}, "999 X"),
+    "status 999": reply({}, "999 X"),
     "status in words": raw(b"HTTP/1.1 fine OK\r\n\r\n"),
     "switching protocols": raw(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + JSON),
     "no content": raw(head("204 No Content", "connection: close")),
     "header without a colon": raw(b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n" + JSON),
     "one continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n", CLOSED + JSON),
-    "the next answer in the same packet": poisoned(0.0),
-    "the next answer a moment later": poisoned(0.02),
+    "the next answer in the same packet": poison(0.0),
+    "the next answer a moment later": poison(0.02),
     # Redirects
     **{
-        f"redirect {status}": replied({}, f"{status} Moved", "location: /elsewhere/v1/chat/completions")
+        f"redirect {status}": reply({}, f"{status} Moved", "location: /elsewhere/v1/chat/completions")
         for status in (301, 302, 303, 307, 308)
     },
-    "redirect to a file": replied({}, "302 Moved", "location: file:///etc/passwd"),
-    "redirect that tells the key": replied({}, "307 Moved", "location: http://127.0.0.1:9/KEY"),
+    "redirect to a file": reply({}, "302 Moved", "location: file:///etc/passwd"),
+    "redirect that tells the key": reply({}, "307 Moved", "location: http://127.0.0.1:9/KEY"),
     # The key, back again
-    "key in an answer": replied(completion(f"KEY {GOOD}")),
-    "key in an answer, escaped": kept(json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_ESCAPED")),
-    "key in an answer, slashes escaped": kept(
-        json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_SLASHED")
+    "key in an answer": reply(completion(f"KEY {ANSWER}")),
+    "key in an answer, escaped": keep_open(
+        json.dumps(completion("KEY " + ANSWER)).encode().replace(b"KEY", b"KEY_ESCAPED")
     ),
-    "key in an answer, in Base64": replied(completion(f"KEY_BASE64 {GOOD}")),
-    "key in an answer, in hexadecimal": replied(completion(f"KEY_HEX {GOOD}")),
-    "key in an answer that is no UTF-8": kept(
-        json.dumps(completion("KEY ? " + GOOD)).encode().replace(b"?", b"\xff").replace(b"KEY", b"KEY_ESCAPED")
+    "key in an answer, slashes escaped": keep_open(
+        json.dumps(completion("KEY " + ANSWER)).encode().replace(b"KEY", b"KEY_SLASHED")
     ),
-    "key in an answer, escaped and deep": kept(
-        json.dumps(completion("KEY " + GOOD)).encode().replace(b"KEY", b"KEY_ESCAPED")[:-1] + DEEP_FIELD
+    "key in an answer, in Base64": reply(completion(f"KEY_BASE64 {ANSWER}")),
+    "key in an answer, in hexadecimal": reply(completion(f"KEY_HEX {ANSWER}")),
+    "key in an answer that is no UTF-8": keep_open(
+        json.dumps(completion("KEY ? " + ANSWER)).encode().replace(b"?", b"\xff").replace(b"KEY", b"KEY_ESCAPED")
     ),
-    "key in another field": replied(completion(headers={"authorization": "Bearer KEY"})),
-    "key in the name of a field": replied(completion(KEY=1)),
-    "key in the model": replied(completion(model="KEY")),
-    "key in the finish reason": replied(chosen(finish_reason=["KEY"])),
-    "key in a refusal": replied(chosen(message={"role": "assistant", "content": None, "refusal": "not with KEY"})),
+    "key in an answer, escaped and deep": keep_open(
+        json.dumps(completion("KEY " + ANSWER)).encode().replace(b"KEY", b"KEY_ESCAPED")[:-1] + DEEP_FIELD
+    ),
+    "key in another field": reply(completion(headers={"authorization": "Bearer KEY"})),
+    "key in the name of a field": reply(completion(KEY=1)),
+    "key in the model": reply(completion(model="KEY")),
+    "key in the finish reason": reply(change_choice(finish_reason=["KEY"])),
+    "key in a refusal": reply(change_choice(message={"role": "assistant", "content": None, "refusal": "not with KEY"})),
     "key in an error": error("500 Oops", "you sent Bearer KEY"),
-    "key in an error, escaped": kept(b'{"error": {"message": "you sent KEY_ESCAPED"}}', "500 Oops"),
+    "key in an error, escaped": keep_open(b'{"error": {"message": "you sent KEY_ESCAPED"}}', "500 Oops"),
     "key in an error, in percents": error("500 Oops", "you sent KEY_PERCENT"),
     "key in an error that refuses": error("400 No", "no header like Bearer KEY"),
     "key in the code of an error": error("400 No", "no", code="KEY"),
     "key in the parameter of an error": error("400 No", "no", param="KEY"),
-    "key in an error of 200": replied({"error": {"message": "you sent KEY", "code": 500}}),
-    "key in an error that is a text": kept(b"<html>you sent Authorization: Bearer KEY</html>", "502 Bad"),
-    "key in JSON that is none": kept(b'{"KEY"'),
-    "key in headers": replied({}, "500 Oops", "x-echo: Bearer KEY", "set-cookie: a=KEY", "retry-after: KEY"),
+    "key in an error of 200": reply({"error": {"message": "you sent KEY", "code": 500}}),
+    "key in an error that is a text": keep_open(b"<html>you sent Authorization: Bearer KEY</html>", "502 Bad"),
+    "key in JSON that is none": keep_open(b'{"KEY"'),
+    "key in headers": reply({}, "500 Oops", "x-echo: Bearer KEY", "set-cookie: a=KEY", "retry-after: KEY"),
     "key in the name of a header": raw(b"HTTP/1.1 200 OK\r\n", b"KEY KEY\r\n\r\n"),
-    "key in the reason": replied({}, "500 KEY"),
-    "key in the status line": kept(b"", "KEY"),
-    "key in the encoding": replied(completion(), "200 OK", "content-encoding: KEY"),
+    "key in the reason": reply({}, "500 KEY"),
+    "key in the status line": keep_open(b"", "KEY"),
+    "key in the encoding": reply(completion(), "200 OK", "content-encoding: KEY"),
     "another key after Bearer": error("500 Oops", "authorization: bearer abc-def"),
     # No completion
-    "HTML": kept(b"<html>Bad gateway</html>"),
-    "nothing": kept(b""),
-    "null": kept(b"null"),
-    "list": kept(b"[]"),
-    "number": kept(b"7"),
-    "text": kept(b'"text"'),
-    "cut JSON": kept(JSON[:-9]),
-    "deep nesting": kept(DEEP),
-    "deep nesting in an error": kept(b'{"error": ' + DEEP, "500 Oops"),
-    "deep nesting in a field": kept(JSON[:-1] + b', "more": ' + DEEP + b"]" * 100_000 + b"}"),
-    "stream of events": kept(b"data: " + JSON + b"\n\ndata: [DONE]\n\n"),
-    "no choices": replied({"id": "c"}),
-    "empty choices": replied(completion(choices=[])),
-    "choices that are a text": replied(completion(choices="many")),
-    "choices of numbers": replied(completion(choices=[1, 2])),
-    "choice without a message": replied(completion(choices=[{"index": 0}])),
-    "error in 200": replied({"error": {"message": "overloaded", "code": 503}}),
-    "error without JSON": kept(b"oops", "500 Oops"),
-    "error of a wrong type": replied({"error": [1]}, "400 No"),
+    "HTML": keep_open(b"<html>Bad gateway</html>"),
+    "nothing": keep_open(b""),
+    "null": keep_open(b"null"),
+    "list": keep_open(b"[]"),
+    "number": keep_open(b"7"),
+    "text": keep_open(b'"text"'),
+    "cut JSON": keep_open(JSON[:-9]),
+    "deep nesting": keep_open(DEEP),
+    "deep nesting in an error": keep_open(b'{"error": ' + DEEP, "500 Oops"),
+    "deep nesting in a field": keep_open(JSON[:-1] + b', "more": ' + DEEP + b"]" * 100_000 + b"}"),
+    "stream of events": keep_open(b"data: " + JSON + b"\n\ndata: [DONE]\n\n"),
+    "no choices": reply({"id": "c"}),
+    "empty choices": reply(completion(choices=[])),
+    "choices that are a text": reply(completion(choices="many")),
+    "choices of numbers": reply(completion(choices=[1, 2])),
+    "choice without a message": reply(completion(choices=[{"index": 0}])),
+    "error in 200": reply({"error": {"message": "overloaded", "code": 503}}),
+    "error without JSON": keep_open(b"oops", "500 Oops"),
+    "error of a wrong type": reply({"error": [1]}, "400 No"),
     # A completion with odd surroundings
-    "content null": replied(completion(None)),
-    "content in parts": replied(completion([{"type": "text", "text": GOOD}])),
-    "content a number": replied(completion(7)),
-    "content nested": replied(completion({"a": {"b": []}})),
-    "usage negative": replied(completion(usage={"prompt_tokens": -5, "completion_tokens": -5})),
-    "usage huge": replied(completion(usage={"prompt_tokens": 10**30, "completion_tokens": 10**30})),
-    "usage a text": replied(completion(usage="many")),
-    "usage missing": replied(completion(usage=None)),
-    "finish reason a number": replied(chosen(finish_reason=3)),
-    "finish reason missing": replied(chosen(finish_reason=None)),
-    "finish reason nested": replied(chosen(finish_reason={"a": [1]})),
-    "model a number": replied(completion(model=3)),
-    "model a list": replied(completion(model=["tiny"])),
+    "content null": reply(completion(None)),
+    "content in parts": reply(completion([{"type": "text", "text": ANSWER}])),
+    "content a number": reply(completion(7)),
+    "content nested": reply(completion({"a": {"b": []}})),
+    "usage negative": reply(completion(usage={"prompt_tokens": -5, "completion_tokens": -5})),
+    "usage huge": reply(completion(usage={"prompt_tokens": 10**30, "completion_tokens": 10**30})),
+    "usage a text": reply(completion(usage="many")),
+    "usage missing": reply(completion(usage=None)),
+    "finish reason a number": reply(change_choice(finish_reason=3)),
+    "finish reason missing": reply(change_choice(finish_reason=None)),
+    "finish reason nested": reply(change_choice(finish_reason={"a": [1]})),
+    "model a number": reply(completion(model=3)),
+    "model a list": reply(completion(model=["tiny"])),
     # Bytes that are no text
-    "bad UTF-8": kept(json.dumps(completion("? " + GOOD)).encode().replace(b"?", b"\xff\xfe\xc0\xaf")),
-    "half of a pair": replied(completion("\ud800 " + GOOD)),
-    "half of a pair, deep": kept(json.dumps(completion("\ud800 " + GOOD)).encode()[:-1] + DEEP_FIELD),
-    "two halves the wrong way round": replied(completion("\udc00\ud800 " + GOOD)),
-    "byte-order mark": kept(b"\xef\xbb\xbf" + JSON),
-    "NUL in a text": replied(completion("\0 " + GOOD)),
-    "raw control characters": kept(json.dumps(completion("? " + GOOD)).encode().replace(b"?", b"\0\x01\x1b\x7f")),
-    "not a number": kept(JSON[:-1] + b', "score": NaN, "most": Infinity}'),
-    "integer of 5,000 digits": kept(JSON[:-1] + b', "score": ' + b"9" * 5000 + b"}"),
-    "exponent of 5,000": kept(JSON[:-1] + b', "score": 1e5000}'),
-    "several documents": kept(JSON + JSON),
-    "keys twice": kept(b'{"choices": [], ' + JSON[1:]),
+    "bad UTF-8": keep_open(json.dumps(completion("? " + ANSWER)).encode().replace(b"?", b"\xff\xfe\xc0\xaf")),
+    "half of a pair": reply(completion("\ud800 " + ANSWER)),
+    "half of a pair, deep": keep_open(json.dumps(completion("\ud800 " + ANSWER)).encode()[:-1] + DEEP_FIELD),
+    "two halves the wrong way round": reply(completion("\udc00\ud800 " + ANSWER)),
+    "byte-order mark": keep_open(b"\xef\xbb\xbf" + JSON),
+    "NUL in a text": reply(completion("\0 " + ANSWER)),
+    "raw control characters": keep_open(
+        json.dumps(completion("? " + ANSWER)).encode().replace(b"?", b"\0\x01\x1b\x7f")
+    ),
+    "not a number": keep_open(JSON[:-1] + b', "score": NaN, "most": Infinity}'),
+    "integer of 5,000 digits": keep_open(JSON[:-1] + b', "score": ' + b"9" * 5000 + b"}"),
+    "exponent of 5,000": keep_open(JSON[:-1] + b', "score": 1e5000}'),
+    "several documents": keep_open(JSON + JSON),
+    "keys twice": keep_open(b'{"choices": [], ' + JSON[1:]),
     # What proxies make of refusals and limits
-    "refusal in a proxy's fields": replied(chosen(message={
+    "refusal in a proxy's fields": reply(change_choice(message={
         "role": "assistant", "content": None, "provider_specific_fields": {"refusal": "I cannot. KEY"}})),
-    "blank at the limit": replied(chosen(
+    "blank at the limit": reply(change_choice(
         finish_reason="length", message={"role": "assistant", "content": "\n", "reasoning": "hm"})),
     "cut at the limit": error(
         "400 Bad", "Could not finish the message because max_tokens or model output limit was reached. KEY"),
@@ -335,7 +339,7 @@ ROWS: Mapping[str, Says] = {
 class Server:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """Of the requests for each row."""
+        """Number of requests for each row."""
         self.came: Counter[bytes] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -348,22 +352,24 @@ class Server:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection stays."""
+        """Answer one request; return whether the connection stays open."""
         lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
         await reader.readexactly(int(headers.get(b"content-length", b"0")))
         address = lines[0].split(b" ")[1]
         name = address.split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
-        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address], address)
+        request = ReceivedRequest(
+            headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address], address
+        )
         self.came[address] += 1
         if name == "stats":
-            says = replied(self.counts | SENT)
+            says = reply(self.counts | SECOND_ANSWERS)
         else:
             self.counts[name] += 1
             says = ROWS.get(name, error("404 None", "elsewhere"))
         piece = None
-        async for piece in says(asked):
-            writer.write(filled(piece, asked.key) if b"KEY" in piece else piece)
+        async for piece in says(request):
+            writer.write(insert_key(piece, request.key) if b"KEY" in piece else piece)
             await writer.drain()
         return piece == b""
 

@@ -1,6 +1,6 @@
-"""The prefix cache of one server, as vLLM keeps it: blocks of a prompt, each known by a hash of all up to its end.
+"""The prefix cache of one server, like that of vLLM: blocks of prompts, by a hash of the prompt up to their end.
 
-Blocks are of characters here and never thrown out. A session is what `X-Session-ID` says.
+Here the blocks consist of characters and are never evicted. The header `X-Session-ID` names the session of a request.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tests.support.servers.frame import Request
 
 
 class Prefixes:
-    """What one server has seen of prompts, and who sent them."""
+    """The blocks and sessions that one server has seen."""
 
     def __init__(self, block: int) -> None:
         self._block = block
-        self._known: set[bytes] = set()
+        self._cached: set[bytes] = set()
         self.blocks = self.warm_blocks = 0
         self.sessions: Counter[str] = Counter()
         self.without_session = 0
 
     def add(self, request: Request) -> None:
-        """Count one prompt, and keep its blocks."""
+        """Count one prompt, and cache its blocks."""
         session = request.headers.get(b"x-session-id")
         if session is None:
             self.without_session += 1
@@ -34,10 +34,10 @@ class Prefixes:
         for at in range(0, len(text) - self._block + 1, self._block):
             chain.update(text[at : at + self._block])
             key = chain.digest()
-            is_warm = is_warm and key in self._known
+            is_warm = is_warm and key in self._cached
             self.warm_blocks += is_warm
             self.blocks += 1
-            self._known.add(key)
+            self._cached.add(key)
 
     def stats(self) -> dict[str, Any]:
         return {

@@ -1,11 +1,11 @@
-"""A server of one base model that loads LoRA adapters while it runs, in the answers and words of vLLM 0.10.
+"""A server of one base model that loads LoRA adapters at runtime, with the responses of vLLM 0.10.
 
-As `tests.support.servers.chat`, and besides:
+It has the paths of `tests.support.servers.chat`, and:
 
     GET /v1/models    POST /v1/load_lora_adapter    POST /v1/unload_lora_adapter
-    GET /adapters (what became of them, the oldest first)
+    GET /adapters (their events, oldest first)
 
-It is like one with `--enable-lora`; an adapter is there where its path has an `adapter_config.json`.
+It behaves like vLLM with `--enable-lora`. An adapter exists if its path has an `adapter_config.json`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers import chat
-from tests.support.servers.frame import Answer, Request, answered, run_server
+from tests.support.servers.frame import Answer, Request, json_answer, run_server
 
 
 @dataclass
 class Options(chat.Options):
     base: tuple[str, ...] = ("tiny",)
-    """The models that it is started with."""
+    """The models at the start."""
     runtime_lora: bool = True
     """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set."""
 
 
 def _error(status: int, message: str, kind: str) -> Answer:
-    return answered({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
+    return json_answer({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
 
 
 class Server(chat.Server):
@@ -39,7 +39,7 @@ class Server(chat.Server):
         self.events: list[tuple[str, str]] = []
         self.routes["GET /v1/models"] = self._models
         self.routes |= {"POST /v1/load_lora_adapter": self._load, "POST /v1/unload_lora_adapter": self._unload}
-        self.asides["/adapters"] = lambda _: answered({"loaded": self.adapters, "events": self.events})
+        self.control_routes["/adapters"] = lambda _: json_answer({"loaded": self.adapters, "events": self.events})
 
     async def complete(self, request: Request) -> Answer:
         model = request.json()["model"]
@@ -48,10 +48,10 @@ class Server(chat.Server):
             return _error(404, f"The model `{model}` does not exist.", "NotFoundError")
         return await super().complete(request)
 
-    def _routed(self, request: Request) -> Answer:
+    def _route(self, request: Request) -> Answer:
         if "lora_adapter" in request.path and not self.options.runtime_lora:
-            return answered({"detail": "Not Found"}, 404)
-        return super()._routed(request)
+            return json_answer({"detail": "Not Found"}, 404)
+        return super()._route(request)
 
     def _models(self, _: Request) -> Answer:
         cards: list[dict[str, Any]] = [
@@ -61,11 +61,11 @@ class Server(chat.Server):
                 *((name, path, self.options.base[0]) for name, path in self.adapters.items()),
             )
         ]
-        return answered({"object": "list", "data": cards})
+        return json_answer({"object": "list", "data": cards})
 
     def _load(self, request: Request) -> Answer:
-        asked = request.json()
-        name, path = asked.get("lora_name"), asked.get("lora_path")
+        body = request.json()
+        name, path = body.get("lora_name"), body.get("lora_path")
         if not name or not path:
             return _error(400, "Both 'lora_name' and 'lora_path' must be provided.", "InvalidUserInput")
         if name in self.adapters:

@@ -1,9 +1,9 @@
-"""Python imports this file at the start of every process that a test starts: `guard.variables` puts it on the path."""
+"""Python imports this file when a process of a test starts, because `guard.guard_variables` puts it on the path."""
 
 from __future__ import annotations
 
 import os
 
-from tests.support.guard import FOLDERS, close
+from tests.support.guard import FOLDERS, forbid_access
 
-close(os.environ[FOLDERS].split(os.pathsep))
+forbid_access(os.environ[FOLDERS].split(os.pathsep))

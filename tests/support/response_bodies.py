@@ -1,36 +1,41 @@
-"""Answers as servers really give them, with all that stands beside the text."""
+"""Complete chat completions as real servers send them, with all fields."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-SAID = "Ünï: it holds.\n\nDecision: accept"
-THOUGHT = "Let me see. f(0) is 1."
+ANSWER_TEXT = "Ünï: it holds.\n\nDecision: accept"
+REASONING = "Let me see. f(0) is 1."
 
 
-def tokens_of(text: str, size: int = 3) -> list[dict[str, Any]]:
-    """A text in tokens of so many bytes, some of which are parts of characters, as OpenAI and vLLM tell them."""
+def make_logprobs(text: str, size: int = 3) -> list[dict[str, Any]]:
+    """Return the log-probabilities of a text, as OpenAI and vLLM send them, with tokens of `size` bytes.
+
+    Some of these tokens end in the middle of a character.
+    """
     data = text.encode()
-    return [_token(data[at : at + size], -0.25 * (at % 5)) for at in range(0, len(data), size)]
+    return [_make_logprob(data[at : at + size], -0.25 * (at % 5)) for at in range(0, len(data), size)]
 
 
-def _token(data: bytes, logprob: float) -> dict[str, Any]:
+def _make_logprob(data: bytes, logprob: float) -> dict[str, Any]:
     spelled = {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
     return {**spelled, "top_logprobs": [dict(spelled), {"token": "~", "logprob": -9999.0, "bytes": [126]}]}
 
 
-def vllm_body(texts: Sequence[str] = (SAID,)) -> dict[str, Any]:
-    """A chat completion of vLLM with log-probabilities, reasoning, a tool call and token ids."""
+def vllm_body(texts: Sequence[str] = (ANSWER_TEXT,)) -> dict[str, Any]:
+    """Return a chat completion of vLLM with log-probabilities, reasoning, a tool call and token ids."""
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "f(0)"}'}}
     choices = [
         {
             "index": index,
             "message": {
                 "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
-                "function_call": None, "tool_calls": [call], "reasoning": THOUGHT, "reasoning_content": THOUGHT,
+                "function_call": None, "tool_calls": [call], "reasoning": REASONING, "reasoning_content": REASONING,
             },
-            "logprobs": {"content": [*tokens_of(THOUGHT), *tokens_of(text), *tokens_of("<|im_end|>", 10)]},
+            "logprobs": {
+                "content": [*make_logprobs(REASONING), *make_logprobs(text), *make_logprobs("<|im_end|>", 10)],
+            },
             "finish_reason": "stop", "stop_reason": None, "token_ids": [9906 + index, 1917, 2**40],
         }
         for index, text in enumerate(texts)
@@ -46,8 +51,8 @@ def vllm_body(texts: Sequence[str] = (SAID,)) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def openai_body(text: str = SAID) -> dict[str, Any]:
-    """A chat completion of OpenAI, all details of its usage told."""
+def openai_body(text: str = ANSWER_TEXT) -> dict[str, Any]:
+    """Return a chat completion of OpenAI with all details of its usage."""
     return {
         "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG", "object": "chat.completion", "created": 1_741_570_283,
         "model": "gpt-4o-mini-2024-07-18",

@@ -1,4 +1,4 @@
-"""Jobs at a provider that fine-tunes, for the tests of the backend that asks for them."""
+"""Fine-tuning jobs at a provider, for the tests of the backend that submits them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.openai import OpenAiBackend
 from runner.training.backends.registry import backend_for
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.servers.fine_tune_client import FineTuner
+from tests.support.servers.fine_tune_client import FineTuningProvider
 
-QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
+SHORT_WAITS = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
 EXAMPLE = {"messages": [{"role": "user", "content": "Is it right?"}, {"role": "assistant", "content": "Yes."}]}
 
 
-def job_in(folder: Path, **changes: Any) -> FineTuneJob:
+def make_job(folder: Path, **changes: Any) -> FineTuneJob:
     folder.mkdir(parents=True, exist_ok=True)
     method = changes.get("method", "sft")
     pair = {"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []}
@@ -34,23 +34,23 @@ def job_in(folder: Path, **changes: Any) -> FineTuneJob:
     return FineTuneJob(**{**values, **changes})
 
 
-def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
+def make_backend(server: FineTuningProvider, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
     model: dict[str, Any] = trainer.pop("model", {})
-    policy = trainer.pop("policy", QUICK)
-    made = backend_for(
+    policy = trainer.pop("policy", SHORT_WAITS)
+    backend = backend_for(
         "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
         **{"timeout": HANG_SECONDS, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
     )  # fmt: skip
-    assert isinstance(made, OpenAiBackend)
-    return made
+    assert isinstance(backend, OpenAiBackend)
+    return backend
 
 
-def begun(server: FineTuner, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
-    backend = backend_at(server, **options)
+def submit_job(server: FineTuningProvider, job: FineTuneJob, **options: Any) -> tuple[OpenAiBackend, Mapping[str, Any]]:
+    backend = make_backend(server, **options)
     return backend, backend.submit(job, [], lambda record: None)
 
 
-def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[JobStatus]:
+def poll_to_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, Any]) -> list[JobStatus]:
     statuses = [backend.poll(job, handle)]
     while statuses[-1].state in (JobState.RUNNING, JobState.WAITING):
         assert len(statuses) < 50
@@ -58,9 +58,9 @@ def to_its_end(backend: OpenAiBackend, job: FineTuneJob, handle: Mapping[str, An
     return statuses
 
 
-class Killed(BaseException):
-    """What stands for the end of the process."""
+class SimulatedKill(BaseException):
+    """Raised to simulate that the process is killed."""
 
 
-def unexpected(record: Mapping[str, Any]) -> None:
+def fail_on_record(record: Mapping[str, Any]) -> None:
     raise AssertionError(record)

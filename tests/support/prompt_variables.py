@@ -1,4 +1,4 @@
-"""What a prompt is rendered with in tests."""
+"""Variables for rendering prompts in tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runner.game.protocols.protocol import Protocol
 COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
 
 
-def variables(
+def make_prompt_variables(
     protocol: Protocol, agent: str, *, columns: Mapping[str, Any] = COLUMNS, prover_stance: int = 1, round_: int = 0
 ) -> dict[str, object]:
-    own = own_variables(
+    game_variables = own_variables(
         protocol,
         agent,
         prover_stance=prover_stance,
@@ -23,4 +23,4 @@ def variables(
         accept="Decision: accept",
         reject="Decision: reject",
     )
-    return prompt_variables(columns, own)
+    return prompt_variables(columns, game_variables)

@@ -12,7 +12,7 @@ from runner.pages.boards.page import board_site
 from runner.pages.site import as_one_file
 from runner.registry.board.board import PublishedRow, RegistryBoard
 
-_PLAIN: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "benchmark": "tiny/v1", "run_id": "tiny-1", "name": "tiny", "protocol": "nip", "accuracy": 0.5, "ci_low": 0.4,
     "ci_high": 0.6, "stderr": 0.05, "n": 96, "clusters": 48, "outcomes": '{"decided": 94, "no_decision": 2}',
     "models": "prover=small, verifier=large", "cost_usd": 0.25, "finished_at": datetime(2026, 1, 2, 3, 4),  # noqa: DTZ001 - the board's are UTC
@@ -29,21 +29,21 @@ _PLAIN: dict[str, Any] = {
 
 def board_row(**changes: Any) -> PublishedRow:
     """A row of a registry's board."""
-    assert changes.keys() <= _PLAIN.keys()
-    return PublishedRow(**{**_PLAIN, **changes})
+    assert changes.keys() <= _DEFAULTS.keys()
+    return PublishedRow(**{**_DEFAULTS, **changes})
 
 
-def made_board(*rows: PublishedRow, **of_board: Any) -> BoardPage:
+def build_board(*rows: PublishedRow, **of_board: Any) -> BoardPage:
     return published_board(RegistryBoard("file:there", list(rows), **of_board))
 
 
-def board_page(board: BoardPage, *runs: str) -> bytes:
+def render_board(board: BoardPage, *runs: str) -> bytes:
     """A board as one file."""
     data: dict[str, bytes] = {}
     return b"".join(as_one_file(board_site(board, data.__setitem__, runs), data))
 
 
-def kept_rows(board: BoardPage) -> list[dict[str, Any]]:
+def read_page_rows(board: BoardPage) -> list[dict[str, Any]]:
     """The rows that the script of a board's page reads, all lists one after another."""
     data: dict[str, bytes] = {}
     board_site(board, data.__setitem__)

@@ -1,4 +1,4 @@
-"""Small releases, and a registry on a Hub of one's own, which is not waited for long."""
+"""Small releases, and a registry on a local Hub with short timeouts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runner.registry.transports.hub import HubTransport
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.timeouts import Timeouts
 
-QUICK = Timeouts(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
-PLACE = "acme/registry"
-CALM: dict[str, Any] = {
+SHORT_TIMEOUTS = Timeouts(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
+REPOSITORY = "acme/registry"
+NO_FAULTS: dict[str, Any] = {
     "mode": "",
     "only": "",
     "status": 0,
@@ -27,7 +27,7 @@ CALM: dict[str, Any] = {
 
 
 def bundle(name: str = "first", version: str = "1", content: bytes = b'{"a": 1}\n', **facts: Any) -> Bundle:
-    """A release with a small file, an empty one, and two large ones of the same content, which go through LFS."""
+    """Return a release with a small file, an empty one, and two large equal ones, which are stored in Git LFS."""
     release = Release(kind=Kind.RUN, owner="acme", name=name, version=version, **facts)
     large = b"".join(b"%d\n" % n for n in range(5_000))
     files = {"spec.yaml": content, "data/empty.txt": b"", "data/one.jsonl": large, "data/two.jsonl": large}
@@ -36,5 +36,5 @@ def bundle(name: str = "first", version: str = "1", content: bytes = b'{"a": 1}\
 
 @contextmanager
 def registry(place: str, **options: Any) -> Iterator[Registry]:
-    with Registry(HubTransport(place, **{"timeouts": QUICK, **options})) as opened:
+    with Registry(HubTransport(place, **{"timeouts": SHORT_TIMEOUTS, **options})) as opened:
         yield opened

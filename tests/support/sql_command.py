@@ -12,7 +12,7 @@ from unittest.mock import patch
 from runner.cli.main import main
 
 
-def asked(results: Path, *words: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
+def run_sql(results: Path, *arguments: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
     """`nip-run sql` in this process."""
     out, err = io.StringIO(), io.StringIO()
     data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -21,11 +21,11 @@ def asked(results: Path, *words: str | Path, stdin: str | bytes | None = "") -> 
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        code = main(["sql", "--results", str(results), *map(str, words)])
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        code = main(["sql", "--results", str(results), *map(str, arguments)])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-def told(results: Path, *words: str | Path, stdin: str = "") -> str:
-    done = asked(results, *words, stdin=stdin)
+def read_sql_output(results: Path, *arguments: str | Path, stdin: str = "") -> str:
+    done = run_sql(results, *arguments, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""What a reader of a summary sees: its sections' text, its tables by their captions, and where its links lead."""
+"""The sections of a report, parsed: text, tables by caption, and links."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from runner.pages.site import Site
 from runner.results.folder import RunFolder
 
 
-class Summary(HTMLParser):
-    """One section, read without a script."""
+class SummarySection(HTMLParser):
+    """One section of a report, parsed without running scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
         self.text = ""
         self.links: dict[str, str] = {}
-        """By where it leads, its text."""
+        """Text of each link by its address."""
         self.tables: dict[str, list[list[str]]] = {}
-        """By caption, rows of cells, the head's first."""
+        """Rows of each table by its caption; the header is the first row."""
         self.headings: list[tuple[int, str]] = []
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
         self._rows: list[list[str]] = []
-        self._caught: list[str] = []
+        self._text_parts: list[str] = []
         self._href = ""
         self.feed(html)
         self.close()
@@ -43,58 +43,58 @@ class Summary(HTMLParser):
         elif tag == "tr":
             self._rows.append([])
         if tag in ("caption", "td", "th", "h2", "h3", "h4"):
-            self._caught = []
+            self._text_parts = []
         if tag == "a":
             self._href = dict(attrs).get("href") or ""
             self.links[self._href] = ""
 
     def handle_endtag(self, tag: str) -> None:
-        said = " ".join("".join(self._caught).split())
+        text = " ".join("".join(self._text_parts).split())
         if tag == "caption":
-            self.tables[said] = self._rows
+            self.tables[text] = self._rows
         elif tag in ("td", "th"):
-            self._rows[-1].append(said)
+            self._rows[-1].append(text)
         elif tag in ("h2", "h3", "h4"):
-            self.headings.append((int(tag[1]), said))
+            self.headings.append((int(tag[1]), text))
         elif tag == "a":
             self._href = ""
 
     def handle_data(self, data: str) -> None:
         self.text += data
-        self._caught.append(data)
+        self._text_parts.append(data)
         if self._href:
             self.links[self._href] += data
 
     def table(self, caption: str) -> list[dict[str, str]]:
-        """The rows of the table whose caption begins so, by the names of their columns."""
-        head, *rows = next(found for said, found in self.tables.items() if said.startswith(caption))
-        return [dict(zip(head, row, strict=True)) for row in rows]
+        """Return the rows, by column name, of the table whose caption starts with `caption`."""
+        header, *rows = next(table for text, table in self.tables.items() if text.startswith(caption))
+        return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def site_of(*runs: Path | RunFolder) -> tuple[Site, dict[str, bytes]]:
-    """Runs as a site, and its data."""
+def build_site(*runs: Path | RunFolder) -> tuple[Site, dict[str, bytes]]:
+    """Build the site of some runs; return it with its data files."""
     data: dict[str, bytes] = {}
     folders = [run if isinstance(run, RunFolder) else RunFolder(run) for run in runs]
     return runs_site(folders, data.__setitem__), data
 
 
-def summaries(*runs: Path | RunFolder) -> dict[str, Summary]:
-    """The sections of runs' site, by their routes."""
-    site, _ = site_of(*runs)
-    return {section.route: Summary(str(section.html)) for section in site.sections}
+def read_summaries(*runs: Path | RunFolder) -> dict[str, SummarySection]:
+    """Return the parsed sections of the site of some runs, by route."""
+    site, _ = build_site(*runs)
+    return {section.route: SummarySection(str(section.html)) for section in site.sections}
 
 
-def pages_of(*runs: Path) -> list[RunPage]:
-    """The pages of runs that stand in one site, made without those that compare them, which take their time."""
+def build_run_pages(*runs: Path) -> list[RunPage]:
+    """Build the pages of runs in one site, without the slower pages that compare them."""
     data: dict[str, bytes] = {}
-    here = {run.name for run in runs}
+    run_ids = {run.name for run in runs}
 
     def gather(folder: RunFolder, slug: str) -> CollectedGames:
         return collect_games(folder, slug, data.__setitem__)
 
-    return [run_page(RunFolder(run), f"r{at}", here, gather) for at, run in enumerate(runs)]
+    return [run_page(RunFolder(run), f"r{number}", run_ids, gather) for number, run in enumerate(runs)]
 
 
-def piece(data: dict[str, bytes], name: str) -> Any:
-    """A piece of data as a page's script reads it."""
+def unpack_piece(data: dict[str, bytes], name: str) -> Any:
+    """Unpack a data file as the script of a page does."""
     return json.loads(gzip.decompress(data[name]))

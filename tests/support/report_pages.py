@@ -1,4 +1,4 @@
-"""Pages as `nip-run report` makes them, and their texts as a reader has them."""
+"""Pages of `nip-run report`, and their text and elements without scripts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from runner.pages.site_folder import site_folder
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
-VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
+VOID_ELEMENTS = frozenset(
+    ["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"]
+)
 
 
 def report(*runs: Path) -> bytes:
-    """Runs as one file."""
+    """Return the report of some runs as one HTML file."""
     data: dict[str, bytes] = {}
     return b"".join(as_one_file(runs_site([RunFolder(run) for run in runs], data.__setitem__), data))
 
 
 def report_folder(folder: Path, *runs: Path) -> None:
-    """Runs as a folder for a server of files."""
-    with site_folder(folder) as made:
-        made.put(runs_site([RunFolder(run) for run in runs], made.store))
+    """Write the report of some runs to a folder of static files."""
+    with site_folder(folder) as site:
+        site.put(runs_site([RunFolder(run) for run in runs], site.store))
 
 
 def board_report(results: Path) -> bytes:
-    """A results folder's leaderboard as one file."""
+    """Return the leaderboard of a results folder as one HTML file."""
     data: dict[str, bytes] = {}
     return b"".join(as_one_file(board_site(local_board(Results(results)), data.__setitem__), data))
 
@@ -46,23 +48,23 @@ class Element:
 
 
 @dataclass
-class Read:
-    """A page as a browser without a script has it."""
+class ParsedPage:
+    """A page as a browser without JavaScript shows it."""
 
     elements: list[Element] = field(default_factory=list)
     text: str = ""
-    """Of all elements but scripts and styles."""
+    """The text of all elements except scripts and styles."""
     unclosed: list[str] = field(default_factory=list)
 
 
-class _Reader(HTMLParser):
+class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.read, self.parts, self.open = Read(), list[str](), list[str]()
+        self.read, self.parts, self.open = ParsedPage(), list[str](), list[str]()
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
         self.read.elements.append(Element(tag, dict(attrs)))
-        if tag not in VOID:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
@@ -80,9 +82,9 @@ class _Reader(HTMLParser):
             self.parts.append(data)
 
 
-def read(page: bytes | str) -> Read:
-    """A page's elements and its text."""
-    reader = _Reader()
+def parse_page(page: bytes | str) -> ParsedPage:
+    """Parse a page."""
+    reader = _PageParser()
     reader.feed(page.decode() if isinstance(page, bytes) else page)
     reader.close()
     reader.read.text = "".join(reader.parts)
@@ -90,6 +92,6 @@ def read(page: bytes | str) -> Read:
     return reader.read
 
 
-def as_shown(text: str) -> str:
-    """A text as a reader of a page has it: what cannot be seen by its name."""
-    return read(Markup("{}").format(mark_hidden(text))).text
+def visible_text(text: str) -> str:
+    """Return a text as a page shows it: with the names of invisible characters."""
+    return parse_page(Markup("{}").format(mark_hidden(text))).text
