@@ -80,7 +80,7 @@ def test_no_page_is_wider_than_the_window_and_tables_of_few_columns_fit(
         path.write_bytes(content)
         one = watched(viewport={"width": width, "height": 800})
         for route in visited(one, path, most=1):
-            one.go(route)
+            one.navigate(route)
             one.page.wait_for_timeout(100)
             one.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
             assert one.page.evaluate("document.documentElement.scrollWidth") <= width, (name, route)

@@ -69,7 +69,7 @@ def test_a_request_for_each_feature_follows_if_the_server_refuses_all_at_once(tm
 
 
 def test_the_report_has_the_highest_possible_cost_if_the_price_is_known(tmp_path: Path) -> None:
-    with serving(text=WORDS) as server:
+    with run_chat_server(text=WORDS) as server:
         report = live_report(tmp_path, server.base_url, price=PRICE["price"], max_tokens=100)
         assert 1e-6 * report["tokens"] <= report["cost_usd"] <= 2e-6 * report["tokens"]
         assert live_report(tmp_path, server.base_url)["cost_usd"] is None

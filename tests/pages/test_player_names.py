@@ -17,7 +17,7 @@ from runner.pages.report.plain_games import game_section, row_at
 from runner.pages.report.run_site import runs_site
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
-from tests.support.runs import played
+from tests.support.runs import run_spec
 from tests.support.specs import debate_with_hints
 
 REJECTS, ACCEPTS = "argues for reject", "argues for accept"
@@ -26,7 +26,7 @@ REJECTS, ACCEPTS = "argues for reject", "argues for accept"
 @pytest.fixture(scope="module")
 def debate(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("debate")
-    run = played(debate_with_hints(folder), folder / "results", "protocol.min_message_rounds=3")
+    run = run_spec(debate_with_hints(folder), folder / "results", "protocol.min_message_rounds=3")
     return RunFolder(run.path)
 
 
