@@ -102,9 +102,8 @@ _LIST_COLUMNS = ", ".join(
 )
 """SQL that takes each column from one run of a list. Unlike other aggregates, it does not skip nulls."""
 
-_SHARED_ANSWERS = """
-CREATE OR REPLACE VIEW shared_answers AS
-WITH counted AS (
+_ORIGINS = """
+counted AS (
     SELECT run_id, journal, rollouts - coalesce(transport_failed, 0) AS verdicts,
         coalesce(answers_from, '{}')::MAP(VARCHAR, BIGINT) AS copied
     FROM runs WHERE kind = 'benchmark' AND status IN ('done', 'incomplete')
@@ -119,49 +118,70 @@ WITH counted AS (
     UNION ALL SELECT run_id, journal, answers FROM own WHERE journal IS NOT NULL
     UNION ALL SELECT run_id, run_id, answers FROM own
 )
+"""
+"""SQL for the number of answers that each run has from each origin: a journal, or a run whose journal is unknown."""
+
+
+def _pairs_sql(others: str) -> str:
+    """Return SQL for the number of verdicts that each run shares with each run of `others`, rows of `origins`."""
+    return f"""
 SELECT
     a.run_id, b.run_id AS other, least(sum(least(a.answers, b.answers)), any_value(c.verdicts))::BIGINT AS shared,
     any_value(c.verdicts) AS verdicts, any_value(oa.share) AS own_share, any_value(ob.share) AS other_own_share
-FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
+FROM origins a JOIN {others} b ON b.origin = a.origin AND b.run_id <> a.run_id
 JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
-GROUP BY a.run_id, b.run_id HAVING shared > 0;
+GROUP BY a.run_id, b.run_id HAVING shared > 0
 """
+
+
+_SHARED_ANSWERS = f"CREATE OR REPLACE VIEW shared_answers AS WITH {_ORIGINS} {_pairs_sql('origins')};"
 """SQL for the number of verdicts of two runs that come from the same answers (at most, if both copied a third run)."""
+
+_SHARING_SQL = f"""
+WITH {_ORIGINS}, finished AS (
+    SELECT r.*, {UNRANKED_SQL} AS unranked_reason
+    FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+), held AS (
+    SELECT run_id, list((origin, answers) ORDER BY origin, answers) AS held
+    FROM (FROM origins QUALIFY count(*) OVER (PARTITION BY origin) > 1) GROUP BY run_id
+), first_runs AS (
+    SELECT run_id FROM held JOIN own USING (run_id) JOIN finished USING (run_id)
+    QUALIFY 2 >= row_number() OVER (
+        PARTITION BY held, share, task, unranked_reason IS NULL ORDER BY coalesce(published, -1), started_at, run_id
+    )
+), shared AS ({_pairs_sql("(FROM origins SEMI JOIN first_runs USING (run_id))")}), judged AS (
+    SELECT s.*, (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id) AS precedence,
+        {Unranked.SHARED_ANSWERS.sql(shared="s.shared", verdicts="s.verdicts", other="s.other")} AS explanation,
+        s.shared * 2 > s.verdicts AND b.unranked_reason IS NULL AND b.task = a.task
+            AND precedence < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id) AS is_source
+    FROM shared s JOIN finished a ON a.run_id = s.run_id JOIN finished b ON b.run_id = s.other
+)
+SELECT
+    run_id, arg_min(explanation, precedence) FILTER (is_source) AS reason,
+    coalesce(arg_min(other, precedence) FILTER (is_source), arg_max(other, (shared, other_own_share))) AS source,
+    coalesce(arg_min(shared, precedence) FILTER (is_source), max(shared)) AS shared
+FROM judged GROUP BY run_id
+"""
+"""SQL for the run whose answers each run shares: one that takes precedence and has more than half of them; else the run
+with the most answers in common, without a reason.
+
+Of two such runs, the one that was published first takes precedence, if a server knows the order; otherwise the one with
+the larger share of its own answers; otherwise the one that started first. Runs that hold the same numbers of answers
+are alike, so each run is joined with only the first two of them. Many copies of a run then take no quadratic time.
+"""
 
 _COPIES = f"""
 CREATE OR REPLACE VIEW copies AS
-WITH finished AS (
-    SELECT r.*, {UNRANKED_SQL} AS unranked_reason
-    FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
-)
-SELECT
-    s.run_id, s.other AS source, s.shared,
-    {Unranked.SHARED_ANSWERS.sql(shared="s.shared", verdicts="s.verdicts", other="s.other")} AS reason
-FROM shared_answers s JOIN finished a ON a.run_id = s.run_id JOIN finished b ON b.run_id = s.other
-WHERE s.shared * 2 > s.verdicts AND b.unranked_reason IS NULL AND b.task = a.task
-    AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
-        < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id)
-QUALIFY row_number() OVER (
-    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
-) = 1;
+SELECT run_id, source, shared, reason FROM ({_SHARING_SQL}) WHERE reason IS NOT NULL;
 """
-"""SQL for runs that share more than half of their answers with a run that takes precedence over them.
-
-Of two such runs, the one that was published first takes precedence, if a server knows the order; otherwise the one with
-the larger share of its own answers; otherwise the one that started first.
-"""
+"""SQL for runs that share more than half of their answers with a run that takes precedence over them."""
 
 LEADERBOARD_SQL = f"""
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
-        coalesce({UNRANKED_SQL}, c.reason) AS unranked_reason,
-        coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
+        coalesce({UNRANKED_SQL}, s.reason) AS unranked_reason, s.source AS shared_with, s.shared
     FROM runs r
-    LEFT JOIN copies c ON c.run_id = r.run_id
-    LEFT JOIN (
-        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared
-        FROM shared_answers GROUP BY run_id
-    ) s ON s.run_id = r.run_id
+    LEFT JOIN ({_SHARING_SQL}) s ON s.run_id = r.run_id
     LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
     LEFT JOIN (
         SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
