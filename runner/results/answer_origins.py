@@ -23,6 +23,11 @@ class AnswerOrigins:
         """The number of verdicts from answers that the run requested itself."""
         return max(self.verdicts - sum(self.copied.values()), 0)
 
+    @property
+    def names(self) -> set[str]:
+        """The runs that the answers come from, by journal number and run id. Runs without a common one share none."""
+        return {*self.copied, *({self.journal, self.run_id} - {None})}
+
     def shared_with(self, other: AnswerOrigins) -> int:
         """Return how many verdicts of the two runs come from the same answers; if both copied a third run, at most."""
         from_third_runs = sum(min(count, other.copied.get(name, 0)) for name, count in self.copied.items())

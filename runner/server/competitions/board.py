@@ -219,16 +219,21 @@ def _build_submission(
 def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
     """Make a submission unranked, by setting its `reason`, if most of its answers are also in an earlier submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
+    related: dict[str, list[int]] = {}  # the indexes in `earlier` by name of an origin
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:
             continue
         verdicts = submission.origins.verdicts
-        for release, origins in earlier:
+        names = submission.origins.names
+        for index in sorted({index for name in names for index in related.get(name, ())}):
+            release, origins = earlier[index]
             shared = submission.origins.shared_with(origins)
             if shared > verdicts / 2:
                 submission.row.reason = Unranked.SHARED_ANSWERS.format(shared=shared, verdicts=verdicts, other=release)
                 break
         else:
+            for name in names:
+                related.setdefault(name, []).append(len(earlier))
             earlier.append((submission.row.release, submission.origins))
 
 
