@@ -26,7 +26,7 @@ class AnswerOrigins:
     @property
     def names(self) -> set[str]:
         """The runs that the answers come from, by journal number and run id. Runs without a common one share none."""
-        return {*self.copied, *({self.journal, self.run_id} - {None})}
+        return {*self.copied, *filter(None, (self.journal, self.run_id))}
 
     def shared_with(self, other: AnswerOrigins) -> int:
         """Return how many verdicts of the two runs come from the same answers; if both copied a third run, at most."""
