@@ -31,8 +31,9 @@ def debate(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_a_terminal_lists_the_players_and_repeats_their_stances(
-    debate: RunFolder, capsys: pytest.CaptureFixture[str]
+    debate: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     print_transcript(next(games_of(debate)).details)
     shown = capsys.readouterr().out
     players = f"prover0 (Expert_1; {REJECTS}), prover1 (Expert_2; {ACCEPTS}), verifier"
