@@ -14,7 +14,7 @@ import pytest
 
 from tests.compatibility.old import called, contents, holds, journal, read_json
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS
-from tests.support.server_process import run_server as serving_registry
+from tests.support.server_process import ServerProcess, run_server
 from tests.support.servers.chat_client import run_chat_server
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_2_0_dev"
@@ -355,30 +355,30 @@ def test_the_published_runs_are_ranked(shared: Path, tmp_path: Path, monkeypatch
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = unpacked(tmp_path_factory.mktemp("server"), "server")
-    with serving_registry(folder / "server", people=False) as served:
+    with run_server(folder / "server", people=False) as served:
         yield served
 
 
 @pytest.mark.gate
-def test_a_server_continues_with_its_database(server: Any) -> None:
+def test_a_server_continues_with_its_database(server: ServerProcess) -> None:
     pages = {
         "/": "sums/v2", f"/run/acme/{RUNS['nip']}/1": RUNS["nip"], f"/run/acme/{RUNS['malt']}/1": RUNS["malt"],
         "/prompts/acme/plain": "1.1", "/dataset/acme/sums": "sums", "/competitions/acme/cup": RUNS["riddles"],
         "/owner/acme": "acme",
     }  # fmt: skip
     for path, text in pages.items():
-        answer = server.ask(path)
+        answer = server.request(path)
         assert (path, answer.status) == (path, 200)
         assert text in answer.body.decode(), path
-    assert server.ask(f"/run/acme/{RUNS['debate']}/1").status == 404  # hidden
-    assert server.ask(f"/run/acme/{RUNS['solo']}/1").status == 404  # private
+    assert server.request(f"/run/acme/{RUNS['debate']}/1").status == 404  # hidden
+    assert server.request(f"/run/acme/{RUNS['solo']}/1").status == 404  # private
 
 
 @pytest.mark.full
-def test_the_owner_of_a_private_release_still_has_it(server: Any, tmp_path: Path) -> None:
-    token = server.account("alice")
+def test_the_owner_of_a_private_release_still_has_it(server: ServerProcess, tmp_path: Path) -> None:
+    token = server.create_token("alice")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIP_RUN_REGISTRY", server.address)
         patch.setenv("NIP_RUN_TOKEN", token)
@@ -387,7 +387,7 @@ def test_the_owner_of_a_private_release_still_has_it(server: Any, tmp_path: Path
             assert done.code == 0, done.err
 
 
-def test_the_accounts_of_a_server_are_listed(server: Any) -> None:
+def test_the_accounts_of_a_server_are_listed(server: ServerProcess) -> None:
     listed = called("server", "accounts", str(server.folder), "--json", cwd=server.folder)
     assert listed.code == 0, listed.err
     assert {"alice", "bob", "acme"} <= set(listed.out.replace('"', " ").replace(",", " ").split())
