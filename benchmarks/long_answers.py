@@ -107,7 +107,7 @@ class _Size:
 
     def _step(self, what: str, *words: str) -> Measured:
         done = measured(command(*words), self.here)
-        claim = f"{self.name}: {what}: peak {done.peak_mb:.0f} MB in {done.seconds:.1f} s"
+        claim = f"{self.name}: {what}: peak {done.peak_mb:.0f} MB in {done.wall:.1f} s"
         self.check(done.code == 0 and done.peak_mb <= self.most_mb, claim + _why(done))
         return done
 

@@ -183,7 +183,7 @@ def main() -> int:
         ray_cluster.check_only_loopback()
     for name in args.only:
         if name in IN_NAMESPACE and not ray_cluster.is_in_namespace():
-            check.failed += in_namespace(name, args.scale)
+            check.failures += [name] * in_namespace(name, args.scale)
         else:
             CASES[name](check, args.scale)
     return check.exit_code()

@@ -23,6 +23,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from common import child, footer, table, temporary_folder
 
@@ -63,7 +64,7 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     print(json.dumps({"told": told, "sizes": sizes, "revision": revision}))
 
 
-def multiplied(worker: object, count: int) -> dict[str, object]:
+def multiplied(worker: Any, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
     from runner.registry.board.board import LoadedBoard, RegistryBoard
     from runner.server.boards.builder import BoardInput, write_folder
@@ -76,26 +77,26 @@ def multiplied(worker: object, count: int) -> dict[str, object]:
 
     read = load_board(registry, kept)
     known = assign_tiers(worker._database, registry, kept, read)
-    entries, rows = list(read.releases), {row["release_sha256"]: row for row in read.board.rows}
-    releases, sessions, listed, told = {}, {}, [], {}
+    entries, rows = list(read.releases), {row.release_sha256: row for row in read.board.rows}
+    releases, nodes, listed, told = {}, {}, [], {}
     for place in range(count + 1):
         entry = entries[place % len(entries)]
         name = f"{entry.reference.name}-{place}"
         other = replace(entry, reference=replace(entry.reference, name=name), sha256=f"{place:064x}")
         releases[other] = replace(read.releases[entry], name=name)
-        registry.listed[other.reference] = registry.listed[entry.reference]
-        sessions[other.sha256] = replace(read.sessions[entry.sha256], key=str(other.reference))
+        registry.public_releases[other.reference] = registry.public_releases[entry.reference]
+        nodes[other.sha256] = replace(read.nodes[entry.sha256], key=str(other.reference))
         row = rows[entry.sha256]
         ranks = {"rank": place + 1, "rank_last": count}
         task = {} if place < count else {"benchmark": OTHER, "task": "0" * 64, "list": OTHER}
-        listed.append({**row, **ranks, **task, "release": str(other.reference), "release_sha256": other.sha256})
+        listed.append(replace(row, **ranks, **task, release=str(other.reference), release_sha256=other.sha256))
         told[other.sha256] = known[entry.sha256]
     # Elsewhere: a server removes boards beside its own that tell of what is not published there.
     folder = settings.folder.parent / PLANTED / f"{registry.revision}-{count:08x}"
     folder.mkdir(parents=True)
     begun, cpu = time.perf_counter(), time.process_time()
     board = RegistryBoard(read.board.where, listed)
-    write_folder(BoardInput(registry, LoadedBoard(board, releases, sessions), {}, told), folder)
+    write_folder(BoardInput(registry, LoadedBoard(board, releases, nodes), {}, told), folder)
     return {"name": folder.name, "wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
 
 
@@ -195,8 +196,8 @@ def main() -> int:
         drawn: list[list[object]] | None = [] if args.browser else None
         rows = [pages_of(folder, found["sizes"][str(count)]["name"], count, args.repeat, drawn) for count in args.runs]
     names = ("first", "nothing", "one")
-    rows = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
-    table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), rows)
+    boards = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
+    table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), boards)
     wrote = [[count, found["sizes"][str(count)]["wall"], found["sizes"][str(count)]["cpu"]] for count in args.runs]
     table("writing a board that was read", ("runs", "wall s", "CPU s"), wrote)
     columns = ("runs", "page made ms", "its CPU ms", "page kept ms", "JSON ms", "search ms", "page KB")
