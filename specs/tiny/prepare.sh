@@ -3,7 +3,7 @@
 set -euo pipefail
 seed=${1:-0} steps=${STEPS:-2000}    # STEPS: the maximum for one model
 export OMP_NUM_THREADS=1             # one thread for each of the two processes
-[ -e claims.py ] || cp -r "$(dirname "$0")"/. .
+[ -e claims.py ] || cp -r "$(dirname "$0")"/{*.py,*.sh,*.yaml,README.md,prompts} .
 [ -e claims.jsonl ] || python claims.py claims.jsonl
 
 pretrain() { # ROLE PROTOCOL STEPS FOLDER OPTION...

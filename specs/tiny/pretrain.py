@@ -223,6 +223,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="maximum number of steps")
     parser.add_argument("--until", type=float, help="stop once a verifier has this accuracy in adp")
     args = parser.parse_args()
+    if args.until and (args.role != "verifier" or "adp" not in args.protocols):
+        parser.error("--until is for a verifier that learns adp")
     torch.set_num_threads(1)
     start, random = time.monotonic(), Random(args.seed)
     model = load(args.start) if args.start else Transformer(SHAPES[args.role], args.seed)
@@ -236,6 +238,8 @@ def main() -> None:
         save(model, args.checkpoint)
         if args.until and facts["accuracy"] >= args.until:
             break
+    else:
+        save(model, args.checkpoint)
 
 
 if __name__ == "__main__":

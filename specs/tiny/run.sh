@@ -5,8 +5,8 @@ set -euo pipefail
 seed=${1:-0}
 export OMP_NUM_THREADS=1
 python server.py > server.log 2>&1 & trap 'kill $!' EXIT
-until python -c 'import socket; socket.create_connection(("127.0.0.1", 8137))' 2> server.wait; do
-    kill -0 $! || { cat server.log; exit 1; }    # the server did not start
+until grep -qs http server.log; do    # it prints its address once it listens
+    kill -0 $! 2> kill.log || { echo "the server did not start:"; cat server.log; exit 1; }
     sleep 1
 done
 
@@ -23,7 +23,7 @@ play adversary adversary
 play verifier_only verifier-only
 play expert_iteration both training.iterations=6
 play malt malt
-for run in verifier-only both malt; do compare "$run-$seed-t0" "$run-$seed-t3"; done
+for run in adversary verifier-only both malt; do compare "$run-$seed-t0" "$run-$seed-t3"; done
 compare "both-$seed-t3" "both-$seed-t6"
 
 # The trained verifiers against the first prover and the adversarial prover, and with their own prover at temperature 0

@@ -123,6 +123,8 @@ class Server:
         self._model(name)
         prompt = tuple(encode_chat(chat))
         max_tokens = int(body.get("max_completion_tokens") or body.get("max_tokens") or MAX_TOKENS)
+        if int(body.get("top_logprobs") or 0) > len(TOKENS):
+            raise Refusal(400, f"top_logprobs is above {len(TOKENS)}, the number of tokens.")
         if not (1 <= max_tokens <= MAX_TOKENS and 1 <= count <= MAX_ANSWERS and len(prompt) <= MAX_PROMPT):
             limits = f"{MAX_TOKENS} tokens of an answer, {MAX_ANSWERS} answers, {MAX_PROMPT} tokens of a prompt"
             raise Refusal(400, f"The request is above a limit: {limits}.")
