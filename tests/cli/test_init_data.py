@@ -13,6 +13,8 @@ import yaml
 
 from runner.game.protocols.loader import builtin_names
 from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, table
+from tests.support.servers.chat_client import run_chat_server
 
 HEADER = ("Claim ID", "Claim (checked)", "Our Verdict?", "Topic", "Notes, misc")
 
@@ -72,6 +74,21 @@ def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_al
     rendered = nip_run_here("render", "spec.yaml", "verifier", "protocol={use: solo_verifier}", cwd=tmp_path).stdout
     assert "You decide alone" in rendered
     assert "expert" not in rendered.lower()
+
+
+@pytest.mark.parametrize("protocol", ["debate", pytest.param("nip", marks=pytest.mark.full), "mnip"])
+def test_no_verdict_counts_before_a_prover_has_spoken(tmp_path: Path, protocol: str) -> None:
+    initialized(tmp_path, messy_csv(tmp_path), "--protocol", protocol)
+    with run_chat_server(text="I know this.\n\nDecision: accept") as server:
+        model = f"models.model={{base_url: '{server.base_url}', model: tiny, max_tokens: 99}}"
+        process = nip_run_here("spec.yaml", "dataset.limit=4", model, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "before any prover spoke" not in process.stderr
+    rows = table(only_run(tmp_path / "results"), "rollouts")
+    assert [row["rounds"] for row in rows] == [2] * 4
+    first = nip_run_here("render", "spec.yaml", "verifier", cwd=tmp_path).stdout
+    assert "You decide alone" not in first
+    assert "--- user" in first
 
 
 def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_them(tmp_path: Path) -> None:

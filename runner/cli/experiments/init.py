@@ -36,7 +36,9 @@ MAX_FILE = 1 << 20
 COMMENT_COLUMN = 32
 """Column of the `# CHANGE` comments in the written spec. The inserted names would move the comments."""
 PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
-"""Protocols whose spec gets an odd `max_message_rounds`: the verifier speaks first, so it also speaks last."""
+"""Protocols whose spec gets a `max_message_rounds` that lets the verifier speak last."""
+
+_EXPERTS_FIRST = "# verifier_first: false, so that the verifier cannot decide before a prover has spoken\n"
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
@@ -217,7 +219,8 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         "NAME": re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data",
         "DATASET": "\n".join(f"  {key}: {dump_inline(value)}" for key, value in dataset.items() if value),
         "PROTOCOL": protocol,
-        "LIMIT": ", max_message_rounds: 5" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "EXPERTS_FIRST": _EXPERTS_FIRST if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "LIMIT": ", verifier_first: false, max_message_rounds: 4" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
     spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
     return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}
