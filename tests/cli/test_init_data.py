@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runner import load_spec
 from runner.game.protocols.loader import builtin_names
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, table
@@ -170,12 +171,14 @@ def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
     assert "on 5 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
 
 
-def test_a_row_without_a_claim_is_filtered(tmp_path: Path) -> None:
-    data = write_csv(tmp_path, "id,label,claim\n1,yes,Grass grows in spring.\n2,no,\n3,no,Grass grows in winter.\n")
-    printed, spec = initialized(tmp_path, data)
+@pytest.mark.parametrize("blank", ["", "  ", "\t", "\u00a0 "])
+def test_a_row_without_a_claim_is_filtered(tmp_path: Path, blank: str) -> None:
+    rows = f"1,yes,Grass grows in spring.\n2,no,{blank}\n3,no,Grass grows in winter.\n"
+    printed, spec = initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
     assert printed["notices"] == ["line 3: no claim; skipped by dataset.filter"]
-    assert spec["dataset"]["filter"] == "claim <> ''"
-    assert "on 2 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
+    assert list(spec["dataset"]) == ["path", "filter"]
+    played = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.id for point in played] == ["1", "3"]
 
 
 def test_lines_of_jsonl_are_named_too(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ _CODE = re.compile(
 )
 _MIN_CLAIM_LENGTH = 12
 """Minimum average length, in characters, of the texts in a column of claims whose name is unknown."""
+_HAS_TEXT = r"regexp_matches({}, '[^[:space:]\pZ]')"
+"""SQL that is true if a column has a character that is not blank. `trim` would not remove tabs."""
 
 
 @dataclass
@@ -137,7 +139,7 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
     judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
     empty = [i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)]
     if empty:
-        roles.keys["filter"] = " AND ".join(f"{role} <> ''" for role in judged)
+        roles.keys["filter"] = " AND ".join(_HAS_TEXT.format(role) for role in judged)
         roles.notices.append(f"{names.describe(empty)}: no {' or no '.join(judged)}; skipped by dataset.filter")
     contents: dict[tuple[str, ...], list[int]] = {}
     for i in set(range(len(labels))) - set(empty):
