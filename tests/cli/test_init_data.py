@@ -67,11 +67,16 @@ def test_a_messy_file_of_claims_is_played_at_once(tmp_path: Path) -> None:
 
 def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_alone(tmp_path: Path) -> None:
     printed, _ = initialized(tmp_path, messy_csv(tmp_path), "--protocol", "debate")
-    assert len(printed["next"]) == 5
+    tutorial = Path("docs/tutorials/debate-on-your-claims.md").read_text()
+    assert printed["next"][3] == "nip-run spec.yaml stances=both --run-id debate"
+    assert printed["next"][3].replace("spec.yaml", "claims.yaml") in tutorial
+    assert printed["next"][5:] == ["nip-run report alone debate -o report.html"]
+    processes = []
     for command in printed["next"]:
-        process = nip_run_here(*shlex.split(command)[1:], cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-    assert "debate minus alone" in process.stdout
+        processes.append(nip_run_here(*shlex.split(command)[1:], cwd=tmp_path))
+        assert processes[-1].returncode == 0, processes[-1].stderr
+    assert "debate minus alone" in processes[4].stdout
+    assert (tmp_path / "report.html").is_file()
     rendered = nip_run_here("render", "spec.yaml", "verifier", "protocol={use: solo_verifier}", cwd=tmp_path).stdout
     assert "You decide alone" in rendered
     assert "expert" not in rendered.lower()

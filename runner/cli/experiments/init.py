@@ -108,12 +108,14 @@ def _next_steps(protocol: str | None) -> dict[str, str]:
     check = {f"nip-run check {SPEC}": "find errors"}
     if protocol in (None, "solo_verifier"):
         return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
+    stances, both = (" stances=both", ", with both stances") if protocol == "debate" else ("", "")
     return {
         **check,
         f"nip-run check {SPEC} --live": "test the servers, once the spec names a model",
         f"nip-run {SPEC} 'protocol={{use: solo_verifier}}' --run-id alone": "the verifier decides alone",
-        f"nip-run {SPEC} --run-id {protocol}": f"play {protocol}",
+        f"nip-run {SPEC}{stances} --run-id {protocol}": f"play {protocol}{both}",
         f"nip-run compare {protocol} --baseline alone": "does it help the verifier?",
+        f"nip-run report alone {protocol} -o report.html": "write a page with both results and all games",
     }
 
 
