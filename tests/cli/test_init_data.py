@@ -100,11 +100,19 @@ def test_no_verdict_counts_before_a_prover_has_spoken(tmp_path: Path, protocol: 
 def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_them(tmp_path: Path) -> None:
     printed, spec = initialized(tmp_path, messy_csv(tmp_path))
     assert printed["columns"] == {"label": HEADER[2], "group": HEADER[3], "claim": HEADER[1]}
-    effect = "dataset.unique_by uses the first of them, or none if their labels differ"
+    assert printed["rows"] == {
+        "used": 54, "with no label": 2, "with the label 'unsure'": 1, "repeated": 1, "with conflicting labels": 2,
+    }  # fmt: skip
+    conflict = (
+        "the same claim with different labels, 'The square of 6 is \"36\",\\nthat is certain.': 1 with label 1 "
+        "(line 14), 1 with label 0 (line 120); dataset.unique_by uses none of them: correct the labels, or remove the "
+        "wrong rows"
+    )
     assert printed["notices"] == [
         "lines 16, 42: no label; skipped by dataset.labels: {'': skip}",
         "line 24: the label 'unsure'; skipped by dataset.labels: {unsure: skip}",
-        f"lines 10, 118: the same claim; lines 14, 120: the same claim; {effect}",
+        "lines 10, 118: the same claim; dataset.unique_by uses the first of them",
+        conflict,
         "lines 10, 120: column 'Claim ID' is empty or not unique; dataset.ids: rows",
     ]
     assert spec["dataset"] == {
@@ -115,6 +123,27 @@ def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_th
         "unique_by": ["claim"],
         "ids": "rows",
     }
+
+
+def test_the_counts_of_rows_add_up_to_all_rows_and_the_odd_label_is_named(tmp_path: Path) -> None:
+    square, sky = "A square has four sides.", "The sky is blue at noon."
+    labels = [*[(square, "yes")] * 12, (square, "no"), (sky, "yes"), (sky, "unsure"), (sky, "yes"), ("  ", "no")]
+    rows = "".join(f"{text},{label}\n" for text, label in [*labels, ("Snow is black.", "no"), ("Ice is hot.", "")])
+    process = nip_run_here("init", "--data", write_csv(tmp_path, "claim,label\n" + rows), cwd=tmp_path)
+    assert (
+        "\n19 rows: 2 used, 1 with the label 'unsure', 1 with no label, 1 with no claim, 1 repeated, 13 with "
+        "conflicting labels\n"
+    ) in process.stdout
+    assert f"'{square}': 12 with label 1 (lines 2, 3, 4, 5, 6 and 7 more), 1 with label 0 (line 14)" in process.stdout
+    points = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.columns["claim"] for point in points] == [sky, "Snow is black."]
+
+
+def test_only_the_keys_of_the_spec_have_comments(tmp_path: Path) -> None:
+    rows = "1,yes,Grass grows in spring.\n2,no,Grass grows in winter.\n"
+    initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
+    spec = (tmp_path / "spec.yaml").read_text()
+    assert not [key for key in ("labels", "group_by", "filter", "unique_by", "ids") if f"{key}:" in spec]
 
 
 @pytest.mark.parametrize(

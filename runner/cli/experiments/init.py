@@ -38,6 +38,15 @@ COMMENT_COLUMN = 32
 PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
 """Protocols whose spec gets a `max_message_rounds` that lets the verifier speak last."""
 
+DATASET_COMMENTS = {
+    "labels": "1 if the verifier should accept, 0 if it should reject; rows with a word for skip are not used",
+    "group_by": "rows with the same value are not independent of each other",
+    "filter": "rows without a text to judge are not used",
+    "unique_by": "of rows that are equal in these columns, the first is used, or none if their labels differ",
+    "ids": "they are the numbers of the rows, so do not reorder the file",
+}
+"""Comments in the spec about keys of `dataset`, if it has them."""
+
 _EXPERTS_FIRST = "# verifier_first: false, so that the verifier cannot decide before a prover has spoken\n"
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
@@ -80,13 +89,18 @@ def execute(args: argparse.Namespace) -> int:
     change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps = _next_steps(None if args.data is None else args.protocol or "nip")
     if args.json:
-        column_facts = {} if roles is None else {"columns": roles.columns, "notices": roles.notices}
+        column_facts = {}
+        if roles is not None:
+            column_facts = {"columns": roles.columns, "rows": roles.counts, "notices": roles.notices}
         print_json({"files": [str(folder / name) for name in files], "next": [*change_folder, *steps], **column_facts})
         return ExitCode.DONE
     if args.quiet:
         return ExitCode.DONE
     if roles is not None:
         say(f"Columns of {args.data}: {comma_join(f'{name} is the {role}' for role, name in roles.columns.items())}")
+        if roles.counts:
+            rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
+            say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
         for notice in roles.notices:
             say(f"  {notice}")
     say("Written:")
@@ -217,6 +231,7 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         **roles.keys,
     }
     replacements = {
+        "COMMENTS": "".join(f"# {key}: {text}\n" for key, text in DATASET_COMMENTS.items() if dataset.get(key)),
         "FILE": data.name,
         "NAME": re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data",
         "DATASET": "\n".join(f"  {key}: {dump_inline(value)}" for key, value in dataset.items() if value),
