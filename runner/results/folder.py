@@ -35,6 +35,9 @@ _GET_AGAIN = "get the release again into another folder"
 SHARDS = "shards"
 """The subfolder with the shards of a run. Each shard is a run folder."""
 
+NO_PROVER_HEARD = "no_prover_heard"
+"""The kind, in the file of problems, of verdicts that were given before any prover spoke."""
+
 
 def part_id(run_id: str, shard: Shard) -> str:
     """Return the id of a shard of a run. It is also the path of the shard below the folder of runs."""
@@ -129,6 +132,11 @@ class RunFolder:
     @property
     def manifest_path(self) -> Path:
         return self.path / "manifest.json"
+
+    @property
+    def problems_path(self) -> Path:
+        """The file with the problems in the games. Earlier versions called problems troubles."""
+        return self.path / "troubles.json"
 
     @property
     def journal(self) -> Path:
@@ -285,6 +293,12 @@ class RunFolder:
             RunError, NewerFormatError: see `manifest`.
         """
         return self.manifest().identity if self.manifest_path.is_file() else None
+
+    def no_prover_message(self) -> str | None:
+        """Return a message if the verifier decided many games before any prover spoke, else None."""
+        problems = read_json(self.problems_path)["troubles"] if self.problems_path.is_file() else []
+        messages = (row["message"] for row in problems if row["kind"] == NO_PROVER_HEARD)
+        return next((f"{self.run_id}: {message}" for message in messages), None)
 
     def damage(self) -> str | None:
         """Return an error message if the manifest cannot be read, else None."""

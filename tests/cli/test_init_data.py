@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from runner import load_spec
 from runner.game.protocols.loader import builtin_names
 from tests.support.processes import nip_run_here
+from tests.support.runs import only_run, table
+from tests.support.servers.chat_client import run_chat_server
 
 HEADER = ("Claim ID", "Claim (checked)", "Our Verdict?", "Topic", "Notes, misc")
 
@@ -64,24 +67,52 @@ def test_a_messy_file_of_claims_is_played_at_once(tmp_path: Path) -> None:
 
 def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_alone(tmp_path: Path) -> None:
     printed, _ = initialized(tmp_path, messy_csv(tmp_path), "--protocol", "debate")
-    assert len(printed["next"]) == 5
+    tutorial = Path("docs/tutorials/debate-on-your-claims.md").read_text()
+    assert printed["next"][3] == "nip-run spec.yaml stances=both --run-id debate"
+    assert printed["next"][3].replace("spec.yaml", "claims.yaml") in tutorial
+    assert printed["next"][5:] == ["nip-run report alone debate -o report.html"]
+    processes = []
     for command in printed["next"]:
-        process = nip_run_here(*shlex.split(command)[1:], cwd=tmp_path)
-        assert process.returncode == 0, process.stderr
-    assert "debate minus alone" in process.stdout
+        processes.append(nip_run_here(*shlex.split(command)[1:], cwd=tmp_path))
+        assert processes[-1].returncode == 0, processes[-1].stderr
+    assert "debate minus alone" in processes[4].stdout
+    assert (tmp_path / "report.html").is_file()
     rendered = nip_run_here("render", "spec.yaml", "verifier", "protocol={use: solo_verifier}", cwd=tmp_path).stdout
     assert "You decide alone" in rendered
     assert "expert" not in rendered.lower()
 
 
+@pytest.mark.parametrize("protocol", ["debate", pytest.param("nip", marks=pytest.mark.full), "mnip"])
+def test_no_verdict_counts_before_a_prover_has_spoken(tmp_path: Path, protocol: str) -> None:
+    initialized(tmp_path, messy_csv(tmp_path), "--protocol", protocol)
+    with run_chat_server(text="I know this.\n\nDecision: accept") as server:
+        model = f"models.model={{base_url: '{server.base_url}', model: tiny, max_tokens: 99}}"
+        process = nip_run_here("spec.yaml", "dataset.limit=4", model, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "before any prover spoke" not in process.stderr
+    rows = table(only_run(tmp_path / "results"), "rollouts")
+    assert [row["rounds"] for row in rows] == [2] * 4
+    first = nip_run_here("render", "spec.yaml", "verifier", cwd=tmp_path).stdout
+    assert "You decide alone" not in first
+    assert "--- user" in first
+
+
 def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_them(tmp_path: Path) -> None:
     printed, spec = initialized(tmp_path, messy_csv(tmp_path))
     assert printed["columns"] == {"label": HEADER[2], "group": HEADER[3], "claim": HEADER[1]}
-    effect = "dataset.unique_by uses the first of them, or none if their labels differ"
+    assert printed["rows"] == {
+        "used": 54, "with no label": 2, "with the label 'unsure'": 1, "repeated": 1, "with conflicting labels": 2,
+    }  # fmt: skip
+    conflict = (
+        "the same claim with different labels, 'The square of 6 is \"36\",\\nthat is certain.': 1 with label 1 "
+        "(line 14), 1 with label 0 (line 120); dataset.unique_by uses none of them: correct the labels, or remove the "
+        "wrong rows"
+    )
     assert printed["notices"] == [
         "lines 16, 42: no label; skipped by dataset.labels: {'': skip}",
         "line 24: the label 'unsure'; skipped by dataset.labels: {unsure: skip}",
-        f"lines 10, 118: the same claim; lines 14, 120: the same claim; {effect}",
+        "lines 10, 118: the same claim; dataset.unique_by uses the first of them",
+        conflict,
         "lines 10, 120: column 'Claim ID' is empty or not unique; dataset.ids: rows",
     ]
     assert spec["dataset"] == {
@@ -92,6 +123,27 @@ def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_th
         "unique_by": ["claim"],
         "ids": "rows",
     }
+
+
+def test_the_counts_of_rows_add_up_to_all_rows_and_the_odd_label_is_named(tmp_path: Path) -> None:
+    square, sky = "A square has four sides.", "The sky is blue at noon."
+    labels = [*[(square, "yes")] * 12, (square, "no"), (sky, "yes"), (sky, "unsure"), (sky, "yes"), ("  ", "no")]
+    rows = "".join(f"{text},{label}\n" for text, label in [*labels, ("Snow is black.", "no"), ("Ice is hot.", "")])
+    process = nip_run_here("init", "--data", write_csv(tmp_path, "claim,label\n" + rows), cwd=tmp_path)
+    assert (
+        "\n19 rows: 2 used, 1 with the label 'unsure', 1 with no label, 1 with no claim, 1 repeated, 13 with "
+        "conflicting labels\n"
+    ) in process.stdout
+    assert f"'{square}': 12 with label 1 (lines 2, 3, 4, 5, 6 and 7 more), 1 with label 0 (line 14)" in process.stdout
+    points = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.columns["claim"] for point in points] == [sky, "Snow is black."]
+
+
+def test_only_the_keys_of_the_spec_have_comments(tmp_path: Path) -> None:
+    rows = "1,yes,Grass grows in spring.\n2,no,Grass grows in winter.\n"
+    initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
+    spec = (tmp_path / "spec.yaml").read_text()
+    assert not [key for key in ("labels", "group_by", "filter", "unique_by", "ids") if f"{key}:" in spec]
 
 
 @pytest.mark.parametrize(
@@ -153,12 +205,14 @@ def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
     assert "on 5 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
 
 
-def test_a_row_without_a_claim_is_filtered(tmp_path: Path) -> None:
-    data = write_csv(tmp_path, "id,label,claim\n1,yes,Grass grows in spring.\n2,no,\n3,no,Grass grows in winter.\n")
-    printed, spec = initialized(tmp_path, data)
+@pytest.mark.parametrize("blank", ["", "  ", "\t", "\u00a0 "])
+def test_a_row_without_a_claim_is_filtered(tmp_path: Path, blank: str) -> None:
+    rows = f"1,yes,Grass grows in spring.\n2,no,{blank}\n3,no,Grass grows in winter.\n"
+    printed, spec = initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
     assert printed["notices"] == ["line 3: no claim; skipped by dataset.filter"]
-    assert spec["dataset"]["filter"] == "claim <> ''"
-    assert "on 2 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
+    assert list(spec["dataset"]) == ["path", "filter"]
+    played = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.id for point in played] == ["1", "3"]
 
 
 def test_lines_of_jsonl_are_named_too(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
-from tests.support.specs import spec_file
+from tests.support.specs import SOLO_OVERRIDES, spec_file
 
 SOLO: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
@@ -150,6 +150,31 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
     assert done.stderr.count("were repeated because of unparsable answers") == 1
     assert again.returncode == 4
     assert "unauthorized" not in done.stdout
+
+
+def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tmp_path: Path) -> None:
+    with run_chat_server(text="I know this.\n\nDecision: accept") as server:
+        spec_file(tmp_path, server.base_url, size=4)
+        solo = nip_run_here("spec.yaml", *SOLO_OVERRIDES, "--run-id", "alone", cwd=tmp_path)
+        nip = nip_run_here("spec.yaml", "--run-id", "nip", cwd=tmp_path)
+        later = nip_run_here("spec.yaml", "protocol.min_message_rounds=3", "--run-id", "later", cwd=tmp_path)
+    message = "in 4 of 4 decided games, verifier decided before any prover spoke; these games say nothing about provers"
+    assert f"warning: {message} " in (warning := " ".join(nip.stderr.split()))
+    assert "set protocol.verifier_first=false or protocol.min_message_rounds=3" in warning
+    assert "before any prover spoke" not in solo.stderr + later.stderr
+    assert f"trouble: {message}" in called("show", "nip", cwd=tmp_path).stdout
+    compared = nip_run_here("compare", "nip", "alone", "--json", cwd=tmp_path)
+    assert f"nip: {message}" in json.loads(compared.stdout)["notes"]
+    nip_run_here("report", "alone", "nip", "-o", "report.html", cwd=tmp_path)
+    assert f'<p class="state">nip: {message}</p>' in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.gate)])
+def test_a_few_verdicts_before_any_prover_spoke_are_no_trouble(tmp_path: Path, processes: int) -> None:
+    result = run_spec(spec_file(tmp_path, size=40, execution={"processes": processes}), tmp_path / "results")
+    rows = table(only_run(tmp_path / "results"), "rollouts")
+    assert 0 < sum(row["rounds"] == 1 for row in rows) < 20
+    assert as_json(result)["troubles"] == []
 
 
 def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:

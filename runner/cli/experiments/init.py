@@ -36,7 +36,18 @@ MAX_FILE = 1 << 20
 COMMENT_COLUMN = 32
 """Column of the `# CHANGE` comments in the written spec. The inserted names would move the comments."""
 PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
-"""Protocols whose spec gets an odd `max_message_rounds`: the verifier speaks first, so it also speaks last."""
+"""Protocols whose spec gets a `max_message_rounds` that lets the verifier speak last."""
+
+DATASET_COMMENTS = {
+    "labels": "1 if the verifier should accept, 0 if it should reject; rows with a word for skip are not used",
+    "group_by": "rows with the same value are not independent of each other",
+    "filter": "rows without a text to judge are not used",
+    "unique_by": "of rows that are equal in these columns, the first is used, or none if their labels differ",
+    "ids": "they are the numbers of the rows, so do not reorder the file",
+}
+"""Comments in the spec about keys of `dataset`, if it has them."""
+
+_EXPERTS_FIRST = "# verifier_first: false, so that the verifier cannot decide before a prover has spoken\n"
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
@@ -78,13 +89,18 @@ def execute(args: argparse.Namespace) -> int:
     change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps = _next_steps(None if args.data is None else args.protocol or "nip")
     if args.json:
-        column_facts = {} if roles is None else {"columns": roles.columns, "notices": roles.notices}
+        column_facts = {}
+        if roles is not None:
+            column_facts = {"columns": roles.columns, "rows": roles.counts, "notices": roles.notices}
         print_json({"files": [str(folder / name) for name in files], "next": [*change_folder, *steps], **column_facts})
         return ExitCode.DONE
     if args.quiet:
         return ExitCode.DONE
     if roles is not None:
         say(f"Columns of {args.data}: {comma_join(f'{name} is the {role}' for role, name in roles.columns.items())}")
+        if roles.counts:
+            rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
+            say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
         for notice in roles.notices:
             say(f"  {notice}")
     say("Written:")
@@ -106,12 +122,14 @@ def _next_steps(protocol: str | None) -> dict[str, str]:
     check = {f"nip-run check {SPEC}": "find errors"}
     if protocol in (None, "solo_verifier"):
         return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
+    stances, both = (" stances=both", ", with both stances") if protocol == "debate" else ("", "")
     return {
         **check,
         f"nip-run check {SPEC} --live": "test the servers, once the spec names a model",
         f"nip-run {SPEC} 'protocol={{use: solo_verifier}}' --run-id alone": "the verifier decides alone",
-        f"nip-run {SPEC} --run-id {protocol}": f"play {protocol}",
+        f"nip-run {SPEC}{stances} --run-id {protocol}": f"play {protocol}{both}",
         f"nip-run compare {protocol} --baseline alone": "does it help the verifier?",
+        f"nip-run report alone {protocol} -o report.html": "write a page with both results and all games",
     }
 
 
@@ -213,11 +231,13 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         **roles.keys,
     }
     replacements = {
+        "COMMENTS": "".join(f"# {key}: {text}\n" for key, text in DATASET_COMMENTS.items() if dataset.get(key)),
         "FILE": data.name,
         "NAME": re.sub(r"[^a-z0-9]+", "-", data.stem.lower()).strip("-") or "data",
         "DATASET": "\n".join(f"  {key}: {dump_inline(value)}" for key, value in dataset.items() if value),
         "PROTOCOL": protocol,
-        "LIMIT": ", max_message_rounds: 5" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "EXPERTS_FIRST": _EXPERTS_FIRST if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
+        "LIMIT": ", verifier_first: false, max_message_rounds: 4" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
     spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
     return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}

@@ -125,7 +125,8 @@ class _TranscriptPrinter:
         if usable is not None:
             self._print_reasoning_size(usable, color)
         if not messages:
-            self._print_answer_heading(number, agent, f"decides: {verdict_word(played.decision)}", color)
+            ignored = "; verdict ignored: too early" if self.details.ignores_verdict(number) else ""
+            self._print_answer_heading(number, agent, f"decides: {verdict_word(played.decision)}{ignored}", color)
             self._print_lines(raw, "  ", color)
             self._print_truncation(usable, color)
             return

@@ -260,6 +260,7 @@ class _Packer:
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed_calls(number, agent)],
                 "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
                 "decision": self._decision(agent, played),
+                "ignored": details.ignores_verdict(number),
             }
 
     def _chat_message(self, message: ChatMessage) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
 from runner.runs.finished.reconstruction import played_plan, saved_plan
-from runner.runs.finished.stored_problems import FILE
 from runner.runs.finished.stored_problems import load_problems as problems_of_run
 
 
@@ -111,7 +110,7 @@ def run_page(
     results, game_count = games.results, games.about["count"]
     metrics = read_metrics(folder) or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
-    has_problem_file = (folder.path / FILE).is_file() or results is None
+    has_problem_file = folder.problems_path.is_file() or results is None
     problems = problems_of_run(folder) if has_problem_file or results is None else results.problems
     run = RunFacts(
         run_id=manifest.run_id,

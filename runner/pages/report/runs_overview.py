@@ -56,6 +56,8 @@ class OverviewView:
     sweep: SweepView | None
     verdicts: Sequence[tuple[str, str]]
     """The route and the sentence of the first comparisons of the runs."""
+    warnings: Sequence[str]
+    """A message for each run whose verifier decided many games before any prover spoke."""
 
 
 def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ()) -> Section:
@@ -67,9 +69,9 @@ def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ())
     rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
     picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
-    return Section(
-        ROUTE, render_template("runs.html", OverviewView(rows, picture, _sweep(pages), verdicts[:MAX_VERDICTS]))
-    )
+    warnings = [message for page in pages if (message := page.folder.no_prover_message()) is not None]
+    view = OverviewView(rows, picture, _sweep(pages), verdicts[:MAX_VERDICTS], warnings)
+    return Section(ROUTE, render_template("runs.html", view))
 
 
 def _accuracy(page: RunPage) -> Mapping[str, Any] | None:

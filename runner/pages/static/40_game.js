@@ -101,7 +101,8 @@ class GameView {
     const stance = !this.as || this.as === turn.agent ? WORDS[game.stances?.[turn.agent]] : undefined;
     return el("article", { class: `turn agent-${place % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
       el("h5", {}, this.named(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
-        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null),
+        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null,
+        decided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
       texts.map((text) => said(text)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
   }

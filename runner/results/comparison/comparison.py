@@ -546,6 +546,7 @@ def system_notes(systems: Sequence[System]) -> Iterator[str]:
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport and not counted"
         if system.is_tree:
             yield f"{system.name} plays trees: its samples share their first rounds"
+        yield from (message for folder in system.runs if (message := folder.no_prover_message()) is not None)
     games: dict[str, dict[str, set[tuple[int, str]]]] = {}  # the seeds and datasets of each system, by game
     for system in systems:
         if all(manifest.replay_of is None and manifest.rejudge_of is None for manifest in system.manifests):

@@ -16,6 +16,7 @@ from runner.base.text import in_one_line
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
+from runner.results.folder import NO_PROVER_HEARD
 from runner.results.manifest import is_allowed_loss
 from runner.rollouts.rollout import UNREADABLE, Call, Outcome, Rollout
 from runner.runs.finished.stored_problems import GameProblem
@@ -28,6 +29,10 @@ MIN_CALLS_SHARE = 0.05
 
 MIN_UNDECIDED_SHARE = 0.2
 """The minimum share of rollouts for a report of undecided rollouts."""
+
+MIN_UNHEARD_SHARE = 0.5
+"""The minimum share of decided rollouts for a report of verdicts without a message of a prover. A verifier that is
+certain may rightly decide alone in some games."""
 
 EXAMPLE_LENGTH = 120
 """The maximum number of characters of a quoted answer."""
@@ -63,6 +68,7 @@ class GameProblems:
 
     plan: Plan
     _rollouts: int = 0
+    _decided: int = 0
     _answers: int = 0
     _messages: int = 0
     _counts: dict[str, _Count] = field(default_factory=dict)
@@ -77,6 +83,12 @@ class GameProblems:
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
+        protocol = self.plan.spec.protocol
+        self._provers = protocol.prover_names
+        first = min((r for name in self._provers if (r := protocol.first_active_round(name)) is not None), default=None)
+        rounds = () if first is None else range(first + 1, protocol.max_message_rounds)
+        self._first_informed_round = next((round_ for round_ in rounds if protocol.can_ever_decide(round_)), None)
+        """The first round in which the verifier can decide after a prover spoke; None if there is no such round."""
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout."""
@@ -84,6 +96,10 @@ class GameProblems:
         if rollout.outcome != Outcome.DECIDED:
             is_malformed = (rollout.error or "").startswith(MalformedError.__name__)
             _count(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
+        else:
+            self._decided += 1
+            if not self._has_heard_prover(rollout):
+                _count(self._counts, NO_PROVER_HEARD, rollout)
         for note in (rollout.confidence_note or "").split("; "):
             if note:
                 _count(self._unknown_confidences, note, rollout)
@@ -95,6 +111,13 @@ class GameProblems:
             for agent, retry_count in round_.retry_counts.items():
                 if retry_count >= self._attempts and agent not in deciders:
                     _count(self._counts, EMPTY_MESSAGES, rollout)
+
+    def _has_heard_prover(self, rollout: Rollout) -> bool:
+        """Return whether a prover spoke before the round of the verdict, or no prover can speak before a verdict."""
+        earlier = rollout.rounds[:-1]
+        return self._first_informed_round is None or any(
+            name in played.raw for played in earlier for name in self._provers
+        )
 
     def _add_calls(self, rollout: Rollout) -> None:
         """Count a rollout's answers and the problems of its calls."""
@@ -115,7 +138,7 @@ class GameProblems:
 
     def count_if_problem_free(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return a rollout's numbers of answers and messages; None if the rollout has a problem."""
-        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
+        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note or not self._has_heard_prover(rollout):
             return None
         answers = 0
         for call in rollout.calls:
@@ -131,6 +154,7 @@ class GameProblems:
     def add_rollout_without_problems(self, answers: int, messages: int) -> None:
         """Count a rollout without problems, given its numbers of answers and messages."""
         self._rollouts += 1
+        self._decided += 1
         self._answers += answers
         self._messages += messages
 
@@ -140,6 +164,7 @@ class GameProblems:
             *self._lost_rollouts(),
             *self._rollouts_ended_early(),
             *self._undecided_rollouts(),
+            *self._verdicts_without_provers(),
             *self._empty_answers(),
             *self._repeated_calls(),
             *self._empty_messages(),
@@ -208,6 +233,28 @@ class GameProblems:
         message = f"{self._rollout_count(count)} ended undecided, {COUNTED_AS_WRONG}"
         yield self._rollout_problem(
             Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
+        )
+
+    def _verdicts_without_provers(self) -> Iterator[GameProblem]:
+        """Yield a problem if the verifier decided before any prover spoke in a large share of the decided rollouts."""
+        count = self._counts.get(NO_PROVER_HEARD)
+        if count is None or count.number < MIN_UNHEARD_SHARE * self._decided:
+            return
+        protocol, settings = self.plan.spec.protocol, []
+        assert self._first_informed_round is not None, "_has_heard_prover counts no other rollout"
+        can_rotate = protocol.declares_verifier_first and "verifier_first" not in protocol.file.fixed
+        if can_rotate and protocol.parameters.verifier_first:
+            settings.append("protocol.verifier_first=false")
+        if "min_message_rounds" not in protocol.file.fixed:
+            settings.append(f"protocol.min_message_rounds={self._first_informed_round + 1}")
+        yield GameProblem(
+            NO_PROVER_HEARD,
+            count.number,
+            self._decided,
+            f"in {count.number} of {self._decided} decided games, {protocol.verifier_name} decided before any prover "
+            "spoke; these games say nothing about provers",
+            advice=f"to let a prover speak before each verdict, set {' or '.join(settings)}" if settings else "",
+            show=count.rollout.job.rollout_id,
         )
 
     def _count_if_frequent(self, kind: str, total: int) -> _Count | None:

@@ -75,6 +75,10 @@ class RolloutDetails:
             if only_round in (None, number) and (number < len(played) or number in called_rounds):
                 yield number, played[number] if number < len(played) else None
 
+    def ignores_verdict(self, number: int) -> bool:
+        """Return whether a verdict in this round is too early to count."""
+        return number < self.protocol.min_message_rounds - 1
+
     def speakers(self, number: int, played: Round | None) -> list[str]:
         """Return the agents that were called in a round, in the protocol's order."""
         raw = played.raw if played else {}

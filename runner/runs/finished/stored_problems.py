@@ -11,9 +11,6 @@ from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.text import counted
 from runner.results.folder import RunFolder
 
-FILE = "troubles.json"
-"""The file with the problems in a run's folder. Earlier versions called problems troubles."""
-
 
 @dataclass(frozen=True)
 class GameProblem:
@@ -41,7 +38,7 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
     Raises:
         RunError: the file is damaged.
     """
-    file = folder.path / FILE
+    file = folder.problems_path
     return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
 
 
@@ -77,7 +74,7 @@ def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
     The file is not `metrics.json`, which every version of nip-run must recompute without a change, because the kinds
     and texts of problems may change.
     """
-    file = folder.path / FILE
+    file = folder.problems_path
     if problems:
         data = {"troubles": [problem.to_json() for problem in problems]}
         atomic_write(file, json.dumps(data, indent=2).encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import list_some
+from runner.base.text import in_one_line, list_some
 from runner.spec.datasets.csv_errors import numbered_rows, read_with
 from runner.spec.datasets.labels import LABEL_OF_DIGIT, LABEL_OF_WORD, SKIP
 from runner.spec.datasets.loader import normalize_text
@@ -39,6 +39,8 @@ _CODE = re.compile(
 )
 _MIN_CLAIM_LENGTH = 12
 """Minimum average length, in characters, of the texts in a column of claims whose name is unknown."""
+_HAS_TEXT = r"regexp_matches({}, '[^[:space:]\pZ]')"
+"""SQL that is true if a column has a character that is not blank. `trim` would not remove tabs."""
 
 
 @dataclass
@@ -53,6 +55,11 @@ class ColumnRoles:
     """Whether the datapoints are programs for a problem."""
     notices: list[str] = field(default_factory=list)
     """Messages about rows that need attention, each with the spec key that handles them."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """The number of rows that the spec uses, and the number of rows that it skips for each reason.
+
+    Empty if the user must decide what a label means.
+    """
     keys: dict[str, Any] = field(default_factory=dict)
     """The other spec keys that handle these rows."""
 
@@ -127,27 +134,31 @@ def _label_text(value: Any) -> str:
 
 
 def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: _RowNames) -> None:
-    """Add notices and keys for rows without a label or text, with an unknown label, and for duplicates."""
-    columns, labels = roles.columns, values[roles.columns["label"]]
+    """Add notices, counts and keys for rows without a label or text, with an unknown label, and for duplicates."""
+    columns, labels = roles.columns, [_label_text(value) for value in values[roles.columns["label"]]]
+    judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
+    blank = {i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)}
     for text in [text for text, meaning in roles.labels.items() if meaning == SKIP]:
-        rows = [i for i, value in enumerate(labels) if _label_text(value) == text]
+        rows = [i for i, label in enumerate(labels) if label == text]
         problem = f"the label {text!r}" if text else "no label"
         skipped = f"skipped by dataset.labels: {{{text or repr('')}: skip}}"
         roles.notices.append(f"{names.describe(rows)}: {problem}; {skipped}")
-    judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
-    empty = [i for i in range(len(labels)) if any(_is_empty(values[columns[role]][i]) for role in judged)]
-    if empty:
-        roles.keys["filter"] = " AND ".join(f"{role} <> ''" for role in judged)
-        roles.notices.append(f"{names.describe(empty)}: no {' or no '.join(judged)}; skipped by dataset.filter")
+        roles.counts[f"with {problem}"] = len({*rows} - blank)
+    if blank:
+        roles.keys["filter"] = " AND ".join(_HAS_TEXT.format(role) for role in judged)
+        missing = f"no {' or no '.join(judged)}"
+        roles.notices.append(f"{names.describe(sorted(blank))}: {missing}; skipped by dataset.filter")
+        roles.counts[f"with {missing}"] = len(blank)
     contents: dict[tuple[str, ...], list[int]] = {}
-    for i in set(range(len(labels))) - set(empty):
-        contents.setdefault(tuple(normalize_text(values[columns[role]][i]) for role in judged), []).append(i)
+    for i in range(len(labels)):
+        if i not in blank and roles.labels.get(labels[i]) != SKIP:
+            contents.setdefault(tuple(normalize_text(values[columns[role]][i]) for role in judged), []).append(i)
     repeated = [rows for rows in contents.values() if len(rows) > 1]
     if repeated:
         roles.keys["unique_by"] = judged
-        lines = "; ".join(f"{names.describe(rows)}: the same {' and '.join(judged)}" for rows in repeated[:5])
-        more = f"; and {len(repeated) - 5} more" if len(repeated) > 5 else ""
-        roles.notices.append(f"{lines}{more}; dataset.unique_by uses the first of them, or none if their labels differ")
+        _describe_duplicates(roles, values[columns[judged[-1]]], labels, repeated, names)
+    is_clear = "CHANGE" not in roles.labels.values()  # otherwise the user decides which rows are used
+    roles.counts = {"used": len(labels) - sum(roles.counts.values()), **roles.counts} if is_clear else {}
     ids = [normalize_text(value) for value in values[columns["id"]]] if "id" in columns else [""]
     counts = Counter(ids)
     bad_ids = [i for i, id_ in enumerate(ids) if not id_ or counts[id_] > 1]
@@ -159,6 +170,42 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
             roles.notices.append(f"{names.describe(bad_ids)}: {problem}; dataset.ids: rows")
 
 
+def _describe_duplicates(
+    roles: ColumnRoles, texts: Sequence[Any], labels: Sequence[str], repeated: Sequence[list[int]], names: _RowNames
+) -> None:
+    """Add notices and counts for rows with the same content: those with one label, and those whose labels differ."""
+    duplicates, conflicts = [], []
+    for rows in repeated:
+        by_label: dict[Any, list[int]] = {}
+        for i in rows:
+            by_label.setdefault(_MEANINGS.get(labels[i], labels[i]), []).append(i)
+        if len(by_label) > 1:
+            conflicts.append((rows, by_label))
+        else:
+            duplicates.append(rows)
+    content = " and ".join(roles.keys["unique_by"])
+    if duplicates:
+        lines = "; ".join(f"{names.describe(rows)}: the same {content}" for rows in duplicates[:5])
+        more = f"; and {len(duplicates) - 5} more" if len(duplicates) > 5 else ""
+        roles.notices.append(f"{lines}{more}; dataset.unique_by uses the first of them")
+        roles.counts["repeated"] = sum(len(rows) - 1 for rows in duplicates)
+    for rows, by_label in conflicts[:5]:
+        counts = ", ".join(
+            f"{len(label_rows)} with label {label!r} ({names.describe(label_rows, 5)})"
+            for label, label_rows in sorted(by_label.items(), key=lambda item: len(item[1]), reverse=True)
+        )
+        quote = in_one_line(str(texts[rows[0]]).strip())
+        roles.notices.append(
+            f"the same {content} with different labels, '{quote[:60]}{'...' if len(quote) > 60 else ''}': {counts}; "
+            "dataset.unique_by uses none of them: correct the labels, or remove the wrong rows"
+        )
+    if len(conflicts) > 5:
+        more_rows = [i for rows, _ in conflicts[5:] for i in rows]
+        roles.notices.append(f"{names.describe(more_rows)}: {len(conflicts) - 5} more conflicts of this kind")
+    if conflicts:
+        roles.counts["with conflicting labels"] = sum(len(rows) for rows, _ in conflicts)
+
+
 class _RowNames:
     """Names rows by their lines in a text file, or by their numbers if the lines are not known."""
 
@@ -166,11 +213,11 @@ class _RowNames:
         lines = list(_first_lines(path))
         self._lines = lines if len(lines) == count else None
 
-    def describe(self, rows: Sequence[int]) -> str:
+    def describe(self, rows: Sequence[int], limit: int = 10) -> str:
         """Describe rows, whose numbers start from 0, such as `lines 7, 9`."""
         numbers = [row + 1 if self._lines is None else self._lines[row] for row in rows]
         noun = "row" if self._lines is None else "line"
-        return f"{noun}{'' if len(numbers) == 1 else 's'} {list_some(numbers, 10)}"
+        return f"{noun}{'' if len(numbers) == 1 else 's'} {list_some(numbers, limit)}"
 
 
 def _first_lines(path: Path) -> Iterator[int]:
