@@ -126,6 +126,8 @@ class EqualDifferences:
     amount: float
     total: float
     """The sum of the differences."""
+    positive_share: float = 0.5
+    """The share of the positive differences in the sum of squares."""
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the interval of Tango for paired proportions, with the quantile of Student's t."""
@@ -138,7 +140,8 @@ class EqualDifferences:
 
     def variance(self, effect: float) -> float:
         """Return the variance of the differences if their mean were `effect`; see `minimum_detectable_effect`."""
-        balanced = max(self.groups**2 - self.net**2, 0.0) / self.count**2
+        # Not from `net`: if the differences are unequal, it is too large a part of `groups`.
+        balanced = 4 * self.positive_share * (1 - self.positive_share) * (self.groups / self.count) ** 2
         share = min(math.sqrt(balanced + (effect / self.amount) ** 2), 1.0)
         return max(self.amount**2 * share - effect**2, 0.0) * self.count / (self.count - 1)
 
@@ -178,7 +181,8 @@ def _approximate(terms: np.ndarray, bound: float | None) -> EqualDifferences:
     if groups < FEW and bound is not None and amount < bound:
         enlarged = math.sqrt(amount * bound)
         groups, amount = groups * amount / enlarged, enlarged
-    return EqualDifferences(len(terms), groups, amount, total)
+    positive_share = float(squares[nonzero > 0].sum() / squares.sum())
+    return EqualDifferences(len(terms), groups, amount, total, positive_share)
 
 
 def _detectable(stderr: float, groups: float) -> float:

@@ -184,6 +184,16 @@ def test_an_interval_holds_what_a_few_groups_show_where_one_is_always_right() ->
             assert sum(w for w, (low, high) in zip(weights, ends, strict=True) if low <= -chance <= high) >= 0.92
 
 
+def test_a_large_difference_of_unequal_terms_does_not_make_a_small_one_look_detectable() -> None:
+    """Groups of two datapoints: 60 differ by 1, 114 by 0.5, and 17 in the other direction."""
+    differences = [1.0] * 60 + [0.5] * 114 + [-0.5] * 17 + [0.0] * 109
+    small = [0.5 * sign for sign in (1.0, -1.0) for _ in range(87)] + [1.0, -1.0] * 8 + [0.0] * 110
+    found, baseline = (paired_difference(values, [2.0] * 300, 1.0, 0.5) for values in (differences, small))
+    assert found.detectable is not None
+    assert baseline.detectable is not None
+    assert 0.04 < found.detectable < 1.3 * baseline.detectable
+
+
 def test_what_is_said_to_be_detectable_is_found_where_nothing_differed() -> None:
     """Of 60 groups of which none differs it takes six in one direction, and so 13 points; of five nothing is seen."""
     said = paired_difference([0.0] * 60, [1.0] * 60, 1.0).detectable
