@@ -112,7 +112,7 @@ class BulkTransport(_Transport, Protocol):
             ReleaseError: the registry cannot be read.
         """
 
-    def announce_files(self, paths: Sequence[str]) -> None:
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
         """Announce files that will be opened soon, in this order, so that small files can be fetched together.
 
         Files that do not exist are allowed.

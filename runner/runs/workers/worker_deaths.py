@@ -12,7 +12,7 @@ from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.spending import describe_lost_calls
 from runner.runs.workers.leases import MAX_DEATHS_ALONE
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
 """The run ends after this many deaths in a row of workers that were not ready yet. Many workers raise the limit."""

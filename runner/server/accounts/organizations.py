@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from runner.base.errors import NotFoundError
 from runner.server.accounts.accounts import Viewer, add_member
-from runner.server.accounts.administration import record_act, remove_member
+from runner.server.accounts.administration import log_action, remove_member
 from runner.server.store.schema import accounts, invitations, members
 
 
@@ -163,4 +163,4 @@ def _account_id(connection: Connection, name: str) -> int:
 
 
 def _record(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
-    record_act(connection, time.time(), action, target, by=viewer.account)
+    log_action(connection, time.time(), action, target, by=viewer.account)

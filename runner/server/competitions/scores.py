@@ -31,7 +31,7 @@ from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, reference_of, releases, submissions
-from runner.server.visible_tree import open_registry
+from runner.server.visible_releases import open_registry
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson_interval
 
@@ -51,7 +51,7 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
     row, labels = _read_submission(Database(settings.database_url), submission_id)
     if not labels:
         return {"refused": "the competition was withdrawn"}
-    registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
+    registry = open_registry(settings, Viewer(account_names=frozenset((row.owner,))))
     folder = fetch_release(registry, reference_of(row), work_folder / "release").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()

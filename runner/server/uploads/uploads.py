@@ -35,7 +35,7 @@ from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.pieces import BlobWriter, DiskFullError, OffsetError, UploadPieces
 from runner.server.uploads.quotas import check_disk_space, check_quota, new_bytes, published_bytes
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)

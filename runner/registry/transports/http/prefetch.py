@@ -32,7 +32,7 @@ class FilePrefetch:
         self._fetched: dict[str, bytes] = {}
         """The contents of the files in the last answer that `pop_file` has not returned yet, by path."""
 
-    def announce_files(self, paths: Sequence[str]) -> None:
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
         """Set the paths of the files that the caller will open soon. The first path is the file to open first."""
         self._fetched.clear()
         self._announced, self._next_position = paths, 0
