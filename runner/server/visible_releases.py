@@ -1,4 +1,4 @@
-"""Read access to a server's releases, limited to those that the viewer (the sender of a request) may see.
+"""Read access to the releases that a viewer (the account that sends a request) may see.
 
 `VisibleReleases` implements `Transport`, the interface to the tree of files in a registry. The API sends files from it,
 and all other code of the server loads releases through it.

@@ -96,7 +96,7 @@ class Journal:
         """Open or create a journal. A journal that is not `durable` never calls fsync.
 
         `first` is the record that starts an empty journal; a journal with records keeps its own first record. `run` is
-        the identity of the run that a bound journal must belong to (see `log_lines`).
+        the identity of the run that a bound journal must belong to (see `runner.base.storage.log_lines`).
 
         Raises:
             RunDirectoryError: another process has the journal open.
@@ -150,7 +150,7 @@ class Journal:
     def _repair(self) -> JournalState:
         records, end, torn = 0, 0, 0
         self._seed, self.is_bound = 0, True
-        self.number: str | None = None if self._first is None else self._first.get("journal")
+        self.journal_id: str | None = None if self._first is None else self._first.get("journal")
         with open_to_read(self._path) as file:
             for offset, line, record in scan(file, self._path, self._run):
                 if record is None:
@@ -173,9 +173,9 @@ class Journal:
         return JournalState(records, torn)
 
     def _use_first_line(self, first: bytes, record: Mapping[str, Any]) -> None:
-        """Use the seed and number of the journal's first line."""
+        """Use the seed and id of the journal's first line."""
         self._seed, self.is_bound = log_seed(first, record), is_bound(record)
-        self.number = record.get("journal")
+        self.journal_id = record.get("journal")
 
     @property
     def records(self) -> int:

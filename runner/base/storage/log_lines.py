@@ -168,7 +168,7 @@ class JournalReader:
         record = decode(first, 0)
         self._seed = 0 if record is None else log_seed(first, record)
         self.is_bound = record is None or is_bound(record)
-        self.number: str | None = None if record is None else record.get("journal")
+        self.journal_id: str | None = None if record is None else record.get("journal")
         """A random number that identifies the journal; None in journals of 0.1.0."""
 
     def record(self, offset: int) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def load_datapoints(folder: RunFolder) -> list[PlayedDatapoint]:
 def collect_facts(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], datapoints: list[PlayedDatapoint]
 ) -> dict[str, Any]:
-    """Return the facts as JSON values. The releases of all runs have the same keys; other versions read them.
+    """Return the facts as JSON values. The releases of all runs have the same keys.
 
     `point` is the point of the sweep: the keys that the sweep sets in this run. `cleaned` has the number of replaced
     private values, which redaction adds later. `trained` describes the models that the run trained, by model group.
@@ -98,7 +98,8 @@ def collect_hashes(folder: RunFolder, manifest: Manifest, datapoints: list[Playe
 def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
     """Return the source of each part of a run, as recorded when the run started; runs of 0.1.0 have no sources.
 
-    A stored source has the commit of its files, whether the commit is clean (others can fetch it), and if not, why.
+    A part is the spec or what it names, such as the protocol. A source is the commit that its files came from.
+    The stored fields `clean` and `why` tell whether others can fetch these files from the commit, and if not, why.
 
     Raises:
         RunError: the sources in the manifest are damaged.

@@ -1,4 +1,4 @@
-"""Build components from one entry of a spec for `drafts`: an agent with its model group, a trainer, or a model."""
+"""Build components from one entry of a spec: an agent with its model group, a trainer, or a model."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class BulkTransport(_Transport, Protocol):
         """
 
     def plan_prefetch(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, in this order, so that small files can be fetched together.
+        """State which files will be opened soon, in this order, so that small files can be fetched together.
 
         Files that do not exist are allowed.
         """

@@ -161,7 +161,7 @@ class Registry:
         return release, data
 
     def plan_prefetch(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that the caller will read soon, in this order, so that the transport can fetch them together.
+        """State which files the caller will read soon, in this order, so that the transport can fetch them together.
 
         The caller still reads each file with the other methods; this call only saves requests.
         """

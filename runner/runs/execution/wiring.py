@@ -103,7 +103,7 @@ class Wiring:
             journal = await self.open_journal(exit_stack)
             entries = read_records(self.folder.journal) if journal.state_at_opening.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = None if self.recorded_only else self._open_cache(exit_stack, journal.number)
+            cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
             replayed = self._replayed_model()
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))

@@ -133,8 +133,8 @@ class _Measurements:
     live_share: float
     """The share of the calls that servers answer."""
 
-    def costs(self, start: float, workers: int, cores: int) -> TimeCosts:
-        """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
+    def time_costs(self, load_seconds: float, workers: int, cores: int) -> TimeCosts:
+        """Return the time that a run takes on this machine; `load_seconds` is the time for loading the spec."""
         run, one_process = self.with_workers or self.one_process, self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
         more_calls = one_process.calls - self.short_run.calls
@@ -142,7 +142,7 @@ class _Measurements:
         end_seconds_per_call = max(more_seconds / more_calls, 0.0)
         costs = TimeCosts(
             core_seconds_per_call=one_process.seconds_per_call + server,
-            start_seconds=start + run.seconds_to_first_game,
+            start_seconds=load_seconds + run.seconds_to_first_game,
             end_seconds=max(run.seconds_after_games - end_seconds_per_call * run.calls, 0.0),
             end_seconds_per_call=end_seconds_per_call,
             # A merge rebuilds all games from the journal.
@@ -152,9 +152,8 @@ class _Measurements:
             return costs
         used_cores = min(workers, cores)
         scale = min(self.worker_count, available_cores()) / used_cores  # the measurement used another number of cores
-        parallel_seconds = self.with_workers.seconds_per_call * scale + server / used_cores
-        writer_seconds = self.with_workers.cpu_seconds_per_call
-        return replace(costs, parallel_seconds_per_call=parallel_seconds, writer_seconds_per_call=writer_seconds)
+        parallel, writer = run.seconds_per_call * scale + server / used_cores, run.cpu_seconds_per_call
+        return replace(costs, parallel_seconds_per_call=parallel, writer_seconds_per_call=writer)
 
 
 def duration_of(
@@ -202,7 +201,7 @@ def _build_forecast(
     cores, longest = options.cores or available_cores(), average_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     capacity = RunCapacity(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
-    costs = measured.costs(options.load_seconds, options.workers, cores)
+    costs = measured.time_costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, capacity) for games in average_games)
     one_process, server = measured.one_process, measured.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes

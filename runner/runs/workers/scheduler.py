@@ -52,9 +52,9 @@ log = logging.getLogger("nip_run.workers")
 class GameScheduler:
     """Plays games with workers. It has the method `play_all` of `Engine`."""
 
-    def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
+    def __init__(self, state: WriterState, pool: WorkerPool, worker_count: int) -> None:
         self._state, self._pool = state, pool
-        self._slots = [WorkerSlot(number) for number in range(workers)]
+        self._slots = [WorkerSlot(number) for number in range(worker_count)]
         self._progress = asyncio.Event()
         """Set when more games may be leased, the run may be over, or the run is stopping."""
         state.stop.notify_on_stop(self._progress)
@@ -64,7 +64,7 @@ class GameScheduler:
         """The error of the budget, if the budget does not allow more games."""
         self._has_stopped_games = False
         """Whether a game in progress ended unfinished because the run is stopping."""
-        self._deaths = WorkerDeaths(workers)
+        self._deaths = WorkerDeaths(worker_count)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_ending = False

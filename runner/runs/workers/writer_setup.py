@@ -66,7 +66,6 @@ async def open_scheduler(
 
 
 def _start_message(wiring: Wiring, journal: Journal, game_records: GameRecords, *, sends_outputs: bool) -> StartMessage:
-    servers = wiring.shared.servers
     return StartMessage(
         plan=wiring.plan,
         run_id=wiring.folder.run_id,
@@ -75,9 +74,9 @@ def _start_message(wiring: Wiring, journal: Journal, game_records: GameRecords, 
         is_budgeted=wiring.budget is not None,
         sends_outputs=sends_outputs,
         answered_model_groups=frozenset(game_records.answered_model_groups),
-        concurrency=servers.concurrency,
-        adapters=dict(servers.adapters),
-        journal_id=journal.number,
+        concurrency=wiring.shared.servers.concurrency,
+        adapters=dict(wiring.shared.servers.adapters),
+        journal_id=journal.journal_id,
     )
 
 

@@ -45,6 +45,7 @@ class Token:
     revoked: float | None
 
     def state(self, now: float) -> str:
+        """Return "revoked", "expired" or, if the token is valid, "good"."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "good"

@@ -3,7 +3,7 @@
 An account joins only by accepting an invitation, because membership has effects: the runs of two members do not count
 as reproductions of each other, and submissions to a competition count for the organization's daily limit. All functions
 run in the caller's transaction. The API and the page `/mine/account` use this module; the commands `nip-run server` use
-`administration.py`.
+`runner.server.accounts.administration`.
 """
 
 from __future__ import annotations

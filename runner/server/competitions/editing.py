@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
@@ -128,8 +127,8 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
     if not connection.execute(select(func.count()).select_from(submissions).where(same_competition)).scalar_one():
         connection.execute(delete(competitions).where(competitions.c.id == competition["id"]))
         return True
-    values: dict[str, Any] = {"withdrawn": now, "why": reason}
-    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
+    withdrawal = {"withdrawn": now, "why": reason}
+    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(withdrawal))
     refusal_reason = f"the competition was withdrawn at {format_time(now)}: {reason}"
     refusal = {"state": REFUSED, "why": refusal_reason, "score": None, "scored": None}
     connection.execute(update(submissions).where(same_competition, submissions.c.state != REFUSED).values(refusal))

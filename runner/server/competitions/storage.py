@@ -207,7 +207,7 @@ def check_labels(*, labeled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 
 
 def submit_run(
-    connection: Connection, viewer: Viewer, rows_sha256: str, *, release: int, owner: str, now: float
+    connection: Connection, viewer: Viewer, rows_sha256: str, release_id: int, *, owner: str, now: float
 ) -> None:
     """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
@@ -220,7 +220,7 @@ def submit_run(
     for competition in connection.execute(query).mappings().all():
         reason = _refusal_reason(connection, competition, owner, viewer.account_id, now)
         row = {
-            "competition_id": competition["id"], "release_id": release, "owner": owner,
+            "competition_id": competition["id"], "release_id": release_id, "owner": owner,
             "account_id": viewer.account_id, "created": now, "state": REFUSED if reason else WAITING, "why": reason,
         }  # fmt: skip
         connection.execute(insert(submissions), row)

@@ -1,6 +1,7 @@
 """The declaration of an upload: the folders to add to the registry, each with the paths, sizes and hashes of its files.
 
-A client sends the declaration before it sends files. `Uploads` stores it, and `checking.py` compares it with manifests.
+A client sends the declaration before it sends files. `Uploads` stores it, and `runner.server.uploads.checking` compares
+it with manifests.
 """
 
 from __future__ import annotations

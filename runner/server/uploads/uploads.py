@@ -1,9 +1,9 @@
 """Stores uploads. A client declares the releases of an upload, sends their files in pieces, and commits the upload.
 
-A blob is the content of a file, named by its SHA-256. `pieces.py` appends received pieces to blobs and checks the hash
-of each complete blob. `publishing.py` checks a committed upload and publishes it. Until then, only the account that
-declared the upload can see it. The id of an upload is a hash of its account and declaration. So a client that lost its
-connection resumes if it declares the same upload again. States of an upload:
+A blob is the content of a file, named by its SHA-256. `runner.server.uploads.pieces` appends received pieces to blobs
+and checks the hash of each complete blob. `runner.server.uploads.publishing` checks a committed upload and publishes
+it. Until then, only the account that declared the upload can see it. The id of an upload is a hash of its account and
+declaration. So a client that lost its connection resumes if it declares the same upload again. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 

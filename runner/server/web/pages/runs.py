@@ -1,8 +1,8 @@
 """Pages of single runs, public or private, and pages that compare two public runs.
 
-A page shows the run's report (from `run_cache.py`) and facts from the newest board. Facts are the values that a board
-stores about a release (`boards/builder.py`). The page's script loads the games from pieces: files that contain a part
-of the report's data each.
+A page shows the run's report (from `runner.server.web.pages.run_cache`) and facts from the newest board. Facts are the
+values that a board stores about a release (`runner.server.boards.builder`). The page's script loads the games from
+pieces: files that contain a part of the report's data each.
 """
 
 from __future__ import annotations
