@@ -1,6 +1,6 @@
 """Resolve every `${key}` in merged data, and report each one that cannot be resolved.
 
-`layer_loading` calls it after all files are merged.
+`runner.documents.layer_loading` calls it after all files are merged.
 """
 
 from __future__ import annotations

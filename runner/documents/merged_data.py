@@ -1,6 +1,6 @@
 """The result of merging files and overrides: the data, and the place where every key was set.
 
-`layer_loading` builds it, and the checks of a spec report problems with it.
+`runner.documents.layer_loading` builds it, and the checks of a spec report problems with it.
 """
 
 from __future__ import annotations

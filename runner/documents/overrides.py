@@ -1,6 +1,6 @@
 """Apply overrides from the command line or a sweep to merged data.
 
-`layer_loading` applies them after all files, and sweeps use the same syntax.
+`runner.documents.layer_loading` applies them after all files, and sweeps use the same syntax.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ NewText = Callable[[KeyPath, str], str | None]
 
 
 def replace_texts(text: str, new: NewText) -> str:
-    """Return a YAML text with the texts of some keys replaced; `yaml_reader` must have read it without problems."""
+    """Return a YAML text with the texts of some keys replaced, after it was read without problems."""
     # The faster loader in C does not report the character positions of values.
     for key_path, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
         value = new(key_path, node.value)

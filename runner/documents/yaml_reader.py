@@ -55,7 +55,7 @@ class Document:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     is_own: bool = True
-    """Whether messages may quote the file; see `source_tree`."""
+    """Whether messages may quote the file; see `runner.documents.source_tree`."""
     lines: list[str] = field(default_factory=list)
     """The lines of the text, as YAML counts them."""
     labels_path: KeyPath = LABELS_KEY

@@ -1,6 +1,6 @@
 """Admits calls when the budget and the rate limits allow them, in this process or in another one.
 
-`client` sends every call through it. Worker processes ask the process that manages the run's budget.
+`runner.models.client` sends every call through it. Worker processes ask the process that manages the run's budget.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Connects the model groups of a run, so that one function can call each of them.
 
-A call passes these layers, from the outside in: the check of refusals (`malformed`), the cache, retries with a circuit
-breaker for each server, the budget, the limits, and the provider. The run wraps all of them in the journal layer.
+A call passes these layers, from the outside in: the check of refusals (`runner.models.layers.malformed`), the cache,
+retries with a circuit breaker for each server, the budget, the limits, and the provider. The run wraps all of them in
+the journal layer.
 """
 
 from __future__ import annotations

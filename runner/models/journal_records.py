@@ -1,7 +1,7 @@
 """The types of records in a run's journal, and their conversion from and to JSON.
 
 The layers around the models write these records. Everything that reads a run, such as tables, `resume` and `verify`,
-reads them with `read_records` or through `journal_index`.
+reads them with `read_records` or through `runner.models.journal_index`.
 """
 
 from __future__ import annotations

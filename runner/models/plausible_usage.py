@@ -1,7 +1,7 @@
 """Checks the token counts that servers report against the texts of the call.
 
-`answer_reader` replaces impossible counts by estimates, and a budget raises low counts. `DroppedMessages` finds servers
-that count too few tokens for all messages of a prompt.
+`runner.models.providers.answer_reader` replaces impossible counts by estimates, and a budget raises low counts.
+`DroppedMessages` finds servers that count too few tokens for all messages of a prompt.
 """
 
 from __future__ import annotations

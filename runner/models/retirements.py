@@ -51,7 +51,7 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
     return shutdown_of(settings.model) if is_at_openai and settings.model is not None else None
 
 
-def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
+def model_shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
     """Return the shutdown dates that a release records, by model; empty if there are none.
 
     They do not depend on today's date, so that a release has the same bytes whenever it is built.
@@ -61,7 +61,7 @@ def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
 
 
 def shutdown_notes(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each model that `shutdown_facts` recorded."""
+    """Yield a sentence for each model that `model_shutdown_facts` recorded."""
     for model, day in facts.get("shutdowns", {}).items():
         yield f"OpenAI shuts {model} down on {day}; after that, calls to it fail"
 

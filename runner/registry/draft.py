@@ -1,6 +1,7 @@
 """The class `Draft`: a release that is not redacted, checked and hashed yet; and `Naming`, its publisher's choices.
 
-`bundles` and `components` build drafts, and `publishing` turns them into releases.
+`runner.registry.bundles` and `runner.registry.components` build drafts, and `runner.registry.publishing` turns them
+into releases.
 """
 
 from __future__ import annotations

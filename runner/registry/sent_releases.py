@@ -1,8 +1,8 @@
 """Record which releases were published from each run of a results folder, by the hashes of the releases.
 
-`publish` writes the records, and `lineage` reads them to know which releases are the user's own. A release itself does
-not show that, because redaction may change a run's identity, and anyone can copy the other facts. The records are never
-published.
+`runner.registry.publishing.publish` writes the records, and `runner.registry.lineage.lineage` reads them to know which
+releases are the user's own. A release itself does not show that, because redaction may change a run's identity, and
+anyone can copy the other facts. The records are never published.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Runs are comparable if their task is the same: the same datapoints, from any fil
 columns, only the columns of the verifier's templates are part of the task, so provers may see more. In version 1 of
 tasks (before nip-run 0.2), the columns of all agents were part of it. Ids are part of the task, because leaderboards
 pair the rollouts of two runs by the ids of their datapoints. Competitions are an exception: their submissions must have
-all columns of the competition (see `server/competitions/rows.py`).
+all columns of the competition (see `runner.server.competitions.rows`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The content that determines the identity of a game or run, and the spec keys that may change in a resumed run.
 
-The identity is a hash of this content, which `plan` computes. A run with another identity has another folder.
+The identity is a hash of this content, which `runner.rollouts.plan` computes. A run with another identity has another
+folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rebuilds rollouts from recorded answers, without an event loop, a network or the rendering of prompts.
 
-`runs.finished.reconstruction` uses it to read a finished or unfinished run.
+`runner.runs.finished.reconstruction` uses it to read a finished or unfinished run.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ PRELOADED_MODULES = (
     "runner.pages.report.run_site",
     "runner.registry.transports.locations", "duckdb", "numpy", "scipy.special",
 )  # fmt: skip
-"""Modules that the fork server imports once, before it forks the other processes. `single_thread` must come first,
-because NumPy reads the environment variables that it sets."""
+"""Modules that the fork server imports once, before it forks the other processes.
+
+`runner.server.single_thread` must come first, because it sets environment variables that NumPy reads."""
 
 
 @dataclass(frozen=True, kw_only=True)

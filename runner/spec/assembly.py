@@ -1,7 +1,7 @@
 """Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems.
 
-`loader` does this for each point of a sweep. In this package, `layered` is the merged data of a spec's files and
-overrides, with the place of each value. A function `place_of` returns the place of a dotted key.
+`runner.spec.loader` does this for each point of a sweep. In this package, `layered` is the merged data of a spec's
+files and overrides, with the place of each value. A function `place_of` returns the place of a dotted key.
 """
 
 from __future__ import annotations

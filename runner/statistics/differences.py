@@ -6,9 +6,9 @@ of single verdicts). That interval fails if few groups cause the spread. Then th
 Tango 1998 for an equal number of differing pairs or, if differences have no bound, two whole groups are added. The
 unpaired interval combines the intervals of the two systems (Newcombe 1998), and the test is Welch's. The smallest
 detectable difference is that of Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound. Otherwise it is
-that of `variance_components`, or of `minimum_detectable_effect` if all groups that differ do so by one amount. The
-spread of the differences between groups is assumed to stay as it is in the data. `benchmarks/comparisons.py` measures
-the coverage of the intervals.
+that of `runner.statistics.variance_components`, or of `runner.statistics.minimum_detectable_effect` if all groups that
+differ do so by one amount. The spread of the differences between groups is assumed to stay as it is in the data.
+`benchmarks/comparisons.py` measures the coverage of the intervals.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Verdicts:
 
     @property
     def sensitivity(self) -> Quantity | None:
-        """D' (see `signal_detection`) of decided games; None without decided games of both labels."""
+        """D' (see `runner.statistics.signal_detection`) of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
         counts = combined_counts(signal.hits, signal.false_alarms)
@@ -118,7 +118,7 @@ class Verdicts:
 
     @property
     def criterion(self) -> Quantity | None:
-        """C (see `signal_detection`) of decided games; None without decided games of both labels."""
+        """C (see `runner.statistics.signal_detection`) of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
         counts = combined_counts(signal.hits, signal.false_alarms)

@@ -1,6 +1,6 @@
 """Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far.
 
-`dataset_stage` decides which files to build.
+`runner.training.dataset_stage` decides which files to build.
 """
 
 from __future__ import annotations

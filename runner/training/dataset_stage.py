@@ -1,6 +1,6 @@
 """Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format.
 
-This is a stage of the training loop. `dataset_building` writes the files.
+This is a stage of the training loop. `runner.training.dataset_building` writes the files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a training run: creates its folder, runs its iterations, and adds its rows to the leaderboard.
 
 In each iteration, models play games and are then fine-tuned on them. The games of an iteration, and each test, are a
-separate run, called a part of the training run. `training.loop` has the order of these stages.
+separate run, called a part of the training run. `runner.training.loop` has the order of these stages.
 """
 
 from __future__ import annotations

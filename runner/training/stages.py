@@ -1,7 +1,7 @@
 """The records of a training run's finished stages, and queries on them.
 
-`stage_log` stores a record as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later
-version wrote, are ignored.
+`runner.training.stage_log` stores a record as the JSON of its fields with the name of its stage. Unknown keys and
+stages, which a later version wrote, are ignored.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ async def write(path: Path, disk: FaultyDisk, batch: int) -> tuple[list[int], li
         acknowledged.append(index)
 
     try:
-        start = max(journal.opened.records - 1, 0)  # the first record is the header
+        start = max(journal.state_at_opening.records - 1, 0)  # the first record is the header
         for first in range(start, start + RECORDS, batch):
             appends = (append(index) for index in range(first, first + batch))
             for error in await asyncio.gather(*appends, return_exceptions=True):
@@ -210,7 +210,7 @@ def check_cuts(check: SoftAssertions, folder: Path) -> None:
 async def open_and_close(path: Path) -> Any:
     journal = Journal(path)
     await journal.close()
-    return journal.opened
+    return journal.state_at_opening
 
 
 def test_no_acknowledged_record_is_lost_or_repeated_wherever_the_journal_or_its_disk_fails(

@@ -12,8 +12,8 @@ import pytest
 from openai.types.shared import chat_model
 
 from runner.models.retirements import (
+    model_shutdown_facts,
     retirement_warnings,
-    shutdown_facts,
     shutdown_notes,
     shutdown_of,
     shutdowns,
@@ -118,7 +118,7 @@ def test_warnings_begin_60_days_before_and_then_say_that_the_model_is_gone(today
 def test_only_models_of_openai_itself_are_warned_about(address: str | tuple[str, ...] | None, is_warned: bool) -> None:
     settings = ModelSettings(model="gpt-4o", base_url=address)
     assert bool(list(retirement_warnings({"m": settings}, LAST_DAY))) is is_warned
-    assert bool(shutdown_facts([settings])) is is_warned
+    assert bool(model_shutdown_facts([settings])) is is_warned
 
 
 def test_the_dummy_provider_may_be_called_what_it_likes() -> None:
@@ -126,10 +126,10 @@ def test_the_dummy_provider_may_be_called_what_it_likes() -> None:
 
 
 def test_a_release_records_dates_that_do_not_depend_on_the_clock() -> None:
-    facts = shutdown_facts([ModelSettings(model="gpt-4o"), ModelSettings(model="gpt-6-luna")])
+    facts = model_shutdown_facts([ModelSettings(model="gpt-4o"), ModelSettings(model="gpt-6-luna")])
     assert facts == {"shutdowns": {"gpt-4o": "2027-01-14"}}
     assert list(shutdown_notes(facts)) == ["OpenAI shuts gpt-4o down on 2027-01-14; after that, calls to it fail"]
-    assert shutdown_facts([ModelSettings(model="gpt-6-luna")]) == {}
+    assert model_shutdown_facts([ModelSettings(model="gpt-6-luna")]) == {}
 
 
 def test_check_and_run_warn_of_a_model_that_is_shut_down(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_
     announced: list[str] = []
     monkeypatch.setattr(
         registry,
-        "announce_files",
+        "plan_prefetch",
         lambda files: announced.extend(f"{entry.reference.folder}/{path}" for entry, path in files),
     )
     watched = registry._transport

@@ -56,7 +56,7 @@ def release(connection: Any, kind: str, owner: str, name: str) -> int:
 def submitted(database: Database, who: str, owner: str, name: str, now: float) -> None:
     with database.writing() as connection:
         viewer: Viewer = viewer_of_account(connection, find_account_id(connection, who))
-        submit_run(connection, viewer, "r" * 64, release=release(connection, "run", owner, name), owner=owner, now=now)
+        submit_run(connection, viewer, "r" * 64, release(connection, "run", owner, name), owner=owner, now=now)
 
 
 def states(database: Database) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ class Records:
     def submitted(self, who: str, name: str, at: float = NOW, *, owner: str = "", visibility: str = "public") -> str:
         """What becomes of a run at first."""
         made = self.release("run", owner or who, name, visibility)
-        submit_run(self.connection, self.viewer(who), ROWS, release=made, owner=owner or who, now=at)
+        submit_run(self.connection, self.viewer(who), ROWS, made, owner=owner or who, now=at)
         found = self.connection.execute(select(submissions).where(submissions.c.release_id == made)).one_or_none()
         return "" if found is None else str(found.state)
 
@@ -182,7 +182,7 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
         ("mallory", "early"): "dataset/acme/later@1",
     }  # fmt: skip
     run = records.release("run", "bob", "honest")
-    submit_run(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
+    submit_run(records.connection, records.viewer("bob"), ROWS, run, owner="bob", now=NOW)
     told = sorted(
         boards.submission_notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")], "https://x.example")
     )

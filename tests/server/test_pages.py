@@ -25,7 +25,7 @@ from runner.server.accounts.accounts import ANYBODY
 from runner.server.boards.paths import BoardPaths, delete_boards
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.visible_tree import ServerTree
+from runner.server.visible_releases import VisibleReleases
 from runner.server.web.pages.run_cache import CachedPage, RunPages
 from tests.support.cookie_client import CookieClient, LinkParser, find_form_token, is_same_server
 from tests.support.processes import nip_run
@@ -320,7 +320,7 @@ def piece_of(site: Site, browser: CookieClient) -> str:
 
 def run_copy(site: Site, name: str) -> Bundle:
     """Alice's run as the server has it, under another name."""
-    registry = Registry(ServerTree(site.server.database, site.server.blobs), DEFAULT_LIMITS)
+    registry = Registry(VisibleReleases(site.server.database, site.server.blobs), DEFAULT_LIMITS)
     found = parse_reference(ALICE)
     assert isinstance(found, Reference)
     entry = registry.find(found)

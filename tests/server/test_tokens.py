@@ -64,7 +64,7 @@ def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> N
         set_disabled(records, "lab", at)
         found = viewer_of_token(records, token, NOW)
         assert found is not None
-        assert found.owners == owners
+        assert found.account_names == owners
 
 
 def test_a_token_is_kept_as_its_hash(records: Connection) -> None:

@@ -7,8 +7,8 @@ before it changes anything. If you change a format, raise its number here, and c
     run folder    `format` in manifest.json, for every file of the folder except its two logs
     logs          `format` in the first record of journal.jsonl and of stages.jsonl. Logs are appended to and never
                   rewritten, so each keeps the format that it started with. The form of a first record never changes.
-                  From 2 on it names its run, and the lines are bound to the log (see `log_lines`); a journal holds the
-                  complete answers of servers
+                  From 2 on it names its run, and the lines are bound to the log (see
+                  `runner.base.storage.log_lines`); a journal holds the complete answers of servers
     cache         SQLite's `user_version`; from 1 on it has the table `answers`, which version 0 may lack
     leaderboard   the table `format`; from 2 on it has the table `datapoints` and tasks, from 3 on the ranks of tied
                   rows, and more columns, from 4 on the runs that share answers, from 5 on ranks by tests of all pairs,

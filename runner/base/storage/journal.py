@@ -1,8 +1,9 @@
 """The journal of a run, a write-ahead log: every paid completion is on disk before the run uses it.
 
-The lines have the format of `log_lines`. Opening a journal locks the file, removes an incomplete last line, and refuses
-a damaged file. After a failed write, the journal accepts no more records, because the state of the disk is unknown. The
-same holds if the file is no longer at its path, which each write checks (see `moved_files`).
+The lines have the format of `runner.base.storage.log_lines`. Opening a journal locks the file, removes an incomplete
+last line, and refuses a damaged file. After a failed write, the journal accepts no more records, because the state of
+the disk is unknown. The same holds if the file is no longer at its path, which each write checks (see
+`runner.base.storage.moved_files`).
 
 Writes are group commits: records that arrive during a write, or shortly after it, are written together in the next
 write, so that a thousand games share one fsync.
@@ -48,8 +49,8 @@ class RealDisk:
 
 
 @dataclass(frozen=True)
-class OpenResult:
-    """The result of opening a journal: the number of records, and the size of the incomplete last line it removed."""
+class JournalState:
+    """A journal's state when it was opened: the number of records, and the size of the removed incomplete line."""
 
     records: int
     torn_bytes: int
@@ -95,7 +96,7 @@ class Journal:
         """Open or create a journal. A journal that is not `durable` never calls fsync.
 
         `first` is the record that starts an empty journal; a journal with records keeps its own first record. `run` is
-        the identity of the run that a bound journal must belong to (see `log_lines`).
+        the identity of the run that a bound journal must belong to (see `runner.base.storage.log_lines`).
 
         Raises:
             RunDirectoryError: another process has the journal open.
@@ -123,11 +124,11 @@ class Journal:
             ) from error
         try:
             self._lock()
-            self.opened = self._repair()
+            self.state_at_opening = self._repair()
         except BaseException:
             os.close(self._fd)
             raise
-        self._sequence = self.opened.records
+        self._sequence = self.state_at_opening.records
         self._next_offset = self._end
         """Byte offset of the next line."""
         # Some file systems report another inode for the same file each time. The path cannot be checked there.
@@ -146,10 +147,10 @@ class Journal:
                 f"{self._path} is in use by another process; wait until that process ends, or stop it"
             ) from error
 
-    def _repair(self) -> OpenResult:
+    def _repair(self) -> JournalState:
         records, end, torn = 0, 0, 0
         self._seed, self.is_bound = 0, True
-        self.number: str | None = None if self._first is None else self._first.get("journal")
+        self.journal_id: str | None = None if self._first is None else self._first.get("journal")
         with open_to_read(self._path) as file:
             for offset, line, record in scan(file, self._path, self._run):
                 if record is None:
@@ -169,12 +170,12 @@ class Journal:
                     f"{error.strerror}. Make the file writable, and run the command again"
                 ) from error
         self._end = end
-        return OpenResult(records, torn)
+        return JournalState(records, torn)
 
     def _use_first_line(self, first: bytes, record: Mapping[str, Any]) -> None:
-        """Use the seed and number of the journal's first line."""
+        """Use the seed and id of the journal's first line."""
         self._seed, self.is_bound = log_seed(first, record), is_bound(record)
-        self.number = record.get("journal")
+        self.journal_id = record.get("journal")
 
     @property
     def records(self) -> int:

@@ -2,8 +2,8 @@
 
 Each line has one record with a sequence number: `crc32hex SP canonical-JSON LF`. Records that were appended together
 are valid only together: all except the last have the key `more`, and a group at the end of the file without its last
-record is a torn end, which readers ignore. The first record states the file's format (see `format_versions`), except in
-files of 0.1.0.
+record is a torn end, which readers ignore. The first record states the file's format (see
+`runner.base.storage.format_versions`), except in files of 0.1.0.
 
 From format 2 on, every line is bound to its log: the first record names the run and has a random number, and the
 checksum of each later line starts from the checksum of the first. So a line from another log never passes the check,
@@ -168,7 +168,7 @@ class JournalReader:
         record = decode(first, 0)
         self._seed = 0 if record is None else log_seed(first, record)
         self.is_bound = record is None or is_bound(record)
-        self.number: str | None = None if record is None else record.get("journal")
+        self.journal_id: str | None = None if record is None else record.get("journal")
         """A random number that identifies the journal; None in journals of 0.1.0."""
 
     def record(self, offset: int) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _published_nodes(address: str | None, skipped: list[str]) -> Iterator[Lineag
 
     with connect_to_read(address) as registry:
         entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
-        registry.announce_files((entry, MANIFEST) for entry in entries)
+        registry.plan_prefetch((entry, MANIFEST) for entry in entries)
         for entry in entries:
             try:
                 release, _ = registry.read_manifest(entry)

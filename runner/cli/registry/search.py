@@ -139,7 +139,7 @@ def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadab
     from runner.registry.lineage.nodes import node_from_release
     from runner.registry.release_errors import describe_error
 
-    registry.announce_files((entry, MANIFEST) for entry in entries)
+    registry.plan_prefetch((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:
             release, _ = registry.read_manifest(entry)

@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 1 << 30
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     """Create a competition, owned by the account, from a request file."""
     from runner.server.accounts.accounts import find_account_id, viewer_of_account
-    from runner.server.accounts.administration import record_act
+    from runner.server.accounts.administration import log_action
     from runner.server.competitions.storage import create_competition
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
@@ -38,7 +38,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
-        record_act(connection, now, args.action, name, reason=args.why)
+        log_action(connection, now, args.action, name, reason=args.why)
         response = created_response(connection, viewer, name, now, "").model_dump(mode="json")
     if args.json:
         print_json(response)

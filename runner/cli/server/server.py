@@ -106,9 +106,9 @@ def _in_transaction(
 
 
 def _record_act(connection: Any, args: argparse.Namespace, target: str) -> None:
-    from runner.server.accounts.administration import record_act
+    from runner.server.accounts.administration import log_action
 
-    record_act(connection, time.time(), args.action, target, reason=args.why)
+    log_action(connection, time.time(), args.action, target, reason=args.why)
     if not args.json and not args.quiet:
         note(f"{args.action}: {target}")
 

@@ -1,4 +1,4 @@
-"""Choose the columns of a table that fit into a terminal, and their widths. `output` prints the tables."""
+"""Choose the columns of a table that fit into a terminal, and their widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts a benchmark, or a part of a training run, to an MLflow record. Training runs are in `training`."""
+"""Converts a benchmark, or a part of a training run, to an MLflow record."""
 
 from __future__ import annotations
 

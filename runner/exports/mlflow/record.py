@@ -1,4 +1,4 @@
-"""The record of a run: plain values in MLflow's terms. `games` and `training` build it, and `sender` sends it."""
+"""The record of a run: plain values in MLflow's terms."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ a model group. The group's other requests show which is the case:
 - Otherwise, the refusal ends the game for now, and a later process tries again. If the group never gets an answer, the
   run stops when all games are over, or earlier after `retry.breaker.failures` refusals.
 
-For a group at several servers, only calls that all servers refuse reach this layer (see `server_pool`).
+For a group at several servers, only calls that all servers refuse reach this layer (see
+`runner.models.layers.server_pool`).
 """
 
 from __future__ import annotations

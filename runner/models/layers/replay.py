@@ -63,7 +63,7 @@ class ReplayModel:
             raise RunError(f"cannot replay {self._run}: this run sent other messages to {turn}; {_ADVICE}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
-        origin = record.completion.origin or self._reader.number or self._run.name
+        origin = record.completion.origin or self._reader.journal_id or self._run.name
         return replace(record.completion, from_cache=True, origin=origin)
 
     async def close(self) -> None:

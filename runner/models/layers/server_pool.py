@@ -7,7 +7,7 @@ The run ends after the last failed probe of the last server. After a rate limit,
 
 Refusals: a call that one server refuses is sent once to each of the other servers. If all servers refuse the call, the
 result is the same as with a single server. A server that refuses calls which the others accept is excluded (see
-`server_health`).
+`runner.models.layers.server_health`).
 
 Placement: the calls of one agent in one game stay at one server, their home, which caches the common start of their
 prompts. Rendezvous hashing (Thaler and Ravishankar, 1998) of datapoint and agent gives the order of preference of the

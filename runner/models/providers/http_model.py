@@ -1,8 +1,9 @@
-"""Calls a model group at one server, through an official client with nip-run's own transport (`openai_http`).
+"""Calls a model group at one server, through an official client with nip-run's own transport.
 
-The client has the key, the base URL and the headers. A call sends exactly what the client would send and raises the
-client's errors, but goes directly to the transport: the client's own objects for a request and a response would take
-more CPU time than everything else. nip-run retries by the spec's policy.
+The transport is in `runner.models.providers.openai_http`. The client has the key, the base URL and the headers. A call
+sends exactly what the client would send and raises the client's errors, but goes directly to the transport: the
+client's own objects for a request and a response would take more CPU time than everything else. nip-run retries by the
+spec's policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Classifies error responses of OpenAI, Anthropic and compatible servers, for `http_model` and `openai_batch`.
+"""Classifies error responses of OpenAI, Anthropic and compatible servers, for single calls and batches.
 
 An error's class decides what happens next: another attempt, the end of the game, or the end of the run.
 """

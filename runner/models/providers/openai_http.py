@@ -1,8 +1,9 @@
 """The HTTP transport below the official clients, which limits the size of responses and removes secrets from them.
 
 All calls use this transport. It requests uncompressed bodies, and reads them in pieces up to a limit (see
-`body_limits`). It keeps no cookies, follows no redirects, and removes secrets (see `redaction`) from headers and bodies
-before any other code gets them. If it has changed a body, the extensions of the response have the key `ALTERED`.
+`runner.models.providers.body_limits`). It keeps no cookies, follows no redirects, and removes secrets (see
+`runner.base.redaction`) from headers and bodies before any other code gets them. If it has changed a body, the
+extensions of the response have the key `ALTERED`.
 """
 
 from __future__ import annotations

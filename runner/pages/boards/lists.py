@@ -1,8 +1,8 @@
 """The content of a leaderboard's pages: a list of rows for each task, from a results folder or a registry.
 
 A task is a benchmark with one set of rows, so only runs of the same task are ranked together. Ranks, intervals and
-marks (remarks about a row) come from the board; this module only formats them. `page.py` renders the lists, and the
-registry server stores them (`server/boards/builder.py`).
+marks (remarks about a row) come from the board; this module only formats them. `runner.pages.boards.page` renders the
+lists, and the registry server stores them (`runner.server.boards.builder`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An SVG chart under construction, which all charts use to add lines, shapes and texts.
 
-The role of an element, such as `axis` or `bar`, decides its colors and line width (`styles.py`). Texts are escaped, and
-the chart has a description for screen readers.
+The role of an element, such as `axis` or `bar`, decides its colors and line width (`runner.pages.charts.styles`). Texts
+are escaped, and the chart has a description for screen readers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the journal of a run that may still be playing, for `follower.py`.
+"""Reads the journal of a run that may still be playing, for `runner.pages.live.follower`.
 
 The journal records each answer of a model. This module reads it in steps of limited time, evaluates each game when it
 is probably finished, and adds up answers, costs and failures.

@@ -1,7 +1,8 @@
 """Writes a run's trees of responses as data for a page's script: the value of each answer, and the training pairs.
 
 A tree is identified by its datapoint and, if the datapoint has several trees, by its number. The modules that build
-training data (`rollouts.trees`, `finetune.preferences`) compute the rewards, the good answers and the pairs.
+training data (`runner.rollouts.trees`, `runner.results.finetune.preferences`) compute the rewards, the good answers and
+the pairs.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _read_manifests(
 ) -> Iterator[tuple[ReleaseEntry, Release]]:
     """Yield each run and model release with its manifest."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
-    registry.announce_files((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
+    registry.plan_prefetch((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
         with _omit_on_error(board, entry):
             yield entry, cache.load_release(registry, entry)
@@ -201,7 +201,7 @@ def _read_runs(
 ) -> Iterator[tuple[str, CachedRun]]:
     """Yield the hash of each listed release, and its run after checking the run's metrics."""
     files = ((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
-    registry.announce_files(files)
+    registry.plan_prefetch(files)
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):
             yield sha256, cache.load_run(registry, entry, releases[entry])

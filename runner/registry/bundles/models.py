@@ -1,7 +1,7 @@
 """Drafts of model releases: the last model that a training run made in each model group.
 
-A draft has the model's settings, lineage and training effort, and its weights if they are small. `runs` publishes these
-drafts together with the run.
+A draft has the model's settings, lineage and training effort, and its weights if they are small.
+`runner.registry.bundles.runs` publishes these drafts together with the run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from runner.documents.releases.paths import path_problem
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
 from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
-from runner.models.retirements import shutdown_facts
+from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_facts import replace_sources, sources_of_manifest
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import (
     EFFORT,
-    collect_group_facts,
     collect_public_group_facts,
+    collect_training_facts,
     complete_step,
     model_identity,
     model_reference,
@@ -60,7 +60,7 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     manifest = replace_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
         return []
-    groups = zip(collect_group_facts(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
+    groups = zip(collect_training_facts(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
     records = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
     return [
         _model_draft(folder, manifest, naming, group, _final_settings(records, group["group"]), links=links)
@@ -83,7 +83,7 @@ def _model_draft(
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Return the draft of one model. `group` is a fact of `collect_group_facts`. Names are redacted later."""
+    """Return the draft of one model. `group` is a fact of `collect_training_facts`. Names are redacted later."""
     name, last, model = group["group"], group["made"][-1], final_settings["model"]
     weights, notes = _find_weights(model, last["weights_sha256"])
     files, omitted = _weight_files(weights, model, naming) if weights is not None else ({}, [])
@@ -148,7 +148,7 @@ def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | N
 def _shutdown_fact(provider: str, model: str, base_url: object) -> dict[str, Any]:
     """Return the fact with the date when OpenAI shuts down a model; empty for models on other servers."""
     is_at_openai = provider == DEFAULT_PROVIDER and base_url is None
-    return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
+    return model_shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
 
 def _spec_entry(start_settings: Mapping[str, Any], final_settings: Mapping[str, Any]) -> dict[str, Any]:

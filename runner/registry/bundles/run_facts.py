@@ -1,7 +1,8 @@
-"""Compute the facts, identity and sources in the manifest of a run's release from the run's folder.
+"""Compute what the manifest of a run's release says about the run: its facts, its hashes and the sources of its files.
 
-`runs` writes them into the manifest. Lists, boards and `nip-run log` show the facts without reading the release's
-files.
+The values come from the run's folder, which has its own manifest (class `Manifest`). `runner.registry.bundles.runs`
+writes them into the manifest of the release. Lists, boards and `nip-run log` show the facts without reading the
+release's other files.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from runner.base.errors import RunError
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import FileSource
 from runner.models.provider_traits import PROVIDERS, ProviderName
-from runner.models.retirements import shutdown_facts
+from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_data import find_accuracy
-from runner.registry.lineage.links import collect_group_facts
+from runner.registry.lineage.links import collect_training_facts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
@@ -46,14 +47,18 @@ def load_datapoints(folder: RunFolder) -> list[PlayedDatapoint]:
 
 
 def collect_facts(
-    folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
+    folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], datapoints: list[PlayedDatapoint]
 ) -> dict[str, Any]:
-    """Return the facts as JSON values. The releases of all runs have the same keys."""
-    hashes = sorted(point.content_sha256 for point in points)
+    """Return the facts as JSON values. The releases of all runs have the same keys.
+
+    `point` is the point of the sweep: the keys that the sweep sets in this run. `cleaned` has the number of replaced
+    private values, which redaction adds later. `trained` describes the models that the run trained, by model group.
+    """
+    hashes = sorted(datapoint.content_sha256 for datapoint in datapoints)
     return {
-        **shutdown_facts(_models_of_agents(folder, manifest)),
+        **model_shutdown_facts(_models_of_agents(folder, manifest)),
         **{name: getattr(manifest, name) for name in _FACTS},
-        "task": None if manifest.is_training_run else Task.of_points(folder, points).sha256,
+        "task": None if manifest.is_training_run else Task.of_points(folder, datapoints).sha256,
         "status": manifest.status.value,
         "point": dict(manifest.point),
         "models": {row["agent"]: row["model"] for row in manifest.agents},
@@ -63,7 +68,7 @@ def collect_facts(
         "stopped": manifest.why_stopped,
         "pinned": is_pinned(manifest),
         "cleaned": [],
-        "trained": collect_group_facts(folder),
+        "trained": collect_training_facts(folder),
         "datapoints_sha256": hashes if len(hashes) <= MAX_DATAPOINTS else None,
     }
 
@@ -78,12 +83,12 @@ def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSe
             yield ModelSettings(provider=provider, model=row["model"], base_url=address)
 
 
-def collect_hashes(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
+def collect_hashes(folder: RunFolder, manifest: Manifest, datapoints: list[PlayedDatapoint]) -> dict[str, str]:
     """Return hashes that are equal for equal runs, even if their files are formatted differently."""
     return {
         "run": manifest.identity,
         "game": manifest.game_sha256,
-        "dataset": Task.of_points(folder, points).dataset_content_sha256,
+        "dataset": Task.of_points(folder, datapoints).dataset_content_sha256,
         "spec": manifest.spec_sha256,
         "protocol": manifest.protocol_sha256,
         "prompts": tagged_hash("prompts", dict(manifest.prompts_sha256)),
@@ -92,6 +97,9 @@ def collect_hashes(folder: RunFolder, manifest: Manifest, points: list[PlayedDat
 
 def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
     """Return the source of each part of a run, as recorded when the run started; runs of 0.1.0 have no sources.
+
+    A part is the spec or what it names, such as the protocol. A source is the commit that its files came from.
+    The stored fields `clean` and `why` tell whether others can fetch these files from the commit, and if not, why.
 
     Raises:
         RunError: the sources in the manifest are damaged.

@@ -1,8 +1,8 @@
 """Build components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
-`drafts` uses the builders. Each component is checked as if a spec named it. Its identity is the hash that runs record.
-The identity does not depend on comments and formatting, so it shows whether a release and a run have the same
-component.
+`runner.registry.components.drafts` uses the builders. Each component is checked as if a spec named it. Its identity is
+the hash that runs record. The identity does not depend on comments and formatting, so it shows whether a release and a
+run have the same component.
 """
 
 from __future__ import annotations

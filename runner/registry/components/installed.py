@@ -1,4 +1,4 @@
-"""Find the installed releases that a spec names by reference, in the lock and the store. `lookup` uses this."""
+"""Find the installed releases that a spec names by reference, in the lock and the store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read and write `nip-run.lock`: the hash and the registry of each release that a project's specs name (the *pins*).
 
-`install` writes this file, and `installed` reads it. Users put the file under version control. It is sorted JSON with
-one line per release.
+`runner.registry.components.install` writes this file, and `runner.registry.components.installed` reads it. Users put
+the file under version control. It is sorted JSON with one line per release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Build components from one entry of a spec for `drafts`: an agent with its model group, a trainer, or a model."""
+"""Build components from one entry of a spec: an agent with its model group, a trainer, or a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
 from runner.documents.yaml_writer import dump
-from runner.models.retirements import shutdown_facts
+from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.components.files import UnnamedComponent, remove_nulls
 from runner.registry.components.lookup import make_finder_for
@@ -226,7 +226,7 @@ def _model_facts(settings: ModelSettings) -> dict[str, Any]:
         "model": settings.name,
         "base_model": settings.base_model or settings.name,
         "trainings": len(settings.lineage),
-        **shutdown_facts([settings]),
+        **model_shutdown_facts([settings]),
     }
 
 

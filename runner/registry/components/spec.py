@@ -1,6 +1,6 @@
 """Build the component of a spec: one file, merged from the spec and its bases, and copies of the files that it names.
 
-`drafts` calls `build_spec`.
+`runner.registry.components.drafts` calls `build_spec`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.yaml_writer import dump
 from runner.game.protocols.loader import find_protocol
-from runner.models.retirements import shutdown_facts
+from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.components.files import UnnamedComponent, load_protocol_file, load_template_files
 from runner.registry.components.lookup import make_finder_for
@@ -105,7 +105,7 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
             if settings.model in first.models
         },
         "points": len(specs),
-        **shutdown_facts(group for spec in specs for group in called_groups(spec).values()),
+        **model_shutdown_facts(group for spec in specs for group in called_groups(spec).values()),
         "datapoints": sorted({len(spec.dataset.datapoints) for spec in specs}),
     }
 

@@ -1,8 +1,8 @@
 """The store: the folder with all components that a user has installed. Each component is checked when it is used.
 
-`install` adds components, and `installed` reads them. The store has the layout of a folder registry
-(`transports.folder`). Its files come from others, so each release's folder has a marker, like a folder that
-`nip-run get` wrote.
+`runner.registry.components.install` adds components, and `runner.registry.components.installed` reads them. The store
+has the layout of a folder registry (`runner.registry.transports.folder`). Its files come from others, so each release's
+folder has a marker, like a folder that `nip-run get` wrote.
 """
 
 from __future__ import annotations

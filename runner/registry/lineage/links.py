@@ -1,6 +1,7 @@
 """Collect the links from a run's release to other releases, and the facts about its models, from the run's folder.
 
-`bundles` writes both into the manifest of a release. `nodes` collects the facts of local runs with the same functions.
+`runner.registry.bundles` writes both into the manifest of a release. `runner.registry.lineage.nodes` collects the facts
+of local runs with the same functions.
 """
 
 from __future__ import annotations
@@ -150,12 +151,12 @@ def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
 
 
 def collect_public_group_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return the result of `collect_group_facts`, with a public name for each model whose name is a path.
+    """Return the result of `collect_training_facts`, with a public name for each model whose name is a path.
 
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    facts = collect_group_facts(folder, source)
+    facts = collect_training_facts(folder, source)
     published_names = choose_public_names(name for key, name in strings_in(facts) if key in MODEL_KEYS)
     public_facts: list[dict[str, Any]] = _rename_models(facts, "", published_names)
     return public_facts
@@ -169,7 +170,7 @@ def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> 
     return published_names.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
 
 
-def collect_group_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
+def collect_training_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """Return a fact for each model group of a run, as JSON.
 
     A fact describes the group's start model with its past trainings (`lineage`), the models that the run made (`made`),

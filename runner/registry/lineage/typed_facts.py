@@ -1,6 +1,6 @@
 """Typed classes for the facts about models in the manifest of a run's release, and checks of the types of all facts.
 
-`nodes` uses these classes. Facts come from other users, so no type in them can be trusted.
+`runner.registry.lineage.nodes` uses these classes. Facts come from other users, so no type in them can be trusted.
 """
 
 from __future__ import annotations

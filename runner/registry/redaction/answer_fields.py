@@ -1,6 +1,7 @@
 """The known fields of an answer in the formats chat completions and Messages.
 
-Servers add other fields, which may show where the servers run. So `rules` removes them from the answers in a journal.
+Servers add other fields, which may show where the servers run. So `runner.registry.redaction.rules` removes them from
+the answers in a journal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Redact a journal or a stage log line by line. Lines without private values keep their exact bytes.
 
-`draft_redaction` uses this. A changed line gets a new checksum. The checksums of all lines depend on the first line, so
-if the first line changes, every line gets a new checksum.
+`runner.registry.redaction.draft_redaction` uses this. A changed line gets a new checksum. The checksums of all lines
+depend on the first line, so if the first line changes, every line gets a new checksum.
 """
 
 from __future__ import annotations

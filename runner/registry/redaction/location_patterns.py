@@ -1,6 +1,6 @@
 """Find private locations in a text: URLs, users at hosts, IP addresses, internal hosts, buckets, sockets and paths.
 
-`rules` applies these patterns to all strings of structured data.
+`runner.registry.redaction.rules` applies these patterns to all strings of structured data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Find names of this machine and its user, which must not be published: home, user, hosts, and results folder.
+"""Find private paths and words: the paths of the home and results folders, and the names of the user and of machines.
 
-`private_text` searches for them in each release before it is published.
+`runner.registry.redaction.private_text` uses this module to search each release before it is published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.registry.redaction.text_search import Cause
 MIN_LENGTH = 3
 """Minimum length of a name to search for. Shorter names would occur in any text."""
 _MIN_HOST_LENGTH = 2
-"""Minimum length of a host in the spec, such as `g7`. It can be shorter because it is certainly a host."""
+"""Minimum length of a server's name in an experiment spec, such as `g7`. Even a short name identifies a server."""
 
 GENERIC = frozenset(
     (
@@ -38,20 +38,20 @@ GENERIC = frozenset(
 """Names that are not searched for, because they are common in texts and identify no one."""
 
 _HOSTS_FILE = Path("/etc/hosts")
-_LOCAL_ADDRESS = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
-"""Loopback, broadcast and multicast addresses."""
+_NO_OTHER_MACHINE = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
+"""Addresses in the hosts file that belong to no other single machine: loopback, broadcast, multicast and local ones."""
 MAX_NEIGHBORS = 500
 """Maximum number of other machines whose names are searched for."""
 
 
 @dataclass(frozen=True)
 class MachineNames:
-    """Paths and words (terms) that must not be published. Calling it finds them in bytes."""
+    """Paths and words that must not be published. An instance is a function that finds them in the bytes of a file."""
 
     paths: Mapping[str, str]
-    """Descriptions for messages, by path."""
+    """The private paths, each with a description for messages."""
     terms: Mapping[str, str]
-    """Descriptions for messages, by word."""
+    """The private words, each with a description for messages."""
     allowed: frozenset[str] = frozenset()
     """Words and complete paths that may be published, in lower case."""
 
@@ -82,7 +82,7 @@ class MachineNames:
         )
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
-        """Yield the offset and cause of each name in `data`."""
+        """Yield the offset of each private path or word in `data`, and the `Cause` that a message shows."""
         for pattern, cause in self._patterns:
             for match in pattern.finditer(data):
                 yield match.start(), cause
@@ -90,19 +90,22 @@ class MachineNames:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[bytes], Cause]]:
         return [
-            (pattern(text), Cause(description, text))
-            for pattern, texts in ((path_pattern, self.paths), (term_pattern, self.terms))
-            for text, description in texts.items()
-            if text.lower() not in self.allowed
+            (compile_pattern(name), Cause(description, name))
+            for compile_pattern, names in ((compile_path_pattern, self.paths), (compile_term_pattern, self.terms))
+            for name, description in names.items()
+            if name.lower() not in self.allowed
         ]
 
 
 def _identifying_names(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
-    return {name: text for name, text in names.items() if len(name) >= min_length and name.lower() not in GENERIC}
+    return {key: names[key] for key in names if len(key) >= min_length and key.lower() not in GENERIC}
 
 
-def path_pattern(path: str) -> re.Pattern[bytes]:
-    """Return a pattern for a path in plain text, in JSON or percent-encoded. It does not match longer names."""
+def compile_path_pattern(path: str) -> re.Pattern[bytes]:
+    """Return a pattern for a path in plain text, in JSON or percent-encoded.
+
+    The pattern for /home/ann finds /home/ann/x, but not /home/anna.
+    """
     encoded = quote(path, safe="")
     lower = re.sub("%..", lambda match: match[0].lower(), encoded)
     forms = {path, path.replace("/", "\\/"), path.replace("\\", "\\\\"), encoded, lower, quote(encoded, safe="")}
@@ -110,7 +113,7 @@ def path_pattern(path: str) -> re.Pattern[bytes]:
     return re.compile(b"(?:" + joined + b")(?![A-Za-z0-9_-])")
 
 
-def term_pattern(term: str) -> re.Pattern[bytes]:
+def compile_term_pattern(term: str) -> re.Pattern[bytes]:
     """Return a pattern for a complete word, also in lower case, and also directly after an escape in JSON or a URL."""
     before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2})"
     before += rb"|(?<=%25[0-9a-fA-F]{2}))"
@@ -129,7 +132,7 @@ def _users() -> Iterator[str]:
         yield getpass.getuser()
     yield from filter(None, (os.environ.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")))
     home = _home()
-    if home is not None and len(home.parts) > 2:  # the name of a shorter path, such as /root, is not a person's
+    if home is not None and len(home.parts) > 2:  # in a home such as /root, the last part is not a person's name
         yield home.name
 
 
@@ -143,7 +146,7 @@ def _host_entries() -> Iterator[list[str]]:
 
 def _neighbor_hosts() -> list[str]:
     """Return the names of other machines in the hosts file. Names with a dot are omitted: they may be public."""
-    entries = (names for address, *names in _host_entries() if not _LOCAL_ADDRESS.match(address))
+    entries = (names for address, *names in _host_entries() if not _NO_OTHER_MACHINE.match(address))
     return list(dict.fromkeys(name for name in chain.from_iterable(entries) if "." not in name))[:MAX_NEIGHBORS]
 
 

@@ -11,7 +11,7 @@ from runner.documents.releases.manifest import MANIFEST, Release
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_redaction import FREE_TEXT, build_rules
 from runner.registry.redaction.location_patterns import is_public_host
-from runner.registry.redaction.machine_names import MachineNames, path_pattern
+from runner.registry.redaction.machine_names import MachineNames, compile_path_pattern
 from runner.registry.redaction.rules import list_addresses
 from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, find_secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
@@ -64,9 +64,9 @@ class _ServerAddresses:
         by_host: dict[str, dict[str, None]] = {}
         for url in base_urls:
             by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(list_addresses([url])))
-        # `path_pattern` also finds the JSON and percent-encoded forms of an address, which has slashes like a path.
+        # `compile_path_pattern` also finds an address in JSON or percent-encoded, as it has slashes like a path.
         self._patterns = {
-            host: re.compile(b"|".join(path_pattern(text).pattern for text in private), re.IGNORECASE)
+            host: re.compile(b"|".join(compile_path_pattern(text).pattern for text in private), re.IGNORECASE)
             for host, texts in by_host.items()
             if (private := [text for text in texts if host.lower() not in allowed or _has_more_than_host(text)])
         }

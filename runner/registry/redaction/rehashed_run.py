@@ -1,7 +1,7 @@
 """Recompute the hashes of a run after its settings were redacted, so that the published journal can be replayed.
 
-Answers in a journal are identified by hashes that depend on model settings. `draft_redaction` writes the new hashes. If
-redaction changes no setting, the hashes stay the same.
+Answers in a journal are identified by hashes that depend on model settings. `runner.registry.redaction.draft_redaction`
+writes the new hashes. If redaction changes no setting, the hashes stay the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules that replace private locations in structured data: addresses, users at hosts, buckets, sockets and paths.
 
-The other modules of `redaction` apply them. The rules depend only on the run and its spec, not on the machine that
-publishes, so every publisher of a run gets the same bytes.
+The other modules of `runner.registry.redaction` apply them. The rules depend only on the run and its spec, not on the
+machine that publishes, so every publisher of a run gets the same bytes.
 """
 
 from __future__ import annotations

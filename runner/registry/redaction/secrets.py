@@ -1,4 +1,4 @@
-"""Find secrets for `private_text`: keys of known forms, values in this process's environment, settings named "secret".
+"""Find secrets in a release: keys of known forms, values in this process's environment, settings named "secret".
 
 A message says which kind of secret is where, and never shows the secret. Two kinds are not found: a secret of an
 unknown form that is not in this process's environment, and a secret inside a compressed file.

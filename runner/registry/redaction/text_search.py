@@ -1,6 +1,7 @@
 """Search the bytes of all files of a release for text that must not be published, and report the files and lines.
 
-`private_text` gives the search functions. Files are read in blocks, because they may be larger than memory.
+`runner.registry.redaction.private_text` passes the search functions to this module. Files are read in blocks, because
+they may be larger than memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redact the string values in a YAML text, without changing the rest of the text. `draft_redaction` uses this."""
+"""Redact the string values in a YAML text, without changing the rest of the text."""
 
 from __future__ import annotations
 

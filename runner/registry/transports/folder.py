@@ -1,4 +1,4 @@
-"""The transport for registries in folders on local or shared disks (`file:DIR`). `locations` and the server use it."""
+"""The transport for registries in folders on local or shared disks (`file:DIR`)."""
 
 from __future__ import annotations
 

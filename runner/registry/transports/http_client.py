@@ -14,7 +14,7 @@ import httpx2
 from runner.base.errors import ReleaseError
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.time_budget import TimeBudget, limit_time
-from runner.registry.transports.timeouts import BUSY, Timeouts, requested_wait
+from runner.registry.transports.timeouts import BUSY_CODES, Timeouts, requested_wait
 
 _FILE = "nip_run_file"
 """The key that marks requests for files. A file may have any size, because the caller limits what it reads."""
@@ -65,7 +65,7 @@ class HttpClient(httpx2.Client):
                     raise ConnectionFailed(self.explain_failure(request, error)) from error
             else:
                 requested_seconds = requested_wait(response.headers)
-                if response.status_code not in BUSY or is_last or requested_seconds > self.timeouts.longest_wait:
+                if response.status_code not in BUSY_CODES or is_last or requested_seconds > self.timeouts.longest_wait:
                     return response
                 response.close()
             self.pause(attempt, requested_seconds)

@@ -1,8 +1,8 @@
 """The transport for registries at `hf:OWNER/NAME`: dataset repositories of the Hugging Face Hub.
 
-`locations` creates it. It uses the library `huggingface_hub`, and reads all files at one commit. Fetched files are not
-cached on disk, so a reader never gets an old version. Nothing in a repository is executed or unpickled: its files are
-read as bytes.
+`runner.registry.transports.locations` creates this transport, which uses the library `huggingface_hub` and reads all
+files at one commit. Fetched files are not cached on disk, so a reader never gets an old version. Nothing in a
+repository is executed or unpickled: its files are read as bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.registry.transports.http_client import HttpClient, TransferError
 from runner.registry.transports.interface import AddResult, StoredFile
-from runner.registry.transports.timeouts import BUSY, HUB_TIMEOUTS, Timeouts, requested_wait
+from runner.registry.transports.timeouts import BUSY_CODES, HUB_TIMEOUTS, Timeouts, requested_wait
 from runner.version import __version__
 
 DEFAULT_BRANCH = "main"
@@ -69,12 +69,12 @@ class HubClient(HttpClient):
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "PUT":  # a file: `huggingface_hub` itself rewinds the file and repeats the request
             response = httpx2.Client.send(self, request, **options)
-            if response.status_code in BUSY:
+            if response.status_code in BUSY_CODES:
                 for name in ("retry-after", "ratelimit"):  # `huggingface_hub` would wait as long as the server asks
                     response.headers.pop(name, None)
             return response
         response = super().send(request, **options)
-        if response.status_code in BUSY:  # raise an error, because `huggingface_hub` would repeat the request again
+        if response.status_code in BUSY_CODES:  # raise an error, as `huggingface_hub` would repeat the request again
             response.close()
             seconds = requested_wait(response.headers)
             when = f"in {seconds:,.0f} s" if seconds else "later"

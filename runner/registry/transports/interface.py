@@ -112,8 +112,8 @@ class BulkTransport(_Transport, Protocol):
             ReleaseError: the registry cannot be read.
         """
 
-    def announce_files(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, in this order, so that small files can be fetched together.
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
+        """State which files will be opened soon, in this order, so that small files can be fetched together.
 
         Files that do not exist are allowed.
         """

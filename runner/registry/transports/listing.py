@@ -13,7 +13,7 @@ from runner.documents.releases.manifest import CHECKSUM, read_checksum
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import VersionKey, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 
 SIGNATURE_FOLDER, SIGNATURE_FILE = "signature", "release.json.sig"
 MAX_SIGNATURE_BYTES = 1 << 20
@@ -98,7 +98,7 @@ class Listing:
         try:
             sha256 = read_checksum(self._read_small(f"{folder}/{CHECKSUM}", 1_000))
             if (folder, YANKED) in yanked_or_signed:
-                yanked = parse_yanked_file(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
+                yanked = parse_yanked_file(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_YANK_BYTES))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.address}: {error}")
         return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE_FOLDER) in yanked_or_signed)

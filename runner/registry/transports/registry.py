@@ -160,13 +160,13 @@ class Registry:
             )
         return release, data
 
-    def announce_files(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that the caller will read soon, in this order, so that the transport can fetch them together.
+    def plan_prefetch(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
+        """State which files the caller will read soon, in this order, so that the transport can fetch them together.
 
         The caller still reads each file with the other methods; this call only saves requests.
         """
         if isinstance(self._transport, BulkTransport):
-            self._transport.announce_files([f"{entry.reference.folder}/{path}" for entry, path in files])
+            self._transport.plan_prefetch([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
         """Open a file of a release to read. The caller checks its hash, for example with `checked_copy`.

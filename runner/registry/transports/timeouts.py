@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BUSY = (408, 429, 500, 502, 503, 504)
+BUSY_CODES = (408, 429, 500, 502, 503, 504)
 """Status codes of a server or proxy after which a request is repeated."""
 
 

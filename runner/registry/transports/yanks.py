@@ -12,7 +12,7 @@ from runner.documents.releases.manifest import digest
 YANKED = "yanked"
 YANKED_FILE = "yanked.json"
 MAX_REASON = 1_000
-MAX_BYTES = 12 * MAX_REASON + 1_000
+MAX_YANK_BYTES = 12 * MAX_REASON + 1_000
 """Maximum size of `yanked.json` in bytes. JSON writes one character as up to two escapes of six bytes."""
 
 

@@ -298,7 +298,7 @@ GROUP_TERMS_SQL = """
         min((1 + least(a.plays, b.plays) / greatest(a.plays, b.plays)) / 2) AS least_share,
         min(least(a.plays, b.plays)) AS fewest
 """
-"""SQL for the terms of the test that compares systems a and b, in one group of datapoints; see `paired_groups`."""
+"""SQL for the terms of the test that compares systems a and b, in one group of datapoints."""
 
 PAIR_TERMS_SQL = """
             list(difference ORDER BY "group"), list(size ORDER BY "group"), list(missing_variance ORDER BY "group"),

@@ -1,6 +1,7 @@
 """An agent of a protocol: renders the messages that it may see as a chat, and parses its model's answer as a reply.
 
-The engine plays games with agents, and users can call them directly (see `direct` and `whole_agent`).
+The engine plays games with agents, and users can call them directly (see `runner.rollouts.agents.direct` and
+`runner.rollouts.agents.whole_agent`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Converts arrays to an agent's observations, and the agent's replies to arrays. See `arrays` for their layout."""
+"""Converts arrays to an agent's observations, and the agent's replies to arrays.
+
+`runner.rollouts.agents.arrays` describes the layout of these arrays.
+"""
 
 from __future__ import annotations
 

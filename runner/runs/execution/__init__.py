@@ -1,1 +1,1 @@
-"""The parts of a session: accounting, sinks, limits, and the layers around the models."""
+"""The parts of a session, which is one process's execution of a run: accounting, sinks, limits and model layers."""

@@ -1,6 +1,6 @@
 """Handles the events of model calls: updates a run's journal, file of calls in flight, cache and counts.
 
-`RunCallEvents` is for a run in one process. Workers use `RemoteEvents` in `runs.workers.writer_proxy`.
+`RunCallEvents` is for a run in one process. Workers use `RemoteEvents` in `runner.runs.workers.writer_proxy`.
 """
 
 from __future__ import annotations

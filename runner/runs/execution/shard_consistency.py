@@ -1,7 +1,7 @@
 """Checks that all processes split a run into the same shards, and that each part has only its own records.
 
-A shard is the part of a run's datapoints that one process plays: shard `number` of `of` shards. A part is the folder
-of one shard. Commands check the option `--shard`, and `runs.session.run` checks the folder before it plays games.
+A shard is the part of a run's datapoints that one process plays: shard `number` of `of` shards. A part is the folder of
+one shard. Commands check the option `--shard`, and `runner.runs.session.run` checks the folder before it plays games.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ class Wiring:
         """
         async with AsyncExitStack() as exit_stack:
             journal = await self.open_journal(exit_stack)
-            entries = read_records(self.folder.journal) if journal.opened.records else ()
+            entries = read_records(self.folder.journal) if journal.state_at_opening.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = None if self.recorded_only else self._open_cache(exit_stack, journal.number)
+            cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
             replayed = self._replayed_model()
             failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
@@ -146,10 +146,10 @@ class Wiring:
         header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
         journal = Journal(self.folder.journal, first=header, run=identity, durable=self.answers_cost_money)
         exit_stack.push_async_callback(journal.close)
-        if journal.opened.torn_bytes:
+        if journal.state_at_opening.torn_bytes:
             self.notes.append(
-                f"the journal ended in an incomplete line of {journal.opened.torn_bytes} bytes from an interrupted "
-                "write, which nip-run removed"
+                f"the journal ended in an incomplete line of {journal.state_at_opening.torn_bytes} bytes from an "
+                "interrupted write, which nip-run removed"
             )
         if not journal.is_bound:
             self.notes.append(f"the journal is {NOT_BOUND}")
@@ -181,7 +181,7 @@ class Wiring:
             return Connection(_refuse_unrecorded)
         if replayed is not None and is_whole_replay(self.replay):
             return Connection(replayed.complete, (replayed.close,))
-        self.add_open_files_note()
+        self.warn_about_open_files()
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
@@ -201,7 +201,7 @@ class Wiring:
         combined = ReplayThenLive(replayed, live, self.replay.until_round)
         return Connection(combined.complete, (combined.close,), live.check_groups_answered, live.release)
 
-    def add_open_files_note(self) -> None:
+    def warn_about_open_files(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
         note = self.shared.open_files_note
         if note is not None and any(settings.calls_server for settings in self.costs.groups.values()):

@@ -110,9 +110,9 @@ class CalibrationRun:
         calls_per_game = self.short_run.calls / self.short_run.games
         return max(round(self.seconds / seconds_per_call / calls_per_game), 2 * self.short_run.games)
 
-    def _play(self, games: int, execution: Execution) -> MeasuredRun:
+    def _play(self, game_count: int, execution: Execution) -> MeasuredRun:
         self._run_count += 1
-        plan, run_id = self._plan_with_games(games, execution), f"measured-{self._run_count}"
+        plan, run_id = self._plan_with_games(game_count, execution), f"measured-{self._run_count}"
         samples: list[_TimeSample] = []
 
         def on_progress(progress: Progress) -> None:
@@ -123,10 +123,10 @@ class CalibrationRun:
         run_games(plan, self.results, run_id, RunOptions(on_progress=on_progress))
         return _measured_run(plan.size, samples, started, time.perf_counter(), self.results.run(run_id))
 
-    def _plan_with_games(self, games: int, execution: Execution) -> Plan:
+    def _plan_with_games(self, game_count: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
-        blocks = math.ceil(games / len(self.plan.variants))  # a block has one game of each variant
+        blocks = math.ceil(game_count / len(self.plan.variants))  # a block has one game of each variant
         points = spec.dataset.datapoints[:blocks]
         reduced = replace(
             experiment,

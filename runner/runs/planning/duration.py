@@ -22,12 +22,12 @@ from runner.runs.execution.process import available_cores
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import (
-    AverageGame,
     Bound,
     GroupUsage,
+    PlannedGames,
     RunCapacity,
     TimeCosts,
-    games_within,
+    count_games_within,
     predict,
 )
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
@@ -133,26 +133,27 @@ class _Measurements:
     live_share: float
     """The share of the calls that servers answer."""
 
-    def costs(self, start: float, workers: int, cores: int) -> TimeCosts:
-        """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
+    def time_costs(self, load_seconds: float, workers: int, cores: int) -> TimeCosts:
+        """Return the time that a run takes on this machine; `load_seconds` is the time for loading the spec."""
         run, one_process = self.with_workers or self.one_process, self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
         more_calls = one_process.calls - self.short_run.calls
         more_seconds = one_process.seconds_after_games - self.short_run.seconds_after_games
-        end_per_call = max(more_seconds / more_calls, 0.0)
+        end_seconds_per_call = max(more_seconds / more_calls, 0.0)
         costs = TimeCosts(
-            core_per_call=one_process.seconds_per_call + server,
-            start=start + run.seconds_to_first_game,
-            end=max(run.seconds_after_games - end_per_call * run.calls, 0.0),
-            end_per_call=end_per_call,
-            merge_per_call=one_process.seconds_per_call + end_per_call,  # a merge rebuilds all games from the journal
+            core_seconds_per_call=one_process.seconds_per_call + server,
+            start_seconds=load_seconds + run.seconds_to_first_game,
+            end_seconds=max(run.seconds_after_games - end_seconds_per_call * run.calls, 0.0),
+            end_seconds_per_call=end_seconds_per_call,
+            # A merge rebuilds all games from the journal.
+            merge_seconds_per_call=one_process.seconds_per_call + end_seconds_per_call,
         )
         if self.with_workers is None:
             return costs
         used_cores = min(workers, cores)
         scale = min(self.worker_count, available_cores()) / used_cores  # the measurement used another number of cores
-        cores_per_call = self.with_workers.seconds_per_call * scale + server / used_cores
-        return replace(costs, cores_per_call=cores_per_call, writer_per_call=self.with_workers.cpu_seconds_per_call)
+        parallel, writer = run.seconds_per_call * scale + server / used_cores, run.cpu_seconds_per_call
+        return replace(costs, parallel_seconds_per_call=parallel, writer_seconds_per_call=writer)
 
 
 def duration_of(
@@ -190,7 +191,7 @@ def _build_forecast(
     plan: Plan,
     options: ForecastOptions,
     measured: _Measurements,
-    average_games: tuple[AverageGame, AverageGame],
+    average_games: tuple[PlannedGames, PlannedGames],
     earlier: EarlierRun | None,
     *,
     is_live: bool,
@@ -200,30 +201,30 @@ def _build_forecast(
     cores, longest = options.cores or available_cores(), average_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     capacity = RunCapacity(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
-    costs = measured.costs(options.load_seconds, options.workers, cores)
+    costs = measured.time_costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, capacity) for games in average_games)
     one_process, server = measured.one_process, measured.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
     journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
     usd, calls_per_second = _estimate_cost(plan, earlier), high.bounds[0].calls_per_second
-    games_on_disk = free_bytes / (longest.calls * (journal_bytes + one_process.table_bytes_per_call))
+    games_on_disk = free_bytes / (longest.calls_per_game * (journal_bytes + one_process.table_bytes_per_call))
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
-        calls=(low.calls, high.calls),
+        calls=(low.total_calls, high.total_calls),
         prompt_tokens=_sum_of_groups(average_games, "prompt_tokens"),
         completion_tokens=_sum_of_groups(average_games, "completion_tokens"),
         seconds=(low.seconds, high.seconds),
         calls_per_second=calls_per_second,
-        tokens_per_second=calls_per_second * longest.tokens / longest.calls,
+        tokens_per_second=calls_per_second * longest.tokens_per_game / longest.calls_per_game,
         bottleneck="start and end" if high.other_seconds > high.game_seconds else high.bounds[0].name,
         bounds=tuple(high.bounds),
         servers_known=not is_live or longest.wait_seconds is not None,
         cost_usd=usd,
-        journal_bytes=high.calls * journal_bytes,
-        table_bytes=high.calls * one_process.table_bytes_per_call,
+        journal_bytes=high.total_calls * journal_bytes,
+        table_bytes=high.total_calls * one_process.table_bytes_per_call,
         free_bytes=free_bytes,
         memory_bytes=_peak_memory(),
-        breaks=_breaking_points(plan, longest, games_within(DAY, longest, costs, capacity), games_on_disk, usd),
+        breaks=_breaking_points(plan, longest, count_games_within(DAY, longest, costs, capacity), games_on_disk, usd),
         measured=tuple(_describe_measurements(measured, earlier, is_live=is_live)),
     )  # fmt: skip
 
@@ -312,7 +313,7 @@ def _check_plan(plan: Plan) -> None:
     check_engine(plan.spec.experiment.execution)
 
 
-def _sum_of_groups(average_games: tuple[AverageGame, AverageGame], name: str) -> Pair:
+def _sum_of_groups(average_games: tuple[PlannedGames, PlannedGames], name: str) -> Pair:
     low, high = (
         games.game_count * sum(getattr(use, name) for use in games.usage_by_group.values()) for games in average_games
     )
@@ -338,7 +339,7 @@ def _estimate_cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 
 
 def _breaking_points(
-    plan: Plan, games: AverageGame, games_a_day: int, games_on_disk: float, usd: Pair | None
+    plan: Plan, games: PlannedGames, games_a_day: int, games_on_disk: float, usd: Pair | None
 ) -> tuple[BreakingPoint, ...]:
     """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
@@ -355,8 +356,8 @@ def _breaking_points(
     budget = plan.spec.experiment.budget
     for key, limit, amount_per_game in (
         ("budget.usd", budget.usd, None if usd is None else usd[1] / plan.size),
-        ("budget.completions", budget.completions, games.calls),
-        ("budget.tokens", budget.tokens, games.tokens),
+        ("budget.completions", budget.completions, games.calls_per_game),
+        ("budget.tokens", budget.tokens, games.tokens_per_game),
     ):
         if limit is not None and amount_per_game:
             games_within_limit = int(limit / amount_per_game)
@@ -370,8 +371,8 @@ def _describe_measurements(measured: _Measurements, earlier: EarlierRun | None, 
         in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
         latency = earlier.games.seconds_per_call or 0.0
         yield (
-            f"games as in run {earlier.run_id}: {earlier.games.calls:.1f} calls each, {latency:.2f} s a call{in_flight}"
-            "; with more calls in flight, a call may take longer"
+            f"games as in run {earlier.run_id}: {earlier.games.calls_per_game:.1f} calls each, {latency:.2f} s a "
+            f"call{in_flight}; with more calls in flight, a call may take longer"
         )
     elif is_live:
         yield (

@@ -1,6 +1,7 @@
-"""Predicts the duration of a run. Each limit allows a number of calls per second, and the lowest number counts.
+"""Predicts the duration of a run. Several limits bound the calls per second, and the lowest of them decides.
 
-The writer is the main process of a run with workers. It writes the run's files.
+The limits are the provider's rate limits, the servers' latency, the CPU time on this machine, and the longest game. If
+a run has workers, they play its games in parallel, and the main process, called the writer, writes its files.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass, replace
 
 from runner.models.layers.limits import BURST, MINUTE
 
-RATE, SERVERS, CORE, CORES, WRITER, LONGEST = "provider's limit", "servers", "core", "cores", "writer", "longest game"
-"""The names of the limits, as users see them."""
+RATE, SERVERS, LONGEST = "provider's limit", "servers", "longest game"
+ONE_PROCESS, WORKER_CORES, WRITER = "core", "cores", "writer"
+"""The names of the limits, as users see them. `ONE_PROCESS` is the limit if one process plays all games. A run with
+workers has the limits `WORKER_CORES` (the cores that the workers use) and `WRITER` (the core that the writer uses)."""
 
 MAX_GAMES = 10**12
-"""The largest number of games that `games_within` returns."""
+"""The largest number of games that `count_games_within` returns."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,20 @@ class GroupUsage:
 
 @dataclass(frozen=True)
 class Rate:
-    """The rate limits of a model group's servers per minute; None if unknown."""
+    """The limits of requests and tokens per minute, for all servers of a model group together; None if unknown."""
 
     requests: float | None = None
     tokens: float | None = None
 
 
 @dataclass(frozen=True)
-class AverageGame:
-    """The average game of a run."""
+class PlannedGames:
+    """The games of a run: their number, and averages per game."""
 
     game_count: int
     """The number of games in the run."""
     usage_by_group: Mapping[str, GroupUsage]
-    """The calls and tokens of each model group in a game."""
+    """The average calls and tokens per game, by model group."""
     steps: float
     """The number of steps of a game. A step is a group of concurrent calls, which start when the previous step ends."""
     wait_seconds: float | None
@@ -58,13 +61,11 @@ class AverageGame:
     """The average seconds of one call; None if unknown."""
 
     @property
-    def calls(self) -> float:
-        """The number of calls of a game."""
+    def calls_per_game(self) -> float:
         return sum(use.calls for use in self.usage_by_group.values())
 
     @property
-    def tokens(self) -> float:
-        """The number of tokens of a game."""
+    def tokens_per_game(self) -> float:
         return sum(use.tokens for use in self.usage_by_group.values())
 
 
@@ -72,20 +73,20 @@ class AverageGame:
 class TimeCosts:
     """The seconds that the parts of a run take on this machine, without the time of servers."""
 
-    core_per_call: float
-    """The seconds of one core per call, if one process plays everything."""
-    start: float
+    core_seconds_per_call: float
+    """The seconds that one core works per call, if one process plays everything."""
+    start_seconds: float
     """The seconds from the start of the command to the first game."""
-    end: float
+    end_seconds: float
     """The seconds after the last game that do not depend on the number of calls."""
-    end_per_call: float
+    end_seconds_per_call: float
     """The further seconds after the last game, per call: for tables, metrics and the leaderboard."""
-    cores_per_call: float | None = None
-    """The seconds per call if workers and their writer use all cores; None if one process plays everything."""
-    writer_per_call: float | None = None
-    """The seconds of the writer's core per call; None if one process plays everything."""
-    merge_per_call: float = 0.0
-    """The seconds of the merge of shards per call."""
+    parallel_seconds_per_call: float | None = None
+    """The duration of the run per call, if workers use all cores at once; None if one process plays everything."""
+    writer_seconds_per_call: float | None = None
+    """The seconds that the writer's core works per call; None if one process plays everything."""
+    merge_seconds_per_call: float = 0.0
+    """The seconds per call to merge the shards of the run."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class RunCapacity:
     """The number of cores of each machine."""
     workers: int = 1
     shards: int = 1
+    """The number of shards: parts of the run that are played on different machines and merged afterwards."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Bound:
 class Prediction:
     """The predicted duration of a run."""
 
-    calls: float
+    total_calls: float
     game_seconds: float
     """The seconds from the first game to the last."""
     other_seconds: float
@@ -128,30 +130,30 @@ class Prediction:
         return self.game_seconds + self.other_seconds
 
 
-def predict(games: AverageGame, costs: TimeCosts, capacity: RunCapacity) -> Prediction:
-    """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
+def predict(games: PlannedGames, costs: TimeCosts, capacity: RunCapacity) -> Prediction:
+    """Predict the duration of a run. Each shard has its own machine, and one machine merges all shards."""
     shard_games = math.ceil(games.game_count / capacity.shards)
     concurrent_games = max(min(capacity.concurrency // capacity.shards, shard_games), 1)
-    calls, total_calls = shard_games * games.calls, games.game_count * games.calls
+    shard_calls, total_calls = shard_games * games.calls_per_game, games.game_count * games.calls_per_game
     bounds = [
         *_rate_bounds(games, capacity, shard_games),
         *_server_bound(games, concurrent_games),
         *_machine_bounds(costs, capacity),
     ]
     if games.longest_wait_seconds:
-        bounds.append(Bound(LONGEST, calls / games.longest_wait_seconds))
+        bounds.append(Bound(LONGEST, shard_calls / games.longest_wait_seconds))
     bounds.sort(key=lambda bound: bound.calls_per_second)
-    merge = costs.merge_per_call * total_calls if capacity.shards > 1 else 0.0
+    merge = costs.merge_seconds_per_call * total_calls if capacity.shards > 1 else 0.0
     return Prediction(
         total_calls,
-        calls / bounds[0].calls_per_second,
-        costs.start + costs.end + costs.end_per_call * calls + merge,
+        shard_calls / bounds[0].calls_per_second,
+        costs.start_seconds + costs.end_seconds + costs.end_seconds_per_call * shard_calls + merge,
         [replace(bound, calls_per_second=bound.calls_per_second * capacity.shards) for bound in bounds],
     )
 
 
-def games_within(seconds: float, games: AverageGame, costs: TimeCosts, capacity: RunCapacity) -> int:
-    """Return the number of average games that can be played within this time."""
+def count_games_within(seconds: float, games: PlannedGames, costs: TimeCosts, capacity: RunCapacity) -> int:
+    """Return the number of such games that can be played within this time."""
     return bisect_right(
         range(1, MAX_GAMES),
         seconds,
@@ -159,24 +161,27 @@ def games_within(seconds: float, games: AverageGame, costs: TimeCosts, capacity:
     )
 
 
-def _rate_bounds(games: AverageGame, capacity: RunCapacity, shard_games: int) -> Iterator[Bound]:
-    """Yield the bounds by rate limits. Limits allow a burst of `BURST` minutes, and each shard has an equal share."""
+def _rate_bounds(games: PlannedGames, capacity: RunCapacity, shard_games: int) -> Iterator[Bound]:
+    """Yield the bounds by rate limits. Each shard has an equal share of a limit.
+
+    `BURST` is the share of a minute's limit that may be sent at once, in addition to the steady rate.
+    """
     for group, rate in capacity.rates.items():
         use = games.usage_by_group.get(group, GroupUsage(0, 0, 0))
         for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
             if limit is None:
                 continue
-            share = limit / capacity.shards
+            share, detail = limit / capacity.shards, f"{group}: {limit:,.0f} {unit} a minute"
             seconds = (shard_games * used - share * BURST) / share * MINUTE
             if seconds > 0:
-                yield Bound(RATE, shard_games * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
+                yield Bound(RATE, shard_games * games.calls_per_game / seconds, detail)
 
 
-def _server_bound(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
+def _server_bound(games: PlannedGames, concurrent_games: int) -> Iterator[Bound]:
     """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
     if not games.wait_seconds or not games.seconds_per_call:
         return
-    concurrent_calls = games.calls / games.steps  # in one game
+    concurrent_calls = games.calls_per_game / games.steps  # in one game
     seconds = max(games.wait_seconds / games.steps, games.seconds_per_call * concurrent_calls)
     detail = f"{concurrent_games} games at once, {games.seconds_per_call:.2f} s a call"
     yield Bound(SERVERS, concurrent_games * concurrent_calls / seconds, detail)
@@ -184,10 +189,10 @@ def _server_bound(games: AverageGame, concurrent_games: int) -> Iterator[Bound]:
 
 def _machine_bounds(costs: TimeCosts, capacity: RunCapacity) -> Iterator[Bound]:
     """Yield the bounds by the machine's cores."""
-    if costs.cores_per_call is None or costs.writer_per_call is None:
-        yield Bound(CORE, 1 / costs.core_per_call, f"{1e3 * costs.core_per_call:.2f} ms a call")
+    if costs.parallel_seconds_per_call is None or costs.writer_seconds_per_call is None:
+        yield Bound(ONE_PROCESS, 1 / costs.core_seconds_per_call, f"{1e3 * costs.core_seconds_per_call:.2f} ms a call")
         return
     used_cores = min(capacity.cores, capacity.workers)
-    milliseconds = 1e3 * costs.cores_per_call * used_cores
-    yield Bound(CORES, 1 / costs.cores_per_call, f"{milliseconds:.2f} ms a call on each of {used_cores}")
-    yield Bound(WRITER, 1 / costs.writer_per_call, f"{1e3 * costs.writer_per_call:.2f} ms a call")
+    detail = f"{1e3 * costs.parallel_seconds_per_call * used_cores:.2f} ms a call on each of {used_cores}"
+    yield Bound(WORKER_CORES, 1 / costs.parallel_seconds_per_call, detail)
+    yield Bound(WRITER, 1 / costs.writer_seconds_per_call, f"{1e3 * costs.writer_seconds_per_call:.2f} ms a call")

@@ -19,7 +19,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
 from runner.rollouts.plan import Plan
-from runner.runs.planning.duration_model import AverageGame, GroupUsage, Rate
+from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
 
 _AGENTS_QUERY = """
 SELECT c.agent, coalesce(r.swapped, false), count(*), sum(c.prompt_tokens), sum(c.completion_tokens),
@@ -59,7 +59,7 @@ class EarlierRun:
     """The statistics of an earlier run's games, with their size on disk."""
 
     run_id: str
-    games: AverageGame
+    games: PlannedGames
     answer_bytes: Mapping[str, float]
     """The average bytes of an answer of each model group, including its reasoning."""
     journal_bytes: float
@@ -142,7 +142,7 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
     return EarlierRun(
         folder.run_id,
-        AverageGame(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
+        PlannedGames(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
         {name: counts["answer_bytes"] / counts["calls"] for name, counts in counts_by_group.items()},
         journal / calls,
         _reported_rates(folder),

@@ -8,19 +8,19 @@ from dataclasses import replace
 from runner.rollouts.estimate import estimate_costs, played_rounds
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.duration_model import AverageGame, GroupUsage, Rate
+from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
 from runner.runs.planning.earlier_runs import EarlierRun
 from runner.runs.planning.loopback_server import WORD_BYTES
 
 
-def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[AverageGame, AverageGame]:
+def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[PlannedGames, PlannedGames]:
     """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
     if earlier is not None:
         games = replace(earlier.games, game_count=plan.size)
         return games, games
     estimates, size = estimate_costs(plan), plan.size
     shortest, longest = (
-        AverageGame(
+        PlannedGames(
             size,
             {
                 row.group: GroupUsage(

@@ -1,7 +1,7 @@
 """Plays the games of a plan as a run: creates its folder, plays a session, and adds its rows to the leaderboard.
 
 The command line and Python start benchmarks here, and a training run starts the games of each iteration here. A session
-is one process's execution of a run (see `runs.session.session`).
+is one process's execution of a run (see `runner.runs.session.session`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A session: one process's execution of a run, which plays the remaining games and writes all files.
 
-`runs.session.run` and `runs.shards.merge` create sessions. Sessions of several runs may share one event loop, whose
-signals `SharedResources` handles.
+`runner.runs.session.run` and `runner.runs.shards.merge` create sessions. Sessions of several runs may share one event
+loop, whose signals `SharedResources` handles.
 """
 
 from __future__ import annotations

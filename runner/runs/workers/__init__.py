@@ -1,1 +1,1 @@
-"""Plays the games of one run in several processes: a writer leases games to workers, and replaces workers that die."""
+"""Plays the games of one run in several processes: the main process gives games to workers and replaces dead ones."""

@@ -1,6 +1,6 @@
 """The channel between the writer and one worker: the interface, and its implementation by sockets on one machine.
 
-The writer is the main process of a run with workers. `workers.cluster` has the implementation for Ray.
+The writer is the main process of a run with workers. `runner.runs.workers.cluster` has the implementation for Ray.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from runner.base.text import counted
 from runner.runs.workers.messages import ALIVE_SECONDS
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
 """A worker is killed after this many silent checks in a row. Rendering the longest prompts takes less time."""

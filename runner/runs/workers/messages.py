@@ -37,7 +37,7 @@ class StartMessage:
 
     plan: Plan
     run_id: str
-    is_bound: bool
+    is_journal_bound: bool
     """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
     answers_cost_money: bool
     """Whether a provider charges for answers. A game must then wait until its answer is on disk."""
@@ -45,7 +45,7 @@ class StartMessage:
     """Whether the run has a budget."""
     sends_outputs: bool
     """Whether workers send the outputs of games (`WorkerGame`) instead of rollouts."""
-    answered_groups: frozenset[str]
+    answered_model_groups: frozenset[str]
     """The model groups whose servers have answered at least once."""
     concurrency: int
     """The maximum number of calls in flight for all workers together."""

@@ -28,7 +28,7 @@ from runner.runs.workers.permits import WorkerCalls
 from runner.runs.workers.pool import WorkerHandle, WorkerPool
 from runner.runs.workers.worker_deaths import WorkerDeaths, record_calls_in_flight
 from runner.runs.workers.worker_events import WorkerEvents
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 FINAL_REPORT_SECONDS = 10.0
 """The maximum time to wait for the final reports of all workers."""
@@ -52,9 +52,9 @@ log = logging.getLogger("nip_run.workers")
 class GameScheduler:
     """Plays games with workers. It has the method `play_all` of `Engine`."""
 
-    def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
+    def __init__(self, state: WriterState, pool: WorkerPool, worker_count: int) -> None:
         self._state, self._pool = state, pool
-        self._slots = [WorkerSlot(number) for number in range(workers)]
+        self._slots = [WorkerSlot(number) for number in range(worker_count)]
         self._progress = asyncio.Event()
         """Set when more games may be leased, the run may be over, or the run is stopping."""
         state.stop.notify_on_stop(self._progress)
@@ -64,7 +64,7 @@ class GameScheduler:
         """The error of the budget, if the budget does not allow more games."""
         self._has_stopped_games = False
         """Whether a game in progress ended unfinished because the run is stopping."""
-        self._deaths = WorkerDeaths(workers)
+        self._deaths = WorkerDeaths(worker_count)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_ending = False
@@ -176,7 +176,7 @@ class GameScheduler:
         if game is None:
             return False
         slot.leases[game.job.index] = game
-        records = self._state.open_games.records_for(game, slot.sent_datapoints)
+        records = self._state.game_records.records_for(game, slot.sent_datapoints)
         slot.send(messages.Lease(game.job, records, concurrent_games))
         return True
 
@@ -202,7 +202,7 @@ class GameScheduler:
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
             if appends and not self._state.start_message.answers_cost_money:
-                self._state.open_games.append_now(appends)
+                self._state.game_records.append_now(appends)
             elif appends:
                 task = asyncio.create_task(self._append_records(slot, slot.worker, appends))
                 slot.append_tasks.add(task)
@@ -220,7 +220,7 @@ class GameScheduler:
         """Write records to the journal, and acknowledge them to the worker that sent them."""
         calls = slot.calls
         try:
-            await self._state.open_games.append(appends, partial(self._state.permits.remove_recorded, calls))
+            await self._state.game_records.append(appends, partial(self._state.permits.remove_recorded, calls))
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
@@ -235,7 +235,7 @@ class GameScheduler:
         game = slot.leases.pop(message.job_index)
         slot.is_testing_suspect = False
         self._deaths.reset()
-        self._state.open_games.forget(game)
+        self._state.game_records.forget(game)
         self._results.put(message.job_index, message.result)
 
     def _handle_unfinished(self, slot: WorkerSlot, message: messages.GameUnfinished) -> None:

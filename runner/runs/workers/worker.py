@@ -91,9 +91,9 @@ class _RunPlayer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
         self._costs = costs = run_costs(plan)
-        self._answered_groups = set(start.answered_groups)
+        self._answered_model_groups = set(start.answered_model_groups)
         self._records = LeasedRecords(plan)
-        self._journal = RemoteJournal(channel, is_bound=start.is_bound, waits_for_disk=start.answers_cost_money)
+        self._journal = RemoteJournal(channel, is_bound=start.is_journal_bound, waits_for_disk=start.answers_cost_money)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
         failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
@@ -115,7 +115,7 @@ class _RunPlayer:
             messages.Granted: self._permits.grant,
             messages.Denied: self._permits.deny,
             messages.StopRequest: lambda _: self._stop.stop(),
-            messages.GroupsAnswered: lambda message: self._answered_groups.update(message.groups),
+            messages.GroupsAnswered: lambda message: self._answered_model_groups.update(message.groups),
             messages.FinalReportRequest: self._send_final_report,
         }
 
@@ -137,7 +137,7 @@ class _RunPlayer:
             replays={group: replayed_run(run) for group, run in plan.spec.replays.items()},
             cache=self._cache,
             events=self._events,
-            answered=self._answered_groups,
+            answered=self._answered_model_groups,
             labels=labels_for_dummy(plan, self._costs.groups),
             sleep=self._stop.sleep_unless_stopped,
             servers=self._servers,

@@ -12,7 +12,7 @@ from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.spending import describe_lost_calls
 from runner.runs.workers.leases import MAX_DEATHS_ALONE
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
 """The run ends after this many deaths in a row of workers that were not ready yet. Many workers raise the limit."""
@@ -37,9 +37,10 @@ async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happ
 class WorkerDeaths:
     """Counts the deaths of workers since a game was last finished."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, worker_count: int) -> None:
         # The limits grow with the number of workers, because all workers of a cluster's node die with the node.
-        self._max_early_deaths, self._max_deaths = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
+        self._max_early_deaths = max(MAX_EARLY_DEATHS, worker_count)
+        self._max_deaths = max(MAX_DEATHS, 3 * worker_count)
         self._deaths = self._early_deaths = 0
         """The number of all deaths, and of deaths of workers that were not ready yet."""
 

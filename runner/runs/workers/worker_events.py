@@ -1,6 +1,6 @@
 """Handles the workers' messages that are not about single games: permits, states of servers, notes and counts.
 
-The scheduler passes these messages on. The writer is the main process, which writes the run's files.
+The scheduler (`runner.runs.workers.scheduler`) passes these messages on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.runs.workers import messages
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 
 class WorkerEvents:
@@ -18,7 +18,7 @@ class WorkerEvents:
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
         self._state, self._slots = state, slots
-        self._answered_groups = set(state.start_message.answered_groups)
+        self._answered_model_groups = set(state.start_message.answered_model_groups)
         """The model groups whose servers have answered at least once."""
         self._reporting_slots: dict[str, set[int]] = {}
         """The numbers of the slots whose workers report a problem with a server, for each server's address."""
@@ -45,8 +45,8 @@ class WorkerEvents:
 
     def send_run_state(self, slot: WorkerSlot) -> None:
         """Send a newly ready worker the state of the run that the other workers already know."""
-        if self._answered_groups:
-            slot.send(messages.GroupsAnswered(frozenset(self._answered_groups)))
+        if self._answered_model_groups:
+            slot.send(messages.GroupsAnswered(frozenset(self._answered_model_groups)))
         if self._has_sent_stop:
             slot.send(messages.StopRequest())
 
@@ -68,8 +68,8 @@ class WorkerEvents:
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
         self._state.accounting.count_new_answers(message.new_answers)
-        if message.group not in self._answered_groups:
-            self._answered_groups.add(message.group)
+        if message.group not in self._answered_model_groups:
+            self._answered_model_groups.add(message.group)
             for slot in self._slots:
                 if slot.is_ready:
                     slot.send(messages.GroupsAnswered(frozenset((message.group,))))

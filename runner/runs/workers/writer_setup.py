@@ -1,6 +1,7 @@
-"""Builds the writer of a run with workers. The writer is the main process, and only it writes the run's files.
+"""Builds the writer of a run with workers: the main process, which alone writes the run's files.
 
-A session uses this module if the run has workers, and `runs.execution.wiring` alone if it has none.
+Workers are the processes that play the games of a run. For a run without workers, one process does everything, and
+`runner.runs.execution.wiring` connects its parts.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from runner.models.headers import remember_secrets
 from runner.models.layers.lost_calls import InFlightFile
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.wiring import Wiring
+from runner.runs.workers.game_records import GameRecords
 from runner.runs.workers.local_pool import LocalPool
 from runner.runs.workers.messages import StartMessage
-from runner.runs.workers.open_games import OpenGames
 from runner.runs.workers.permits import Permits
 from runner.runs.workers.pool import WorkerPool
 from runner.runs.workers.scheduler import GameScheduler
-from runner.runs.workers.worker_state import WriterState
+from runner.runs.workers.writer_state import WriterState
 
 
 @asynccontextmanager
 async def open_scheduler(
-    wiring: Wiring, workers: int, *, sends_outputs: bool
+    wiring: Wiring, worker_count: int, *, sends_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
-    """Open the journal, the budget and the limits, and yield the journal and a scheduler of this many workers.
+    """Open the journal, the budget and the limits, and yield a scheduler with this many workers, and the journal.
 
-    With `sends_outputs`, workers send the outputs of games instead of rollouts.
+    With `sends_outputs`, workers send games as the entries of files and tables (`WorkerGame`) instead of as rollouts.
 
     Raises:
         RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
@@ -37,15 +38,15 @@ async def open_scheduler(
     plan, costs, accounting = wiring.plan, wiring.costs, wiring.accounting
     async with AsyncExitStack() as closing:
         journal = await wiring.open_journal(closing)
-        open_games = OpenGames(plan, journal, accounting)
-        if journal.opened.records:
-            open_games.read(wiring.folder.journal)
+        game_records = GameRecords(plan, journal, accounting)
+        if journal.state_at_opening.records:
+            game_records.load(wiring.folder.journal)
         in_flight = InFlightFile(wiring.folder.in_flight)
         closing.callback(in_flight.close)
         accounting.progress.in_flight = in_flight.count_calls
-        wiring.add_open_files_note()
-        for settings in costs.groups.values():
-            remember_secrets(settings)  # so that the writer redacts these secrets
+        wiring.warn_about_open_files()
+        for model_settings in costs.groups.values():
+            remember_secrets(model_settings)  # so that the writer redacts API keys in messages from workers
         permits = Permits(
             costs=costs,
             servers=wiring.shared.servers,
@@ -55,28 +56,27 @@ async def open_scheduler(
             stop=wiring.stop,
             count_records=lambda: journal.records,
         )
-        start = _start_message(wiring, journal, open_games, sends_outputs=sends_outputs)
+        start_message = _start_message(wiring, journal, game_records, sends_outputs=sends_outputs)
         state = WriterState(
-            plan, start, journal, open_games, permits, accounting,
+            plan, start_message, journal, game_records, permits, accounting,
             ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
-        yield GameScheduler(state, await _open_pool(wiring, closing), workers), journal
+        yield GameScheduler(state, await _open_pool(wiring, closing), worker_count), journal
 
 
-def _start_message(wiring: Wiring, journal: Journal, open_games: OpenGames, *, sends_outputs: bool) -> StartMessage:
-    servers = wiring.shared.servers
+def _start_message(wiring: Wiring, journal: Journal, game_records: GameRecords, *, sends_outputs: bool) -> StartMessage:
     return StartMessage(
         plan=wiring.plan,
         run_id=wiring.folder.run_id,
-        is_bound=journal.is_bound,
+        is_journal_bound=journal.is_bound,
         answers_cost_money=wiring.answers_cost_money,
         is_budgeted=wiring.budget is not None,
         sends_outputs=sends_outputs,
-        answered_groups=frozenset(open_games.answered_groups),
-        concurrency=servers.concurrency,
-        adapters=dict(servers.adapters),
-        journal_id=journal.number,
+        answered_model_groups=frozenset(game_records.answered_model_groups),
+        concurrency=wiring.shared.servers.concurrency,
+        adapters=dict(wiring.shared.servers.adapters),
+        journal_id=journal.journal_id,
     )
 
 

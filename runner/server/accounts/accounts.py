@@ -49,15 +49,15 @@ class Viewer:
     account_id: int | None = None
     """Row id of the account; None for a request without a token, which sees only public data."""
     account: str = ""
-    owners: frozenset[str] = frozenset()
-    """The account and its organizations. The viewer sees their private releases, and may publish under these names."""
+    account_names: frozenset[str] = frozenset()
+    """The names of the account and its organizations. The viewer sees and publishes private releases of these names."""
     scope: Scope = Scope.READ
     token_id: str = ""
     """The id of the request's token."""
 
     def can_publish_as(self, owner: str) -> bool:
         """Return whether the viewer may publish under this name; False if the token may only read."""
-        return owner in self.owners and self.scope.allows(Scope.PUBLISH)
+        return owner in self.account_names and self.scope.allows(Scope.PUBLISH)
 
 
 ANYBODY = Viewer()

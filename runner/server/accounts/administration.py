@@ -1,7 +1,7 @@
 """Administers a server: lists accounts and tokens, disables accounts, removes members, and hides releases.
 
 The commands `nip-run server` and the API use these functions. All functions run in the caller's transaction. The caller
-records each change in the log of actions with `record_act`. No function returns a secret.
+records each change in the log of actions with `log_action`. No function returns a secret.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class Token:
     revoked: float | None
 
     def state(self, now: float) -> str:
+        """Return "revoked", "expired" or, if the token is valid, "good"."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "good"
 
 
-def record_act(connection: Connection, at: float, action: str, target: str, *, by: str = "", reason: str = "") -> None:
+def log_action(connection: Connection, at: float, action: str, target: str, *, by: str = "", reason: str = "") -> None:
     """Record an administrative action. `by` is the account, or "" for a command on the server's machine."""
     connection.execute(insert(acts), {"at": at, "by": by, "did": action, "to": target[:500], "why": reason})
 

@@ -1,6 +1,6 @@
 """Browser sessions: a person signs a browser in with a token, and gets a cookie with the token's permissions.
 
-Only the hash of the cookie's secret is stored. `web/browser_session.py` reads the cookies.
+Only the hash of the cookie's secret is stored. `runner.server.web.browser_session` reads the cookies.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An account joins only by accepting an invitation, because membership has effects: the runs of two members do not count
 as reproductions of each other, and submissions to a competition count for the organization's daily limit. All functions
 run in the caller's transaction. The API and the page `/mine/account` use this module; the commands `nip-run server` use
-`administration.py`.
+`runner.server.accounts.administration`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from runner.base.errors import NotFoundError
 from runner.server.accounts.accounts import Viewer, add_member
-from runner.server.accounts.administration import record_act, remove_member
+from runner.server.accounts.administration import log_action, remove_member
 from runner.server.store.schema import accounts, invitations, members
 
 
@@ -163,4 +163,4 @@ def _account_id(connection: Connection, name: str) -> int:
 
 
 def _record(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
-    record_act(connection, time.time(), action, target, by=viewer.account)
+    log_action(connection, time.time(), action, target, by=viewer.account)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, or_, select
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.server.accounts.accounts import Scope, Viewer, create_token, revoke_token
-from runner.server.accounts.administration import Token, list_tokens, record_act
+from runner.server.accounts.administration import Token, list_tokens, log_action
 from runner.server.store.schema import tokens
 
 MAX_TOKENS = 100
@@ -35,10 +35,10 @@ def list_own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[
 def create_own_token(
     connection: Connection, viewer: Viewer, scope: Scope, days: float, label: str
 ) -> tuple[Token, str]:
-    """Create a token for the viewer's account; return the token and its text, which is not stored.
+    """Create a token for the viewer's account; return its record and the secret token, which is not stored.
 
     Raises:
-        PermissionError: the viewer's token may create no tokens, or none with this scope.
+        PermissionError: the scope of the viewer's token does not allow it to create this token.
         UsageError: the account has too many tokens.
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
@@ -53,10 +53,10 @@ def create_own_token(
         raise UsageError(f"this account has {MAX_TOKENS} tokens, the maximum; revoke one on the page /mine/account")
     expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token_id)).scalar_one()
     lifetime_seconds = days * DAY if expires is None else min(days * DAY, expires - now)
-    text = create_token(connection, viewer.account, scope, now, lifetime_seconds=lifetime_seconds, label=label)
-    token_id = text.split("_")[1]
-    record_act(connection, now, "add-token", f"{viewer.account} {token_id} ({scope})", by=viewer.account)
-    return next(token for token in list_tokens(connection, viewer.account) if token.id == token_id), text
+    secret_token = create_token(connection, viewer.account, scope, now, lifetime_seconds=lifetime_seconds, label=label)
+    token_id = secret_token.split("_")[1]
+    log_action(connection, now, "add-token", f"{viewer.account} {token_id} ({scope})", by=viewer.account)
+    return next(token for token in list_tokens(connection, viewer.account) if token.id == token_id), secret_token
 
 
 def revoke_own_token(connection: Connection, viewer: Viewer, token_id: str) -> None:
@@ -70,13 +70,13 @@ def revoke_own_token(connection: Connection, viewer: Viewer, token_id: str) -> N
     if token_id != viewer.token_id and own_scope == Scope.READ:
         advice = f"use a token with scope {Scope.PUBLISH}"
         raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; {advice}")
-    valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
-    own_token = tokens.c.id == token_id, tokens.c.account_id == viewer.account_id
-    row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()
+    is_valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
+    is_own_token = tokens.c.id == token_id, tokens.c.account_id == viewer.account_id
+    row = connection.execute(select(tokens.c.scope).where(*is_own_token, *is_valid)).one_or_none()
     if row is None:
         raise NotFoundError(f"you have no valid token {token_id!r}; the page /mine/account lists your tokens")
     if token_id != viewer.token_id and not own_scope.allows(Scope(row.scope)):
         advice = f"use a token with scope {row.scope}"
         raise PermissionError(f"a token with scope {own_scope} cannot revoke one with scope {row.scope}; {advice}")
     revoke_token(connection, token_id, now)
-    record_act(connection, now, "revoke-token", token_id, by=viewer.account)
+    log_action(connection, now, "revoke-token", token_id, by=viewer.account)

@@ -3,8 +3,8 @@
 A task is a benchmark with a set of datapoints. For each task, the folder has a list: the ranked runs on this task. The
 SQLite file `index.sqlite` contains all lists, and facts about all releases, their links and their training histories.
 Other files contain the rows of each list, in pieces of up to `PIECE_ROWS` rows for the page of the list, and as JSON
-and CSV to download. The board worker writes the folder, and `snapshot.py` reads it. The folder contains only public
-data, and does not change after it is complete.
+and CSV to download. The board worker writes the folder, and `runner.server.boards.snapshot` reads it. The folder
+contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations

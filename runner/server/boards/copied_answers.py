@@ -1,10 +1,10 @@
 """Detects whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
 
-`verification_tiers.py` does not count copies as reproductions. If a model answers a prompt again, it mostly uses other
-words. A copied journal (the record of a run's answers) has the same words, and a slightly changed copy has nearly the
-same words. Therefore answers are compared by the words, or triples of words, that they share. Two answers with the same
-id from the provider are the same answer. The comparison does not detect answers that somebody rewrote completely, and
-cannot distinguish two models that answer alike.
+`runner.server.boards.verification_tiers` does not count copies as reproductions. If a model answers a prompt again, it
+mostly uses other words. A copied journal (the record of a run's answers) has the same words, and a slightly changed
+copy has nearly the same words. Therefore answers are compared by the words, or triples of words, that they share. Two
+answers with the same id from the provider are the same answer. The comparison does not detect answers that somebody
+rewrote completely, and cannot distinguish two models that answer alike.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from runner.registry.board.cache import BoardCache, CachedRun
 from runner.registry.lineage.nodes import LineageNode
 from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, reference_of, releases
-from runner.server.visible_tree import ServerTree, find_parts
+from runner.server.visible_releases import VisibleReleases, find_added_files
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class PublicRegistry(Registry):
     """The public releases of a server at one revision of its database."""
 
     def __init__(self, database: Database, blobs: BlobStore, address: str, limits: Limits) -> None:
-        super().__init__(ServerTree(database, blobs, address=address), limits)
+        super().__init__(VisibleReleases(database, blobs, address=address), limits)
         self._blobs = blobs
         self.public_releases: dict[Reference, PublicRelease] = {}
         with database.reading() as connection:
             self.revision = database.revision(connection)
             is_public = releases.c.visibility == "public"
             rows = connection.execute(select(releases).where(is_public)).all()
-            parts = find_parts(connection, files.c.release_id.in_(select(releases.c.id).where(is_public)))
+            parts = find_added_files(connection, files.c.release_id.in_(select(releases.c.id).where(is_public)))
         entries = []
         for row in rows:
             reference = reference_of(row)
@@ -72,7 +72,7 @@ class PublicRegistry(Registry):
         if yank_sha256 is None:
             return ReleaseEntry(reference, sha256, None, signed)
         try:
-            reason = parse_yanked_file(read_small_file(self._blobs.open(yank_sha256), YANKED_FILE, MAX_BYTES))
+            reason = parse_yanked_file(read_small_file(self._blobs.open(yank_sha256), YANKED_FILE, MAX_YANK_BYTES))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
         return ReleaseEntry(reference, sha256, reason, signed)

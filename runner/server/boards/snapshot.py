@@ -1,8 +1,8 @@
 """Reads a board folder: everything that pages show about public releases, at one revision of the database.
 
-`builder.py` writes the folder, and explains its content. The pages and the API query it with `BoardSnapshot`. Its
-methods return dictionaries from JSON that the builder stored: rows of lists, summaries of lists, and facts about
-releases.
+`runner.server.boards.builder` writes the folder, and explains its content. The pages and the API query it with
+`BoardSnapshot`. Its methods return dictionaries from JSON that the builder stored: rows of lists, summaries of lists,
+and facts about releases.
 """
 
 from __future__ import annotations

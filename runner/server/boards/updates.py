@@ -1,9 +1,9 @@
 """Keeps the public board up to date: a worker process builds a new one after each change of the public data.
 
-Here, a board is a folder with everything that pages show about public releases (`builder.py`). Requests read the newest
-board. The worker writes a board under a temporary name and renames it to `boards/made/NAME` when it is complete. The
-file `boards/current` contains the name of the newest board. If a build is interrupted, the previous board stays. Boards
-can be rebuilt from the database and the blobs at any time.
+Here, a board is a folder with everything that pages show about public releases (`runner.server.boards.builder`).
+Requests read the newest board. The worker writes a board under a temporary name and renames it to `boards/made/NAME`
+when it is complete. The file `boards/current` contains the name of the newest board. If a build is interrupted, the
+previous board stays. Boards can be rebuilt from the database and the blobs at any time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Builds boards in a worker process, which `updates.py` starts.
+"""Builds boards in a worker process, which `runner.server.boards.updates` starts.
 
 For each board, the worker reads the public releases that are new, and writes a folder with the lists of all public
-releases (`builder.py`). If a release makes the build fail, the worker finds it by bisection and leaves it out.
+releases (`runner.server.boards.builder`). If a release makes the build fail, the worker finds it by bisection and
+leaves it out.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from runner.server.competitions.row_copies import find_original_dataset
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, build_published_score
 from runner.server.competitions.storage import REFUSED, SCORED, can_manage, competition_name, count_submissions
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 
 _Z_95 = 1.959963984540054
 """Half the width of a 95 % confidence interval, in standard errors."""
@@ -109,7 +109,7 @@ def describe_submission(
     competition = find_competition(connection, viewer, owner, name)
     query = _select_submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
-    if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
+    if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.account_names):
         raise NotFoundError(
             f"{run} is not a submission to {owner}/{name}; publish a run that plays exactly the rows of the competition"
         )

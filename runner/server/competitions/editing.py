@@ -1,20 +1,20 @@
 """Changes to an existing competition: a new title, daily limit, closing time or labels, or its withdrawal.
 
-The rows and the choice of held-out rows cannot change, and the closing time can only become later, because participants
-rely on them. Each change by an owner or an administrator is recorded.
+A competition is on the rows of a dataset. Some rows may be held out: the server shows their score only after the
+competition has closed. The rows and the choice of held-out rows cannot change, and the closing time can only become
+later, because participants rely on them. The server's log of actions records each change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
 from runner.base.errors import NotFoundError, UsageError
 from runner.server.accounts.accounts import Viewer
-from runner.server.accounts.administration import record_act
+from runner.server.accounts.administration import log_action
 from runner.server.competitions.storage import (
     REFUSED,
     SCORED,
@@ -26,7 +26,7 @@ from runner.server.competitions.storage import (
     format_time,
 )
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
             f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them"
         )
     if viewer is not None and not can_manage(connection, viewer, owner):
-        raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
+        raise PermissionError(f"only an owner of {owner} can change its competitions; ask an owner")
     if competition["withdrawn"] is not None:
         withdrawn = format_time(competition["withdrawn"])
         raise UsageError(f"{owner}/{name} was withdrawn at {withdrawn} and cannot change; create a new competition")
@@ -86,13 +86,13 @@ def change(
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
     logged = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
     summary = ", ".join(f"{field}={value}" for field, value in logged.items())
-    record_act(connection, now, "change-competition", f"{name} {summary}", by=by, reason=reason)
+    log_action(connection, now, "change-competition", f"{name} {summary}", by=by, reason=reason)
 
 
 def relabel(
     connection: Connection, competition: RowMapping, labels: Mapping[str, int], now: float, *, by: str, reason: str
 ) -> int:
-    """Replace the labels of some rows and queue every submission for scoring; return the number of changed labels.
+    """Replace the labels of some rows and queue scored submissions to be scored again; return the number of changes.
 
     Raises:
         UsageError: a label belongs to no row.
@@ -100,7 +100,7 @@ def relabel(
     same_competition = competition_labels.c.competition_id == competition["id"]
     query = select(competition_labels).where(same_competition)
     old_labels = {row.datapoint_id: row.label for row in connection.execute(query)}
-    check_labels(old_labels.keys() | labels.keys(), old_labels.keys())
+    check_labels(labeled=old_labels.keys() | labels.keys(), rows=old_labels.keys())
     changed = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
     if not changed:
         return 0
@@ -108,10 +108,10 @@ def relabel(
         same_row = competition_labels.c.datapoint_id == id_
         connection.execute(update(competition_labels).where(same_competition, same_row).values(label=label))
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
-    scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
-    connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
-    target = f"{competition_name(competition)}: {len(changed)} of {len(old_labels)}"
-    record_act(connection, now, "relabel-competition", target, by=by, reason=reason)
+    is_scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
+    connection.execute(update(submissions).where(*is_scored).values(state=WAITING, score=None, scored=None))
+    summary = f"{competition_name(competition)}: {len(changed)} of {len(old_labels)}"
+    log_action(connection, now, "relabel-competition", summary, by=by, reason=reason)
     return len(changed)
 
 
@@ -121,15 +121,15 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
     Return whether the competition was deleted. If it has submissions, its name stays reserved and its page shows the
     reason.
     """
-    record_act(connection, now, "withdraw-competition", competition_name(competition), by=by, reason=reason)
+    log_action(connection, now, "withdraw-competition", competition_name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
     same_competition = submissions.c.competition_id == competition["id"]
     if not connection.execute(select(func.count()).select_from(submissions).where(same_competition)).scalar_one():
         connection.execute(delete(competitions).where(competitions.c.id == competition["id"]))
         return True
-    values: dict[str, Any] = {"withdrawn": now, "why": reason}
-    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    refusal = f"the competition was withdrawn at {format_time(now)}: {reason}"
-    accepted = same_competition, submissions.c.state != REFUSED
-    connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=refusal, score=None, scored=None))
+    withdrawal = {"withdrawn": now, "why": reason}
+    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(withdrawal))
+    refusal_reason = f"the competition was withdrawn at {format_time(now)}: {reason}"
+    refusal = {"state": REFUSED, "why": refusal_reason, "score": None, "scored": None}
+    connection.execute(update(submissions).where(same_competition, submissions.c.state != REFUSED).values(refusal))
     return False

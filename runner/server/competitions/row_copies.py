@@ -11,7 +11,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.schema import competitions, files, reference_of, releases
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 
 
 def find_original_dataset(connection: Connection, viewer: Viewer, competition_id: int) -> str | None:

@@ -1,8 +1,8 @@
 """Computes the hash of the rows of a competition or run. A run is a submission if both hashes are equal.
 
 The hash includes all columns of the rows except labels. On other boards, only the columns that the verifier's prompt
-templates use define the task (`results/tasks.py`). A competition cannot do the same, because each participant writes
-templates. A participant must not add a column either, because it could contain guesses of the secret labels.
+templates use define the task (`runner.results.tasks`). A competition cannot do the same, because each participant
+writes templates. A participant must not add a column either, because it could contain guesses of the secret labels.
 """
 
 from __future__ import annotations

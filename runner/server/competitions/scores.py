@@ -31,7 +31,7 @@ from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, reference_of, releases, submissions
-from runner.server.visible_tree import open_registry
+from runner.server.visible_releases import open_registry
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson_interval
 
@@ -51,7 +51,7 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
     row, labels = _read_submission(Database(settings.database_url), submission_id)
     if not labels:
         return {"refused": "the competition was withdrawn"}
-    registry = open_registry(settings, Viewer(owners=frozenset((row.owner,))))
+    registry = open_registry(settings, Viewer(account_names=frozenset((row.owner,))))
     folder = fetch_release(registry, reference_of(row), work_folder / "release").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
@@ -108,22 +108,22 @@ def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
     return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
 
 
-def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
+def _select_metrics(metrics: Metrics, row_count: int) -> dict[str, Any]:
     """Return the metrics of a part for the owner of the competition.
 
     Rewards are left out, because the run's rewards were computed without the labels.
     """
     summary, names = metrics.summary(), metrics_shown(Show.COMPETITION)
     selected = [metric for metric in summary["metrics"] if metric["agent"] is None and metric["metric"] in names]
-    return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
+    return {"rows": row_count, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
 
 
 # Published scores
 
 
-def rounding_step(rows: int) -> float:
+def rounding_step(row_count: int) -> float:
     """Return the step for rounding an accuracy on this number of rows."""
-    return next((step for step in _STEPS if step * rows >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
+    return next((step for step in _STEPS if step * row_count >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 
 INTERVAL_METHOD = "95%, Wilson over groups of rows; contains the intervals of all values that round to the shown value"
@@ -146,16 +146,16 @@ def _round_metric(metric: Mapping[str, Any], step: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _interval_of_rounded(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
+def _interval_of_rounded(value: float, step: float, group_count: int) -> tuple[float | None, float | None]:
     """Return the union of the Wilson intervals of all shares that round to `value`; (None, None) for a single group."""
-    if groups < 2:
+    if group_count < 2:
         return None, None
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
-    low, _ = wilson_interval(lowest, _standard_error(lowest, groups), groups, groups)
-    _, high = wilson_interval(highest, _standard_error(highest, groups), groups, groups)
+    low, _ = wilson_interval(lowest, _standard_error(lowest, group_count), group_count, group_count)
+    _, high = wilson_interval(highest, _standard_error(highest, group_count), group_count, group_count)
     return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
 
 
-def _standard_error(share: float, groups: int) -> float:
+def _standard_error(share: float, group_count: int) -> float:
     """Return the standard error of a share over independent groups."""
-    return math.sqrt(share * (1 - share) / (groups - 1))
+    return math.sqrt(share * (1 - share) / (group_count - 1))

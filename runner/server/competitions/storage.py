@@ -40,7 +40,7 @@ from runner.server.store.schema import (
     releases,
     submissions,
 )
-from runner.server.visible_tree import open_registry, visible_to
+from runner.server.visible_releases import open_registry, visible_to
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
@@ -158,7 +158,7 @@ def _read_dataset(settings: Settings, folder: Path, reference: Reference, group_
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    registry = open_registry(settings, Viewer(owners=frozenset((reference.owner,))))
+    registry = open_registry(settings, Viewer(account_names=frozenset((reference.owner,))))
     registry.unpack(registry.find(reference), folder / "dataset")
     paths = [folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()]
     if not paths:
@@ -177,7 +177,7 @@ def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> 
     Raises:
         UsageError: a row has no label, or the request's held-out rows are invalid.
     """
-    check_labels(request.labels.keys(), groups.keys())
+    check_labels(labeled=request.labels.keys(), rows=groups.keys())
     held_ids = set(request.held_out)
     if held_ids and request.held_share:
         raise UsageError("set either `held_out` (ids of rows) or `held_share` (a share of the rows), not both")
@@ -194,9 +194,9 @@ def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> 
     return held_ids
 
 
-def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
+def check_labels(*, labeled: AbstractSet[str], rows: AbstractSet[str]) -> None:
     """Raise UsageError if a row has no label or a label belongs to no row."""
-    for problem, ids in (("rows without a label", rows - labelled), ("labels without a row", labelled - rows)):
+    for problem, ids in (("rows without a label", rows - labeled), ("labels without a row", labeled - rows)):
         if ids:
             more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
             listed = comma_join(sorted(ids)[:_MAX_LISTED])
@@ -207,7 +207,7 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 
 
 def submit_run(
-    connection: Connection, viewer: Viewer, rows_sha256: str, *, release: int, owner: str, now: float
+    connection: Connection, viewer: Viewer, rows_sha256: str, release_id: int, *, owner: str, now: float
 ) -> None:
     """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
@@ -220,7 +220,7 @@ def submit_run(
     for competition in connection.execute(query).mappings().all():
         reason = _refusal_reason(connection, competition, owner, viewer.account_id, now)
         row = {
-            "competition_id": competition["id"], "release_id": release, "owner": owner,
+            "competition_id": competition["id"], "release_id": release_id, "owner": owner,
             "account_id": viewer.account_id, "created": now, "state": REFUSED if reason else WAITING, "why": reason,
         }  # fmt: skip
         connection.execute(insert(submissions), row)

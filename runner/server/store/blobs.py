@@ -1,7 +1,7 @@
 """The stores of blobs. A blob is the content of a file, named by its SHA-256.
 
 A blob is stored once for all releases that contain the file, and never changes. `DiskBlobStore` stores blobs in a
-folder, and `object_store.py` stores them in S3.
+folder, and `runner.server.store.object_store` stores them in S3.
 """
 
 from __future__ import annotations

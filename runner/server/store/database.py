@@ -1,6 +1,6 @@
 """The database of a server: SQLite or PostgreSQL behind one interface.
 
-`Database` opens transactions. `schema.py` has the tables, and other modules write the queries.
+`Database` opens transactions. `runner.server.store.schema` has the tables, and other modules write the queries.
 """
 
 from __future__ import annotations

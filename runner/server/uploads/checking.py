@@ -22,7 +22,7 @@ from runner.registry.release_errors import describe_error, lacks_memory
 from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.listing import read_small_file
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, parse_yanked_file
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 from runner.registry.verification.verify import find_release_problems
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import hash_run_rows
@@ -32,7 +32,7 @@ from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.uploads import MAX_PROBLEMS, Uploads
-from runner.server.visible_tree import ServerTree
+from runner.server.visible_releases import VisibleReleases
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class UploadTransport:
 
     address = "the upload"
 
-    def __init__(self, declaration: Declaration, uploads: Uploads, upload_id: str, published: ServerTree) -> None:
+    def __init__(self, declaration: Declaration, uploads: Uploads, upload_id: str, published: VisibleReleases) -> None:
         self._uploads, self._upload_id, self._published = uploads, upload_id, published
         self._files = {f"{folder.path}/{file.path}": file for folder in declaration.folders for file in folder.files}
 
@@ -88,7 +88,7 @@ def _check(settings: Settings, _: Path, viewer: Viewer, upload_id: str, declared
     """Check an upload; `declared` is its declaration as bytes."""
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     declaration, uploads = Declaration.from_bytes(declared), Uploads(settings, database, blobs)
-    incoming = UploadTransport(declaration, uploads, upload_id, ServerTree(database, blobs, viewer))
+    incoming = UploadTransport(declaration, uploads, upload_id, VisibleReleases(database, blobs, viewer))
     problems: list[str] = []
     row_hashes: dict[str, str] = {}
     registry = Registry(incoming, settings.limits)
@@ -183,4 +183,4 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
         yield str(error)
         return
     if folder.part == YANKED:
-        parse_yanked_file(read_small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_BYTES))
+        parse_yanked_file(read_small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_YANK_BYTES))

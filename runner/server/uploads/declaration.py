@@ -1,6 +1,7 @@
 """The declaration of an upload: the folders to add to the registry, each with the paths, sizes and hashes of its files.
 
-A client sends the declaration before it sends files. `Uploads` stores it, and `checking.py` compares it with manifests.
+A client sends the declaration before it sends files. `Uploads` stores it, and `runner.server.uploads.checking` compares
+it with manifests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, chec
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, SIGNATURE_FOLDER
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE
 
 _FILE_OF_PART = {YANKED: YANKED_FILE, SIGNATURE_FOLDER: SIGNATURE_FILE}
 _MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
@@ -166,5 +167,5 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
 
 def _max_bytes(part: str, path: str, limits: Limits) -> int:
     if part:
-        return MAX_BYTES if part == YANKED else MAX_SIGNATURE_BYTES
+        return MAX_YANK_BYTES if part == YANKED else MAX_SIGNATURE_BYTES
     return _MAX_BYTES_OF_FILE.get(path, limits.file_bytes)

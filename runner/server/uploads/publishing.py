@@ -166,7 +166,7 @@ class Publishing:
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder)
             if (rows_sha256 := verdict.row_hashes.get(folder.path)) is not None:
-                submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=received_at)
+                submit_run(connection, viewer, rows_sha256, release_id, owner=reference.owner, now=received_at)
         else:
             # The lock on the row makes concurrent additions to a release wait for each other.
             query = select(releases.c.id).where(is_release(reference)).with_for_update()

@@ -1,9 +1,9 @@
 """Stores uploads. A client declares the releases of an upload, sends their files in pieces, and commits the upload.
 
-A blob is the content of a file, named by its SHA-256. `pieces.py` appends received pieces to blobs and checks the hash
-of each complete blob. `publishing.py` checks a committed upload and publishes it. Until then, only the account that
-declared the upload can see it. The id of an upload is a hash of its account and declaration. So a client that lost its
-connection resumes if it declares the same upload again. States of an upload:
+A blob is the content of a file, named by its SHA-256. `runner.server.uploads.pieces` appends received pieces to blobs
+and checks the hash of each complete blob. `runner.server.uploads.publishing` checks a committed upload and publishes
+it. Until then, only the account that declared the upload can see it. The id of an upload is a hash of its account and
+declaration. So a client that lost its connection resumes if it declares the same upload again. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 
@@ -35,7 +35,7 @@ from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.pieces import BlobWriter, DiskFullError, OffsetError, UploadPieces
 from runner.server.uploads.quotas import check_disk_space, check_quota, new_bytes, published_bytes
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)

@@ -1,7 +1,8 @@
 """The contents of the templates of the server's pages, and functions that format numbers, links and commands for them.
 
 The modules in `web/pages/` use this module. Methods named `from_row`, `from_task` and `from_facts` read the JSON that
-`boards/builder.py` wrote: the row of a run on a board, the summary of a board, and the facts about a release.
+`runner.server.boards.builder` wrote: the row of a run on a board, the summary of a board, and the facts about a
+release.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read a dataset file into rows with DuckDB's readers. Values stay as they are in the file.
 
 DuckDB detects a type for each column. Detected types are useful in a SQL condition, but would change values that models
-see. So this module reads values without types, and a filter runs on a separate table (`typed_rows`).
+see. So this module reads values without types, and a filter runs on a separate table
+(`runner.spec.datasets.typed_rows`).
 """
 
 from __future__ import annotations

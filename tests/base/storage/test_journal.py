@@ -39,7 +39,7 @@ def opened_and_closed(path: Path) -> Any:
     async def once() -> Any:
         journal = Journal(path)
         await journal.close()
-        return journal.opened
+        return journal.state_at_opening
 
     return asyncio.run(once())
 

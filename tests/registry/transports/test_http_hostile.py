@@ -103,7 +103,7 @@ def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: 
     with listening((200, {}, answer)) as (where, _):
         session = RegistryApi(where, BRIEF)
         ahead = FilePrefetch(session)
-        ahead.announce_files(["run/acme/a", "run/acme/b"])
+        ahead.plan_prefetch(["run/acme/a", "run/acme/b"])
         with pytest.raises(ReleaseError, match=r"unexpected answer to the request for files|not requested, or"):
             ahead.pop_file("run/acme/a")
         session.close()

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from runner.base.errors import ReleaseError
-from runner.registry.transports.http.transport import MAX_SMALL_PAGES, HttpTransport
+from runner.registry.transports.http.transport import EXTRA_PAGES, HttpTransport
 from runner.registry.transports.time_budget import TimeBudget
 from runner.registry.transports.timeouts import Timeouts
 from tests.support.hub_registry import SHORT_TIMEOUTS, registry
@@ -126,7 +126,7 @@ def test_a_listing_of_many_short_pages_is_given_up() -> None:
         ):
             list(transport.list_releases())
         server.shutdown()
-    assert asked == MAX_SMALL_PAGES + 1
+    assert asked == EXTRA_PAGES + 1
 
 
 def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: LoopbackServer, published: str) -> None:

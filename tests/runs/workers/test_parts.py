@@ -35,7 +35,7 @@ from runner.runs.workers.leases import (
 )
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
-from runner.runs.workers.worker_state import WorkerSlot
+from runner.runs.workers.writer_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
 from tests.support.runs import run_spec

@@ -21,7 +21,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.workers.channel import SocketChannel
 from runner.runs.workers.heartbeat import SILENT_CHECKS, SILENT_CHECKS_WHEN_STOPPING, watch_workers
 from runner.runs.workers.messages import ALIVE_SECONDS
-from runner.runs.workers.worker_state import WorkerSlot, WriterState
+from runner.runs.workers.writer_state import WorkerSlot, WriterState
 from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import start_nip_run, wait_for_exit, wait_until

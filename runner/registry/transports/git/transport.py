@@ -1,6 +1,7 @@
-"""The transport for registries at `git:ADDRESS`, which `locations` creates.
+"""The transport for registries at `git:ADDRESS`: branches, tags and commits of Git repositories.
 
-It reads the newest commit of a branch, or the commit or tag in the address, and publishes by pushing a commit.
+`runner.registry.transports.locations` creates this transport. The transport reads the newest commit of a branch, or the
+commit or tag in the address, and publishes by pushing a commit.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ class UploadStatus:
     id: str
     state: str
     """One of `_STATES`."""
-    received_bytes: Mapping[str, int]
-    """The number of bytes that the server already has of each incomplete file, by the file's hash."""
+    resume_offsets: Mapping[str, int]
+    """The files to send, by hash, with the number of bytes that the server already has. Complete files are not here."""
     notes: Sequence[str]
     problems: Sequence[str]
 
@@ -166,20 +166,20 @@ class UploadStatus:
         upload, state = response.body.get("id"), response.body.get("state")
         if not isinstance(upload, str) or not _ID.fullmatch(upload) or state not in _STATES:
             raise ReleaseError(f"unexpected answer to the upload request. Is {address} a nip-run registry?")
-        received_bytes: dict[str, int] = {}
+        resume_offsets: dict[str, int] = {}
         for item in read_list(response.body, "missing", address):
             sha256, size = (item.get("sha256"), item.get("have")) if isinstance(item, dict) else (None, None)
-            if not isinstance(sha256, str) or sha256 not in sizes or sha256 in received_bytes:
+            if not isinstance(sha256, str) or sha256 not in sizes or sha256 in resume_offsets:
                 raise ReleaseError(f"{address} asks for a file that is not part of the upload; tell its operator")
             if type(size) is not int or not 0 <= size <= sizes[sha256]:
                 raise ReleaseError(
                     f"{address} claims to have {shortened(repr(size))} of the {sizes[sha256]:,} bytes of a file; tell "
                     "its operator"
                 )
-            received_bytes[sha256] = size
+            resume_offsets[sha256] = size
         notes = read_list(response.body, "notes", address)[:_MAX_NOTES] if "notes" in response.body else []
         messages = [in_one_line(shortened(str(note), _MAX_NOTE_CHARACTERS)) for note in notes]
-        return cls(upload, state, received_bytes, messages, response.problems)
+        return cls(upload, state, resume_offsets, messages, response.problems)
 
 
 def parse_account(body: Mapping[str, Any], address: str) -> tuple[str, list[str]] | None:

@@ -20,30 +20,30 @@ _MAX_HEADER_BYTES = 4_000
 
 
 class FilePrefetch:
-    """Fetches announced files in batches. Only the files of the last batch are in memory."""
+    """Fetches the files that will be opened soon in batches. Only the files of the last batch are in memory."""
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
-        self._announced: Sequence[str] = ()
+        self._planned: Sequence[str] = ()
         self._positions: Mapping[str, int] = {}
-        """The positions of files in `_announced`."""
+        """The positions of files in `_planned`."""
         self._next_position = 0
-        """The position in `_announced` after the last requested file."""
+        """The position in `_planned` after the last requested file."""
         self._fetched: dict[str, bytes] = {}
         """The contents of the files in the last answer that `pop_file` has not returned yet, by path."""
 
-    def announce_files(self, paths: Sequence[str]) -> None:
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
         """Set the paths of the files that the caller will open soon. The first path is the file to open first."""
         self._fetched.clear()
-        self._announced, self._next_position = paths, 0
+        self._planned, self._next_position = paths, 0
         self._positions = {path: position for position, path in enumerate(paths)}
 
     def pop_file(self, path: str) -> bytes | None:
-        """Return the content of an announced file, and forget it; None if the caller must request the file itself."""
+        """Return the content of a planned file, and forget it; None if the caller must request the file itself."""
         position = self._positions.get(path, -1)
         if position >= self._next_position:
             self._next_position = position + MAX_FILES_AT_ONCE
-            self._fetched = dict(self._fetch(self._announced[position : self._next_position]))
+            self._fetched = dict(self._fetch(self._planned[position : self._next_position]))
         return self._fetched.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:

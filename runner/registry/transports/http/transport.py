@@ -1,6 +1,7 @@
-"""The transport for registries at `https://HOST`: servers that run `nip-run serve`. `locations` creates it.
+"""The transport for registries at `https://HOST`: servers that run `nip-run serve`.
 
-It fetches files one by one or many in one request, and continues an upload after a broken connection.
+`runner.registry.transports.locations` creates this transport. The transport fetches files one by one or many in one
+request, and continues an upload after a broken connection.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ from runner.registry.transports.http.api import (
 from runner.registry.transports.http.prefetch import FilePrefetch
 from runner.registry.transports.http.tokens import normalize_address
 from runner.registry.transports.interface import AddResult, IndexedRelease
-from runner.registry.transports.timeouts import BUSY, Timeouts
+from runner.registry.transports.timeouts import BUSY_CODES, Timeouts
 
 MAX_RELEASES = 1_000_000
 """Maximum number of entries in a listing."""
 REQUEST_BYTES = 8 << 20
 """Maximum number of bytes of a file to send in one request."""
 SMALL_PAGE = 100
-"""A page of a listing with fewer entries is small. nip-run's own server sends 1,000 entries per page."""
-MAX_SMALL_PAGES = 20
-"""Maximum number of pages in a listing, in addition to one page for each `SMALL_PAGE` entries. A hostile server could
-send small pages without end."""
+"""A page of a listing with fewer entries than this is small. nip-run's own server sends up to 1,000 per page."""
+EXTRA_PAGES = 20
+"""A listing may have one page for each `SMALL_PAGE` entries, and this many more. Without this limit, a hostile server
+could send small pages without end."""
 _PROGRESS_BYTES = 64 << 10
 """An upload counts as making progress if the server receives this many bytes, or the rest of the file."""
 
 
 class HttpTransport:
-    """A `BulkTransport` for a server. Readers see releases after the server has received and checked all files."""
+    """A `BulkTransport`: it lists releases, and can fetch many files in one request.
+
+    Other users see a published release after the server has received and checked all of its files.
+    """
 
     def __init__(self, address: str, *, timeouts: Timeouts | None = None) -> None:
         """Raises: UsageError: `address` is not the address of a server."""
@@ -87,13 +91,13 @@ class HttpTransport:
             next_page = body.get("next")
             if next_page is None:
                 return
-            is_too_long = count > MAX_RELEASES or pages > MAX_SMALL_PAGES + count // SMALL_PAGE
+            is_too_long = count > MAX_RELEASES or pages > EXTRA_PAGES + count // SMALL_PAGE
             if not page or is_too_long or not isinstance(next_page, str | int):
                 raise ReleaseError(f"{self.address} sends a list of releases that does not end; tell its operator")
             parameters["after"] = next_page
 
-    def announce_files(self, paths: Sequence[str]) -> None:
-        self._prefetch.announce_files(paths)
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
+        self._prefetch.plan_prefetch(paths)
 
     def open(self, path: str) -> IO[bytes]:
         if any(part in ("", ".", "..") for part in path.split("/")):
@@ -111,11 +115,11 @@ class HttpTransport:
             for folder, files in folders.items()
         ]
         sizes = {file["sha256"]: file["size"] for entry in declared for file in entry["files"]}
-        upload = self._request_status(sizes, "POST", "/uploads", json={"folders": declared})
+        upload = self._send_request(sizes, "POST", "/uploads", json={"folders": declared})
         if upload.state == OPEN:
-            for sha256, offset in upload.received_bytes.items():
+            for sha256, offset in upload.resume_offsets.items():
                 self._send_file(sizes, upload.id, sha256, contents[sha256], offset)
-            upload = self._request_status(sizes, "POST", f"/uploads/{upload.id}/commit")
+            upload = self._send_request(sizes, "POST", f"/uploads/{upload.id}/commit")
         upload = self._wait_for_check(sizes, upload)
         if upload.state == PUBLISHED:
             return AddResult(note="; ".join(upload.notes) or None)
@@ -130,8 +134,8 @@ class HttpTransport:
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
         """Wait until the server has checked an upload, and return the upload's status."""
-        timeouts, upload_id = self._api.timeouts, upload.id
-        wait, deadline = timeouts.first_check_wait, time.monotonic() + timeouts.check_seconds
+        timeouts, deadline = self._api.timeouts, time.monotonic() + self._api.timeouts.check_seconds
+        wait = timeouts.first_check_wait
         while upload.state == CHECKING:
             if time.monotonic() > deadline:
                 raise ReleaseError(
@@ -140,10 +144,10 @@ class HttpTransport:
                 )
             time.sleep(wait)
             wait = min(wait * 1.5, 20 * timeouts.first_check_wait)
-            upload = self._request_status(sizes, "GET", f"/uploads/{upload_id}")
+            upload = self._send_request(sizes, "GET", f"/uploads/{upload.id}")
         return upload
 
-    def _send_file(self, sizes: Mapping[str, int], upload: str, sha256: str, content: Content, offset: int) -> None:
+    def _send_file(self, sizes: Mapping[str, int], upload_id: str, sha256: str, content: Content, offset: int) -> None:
         """Send a file to the server, which has the first `offset` bytes. Continue after a broken connection."""
         size = sizes[sha256]
         timer = _UploadTimer(self._api.timeouts, size, offset)
@@ -151,7 +155,7 @@ class HttpTransport:
             while True:
                 source.seek(offset)
                 data = source.read(REQUEST_BYTES)
-                response = self._api.send_piece(f"/uploads/{upload}/blobs/{sha256}", data, offset)
+                response = self._api.send_piece(f"/uploads/{upload_id}/blobs/{sha256}", data, offset)
                 is_accepted = response is not None and response.status == 200
                 if response is not None and is_accepted:
                     received = response.body.get("have")
@@ -164,7 +168,7 @@ class HttpTransport:
                         return
                 else:
                     self._check_refusal(response)
-                    received = self._request_status(sizes, "GET", f"/uploads/{upload}").received_bytes.get(sha256)
+                    received = self._send_request(sizes, "GET", f"/uploads/{upload_id}").resume_offsets.get(sha256)
                     if received is None:
                         return  # the server has the complete file
                 if received > size or not timer.record_received(received):
@@ -182,10 +186,10 @@ class HttpTransport:
         if response is not None and response.status == 422:
             message = f"{self.address}: {response.message}; a file changed during the upload, publish again"
             raise ReleaseError(message).with_notes(response.problems)
-        if response is not None and response.status not in (404, 409, *BUSY):
+        if response is not None and response.status not in (404, 409, *BUSY_CODES):
             self._check_status(response)
 
-    def _request_status(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
+    def _send_request(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
         """Send a request about an upload, and return the upload's status."""
         response = self._api.request(method, path, **options)
         self._check_status(response)

@@ -1,4 +1,4 @@
-"""The class of the Ray actors that play games.
+"""The class of the Ray actors that play the games of a run.
 
 Ray sends the class to nodes by value. A node can therefore load it and report its version even without nip-run.
 """

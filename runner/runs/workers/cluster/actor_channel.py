@@ -1,7 +1,8 @@
 """The worker's end of the channel in a Ray actor.
 
-The writer is not an actor, so a worker cannot call the writer. Instead, the writer always has an open call to the
-actor. This call returns as soon as the worker has messages, or when the writer's next call arrives.
+The writer is the main process of a run with workers. It is not an actor, so a worker cannot call the writer. Instead,
+the writer always has an open call to the actor. This call returns as soon as the worker has messages, or when the
+writer's next call arrives.
 """
 
 from __future__ import annotations

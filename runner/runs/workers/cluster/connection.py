@@ -1,6 +1,7 @@
 """Connects this process to a Ray cluster: an existing cluster, or one that this command starts and ends.
 
-`ray_pool` opens the connection, and `execution_check` lets the runs of a command share it.
+`runner.runs.workers.cluster.pool` opens the connection, and `runner.runs.session.execution_check` lets the runs of a
+command share it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Workers on the nodes of a Ray cluster. Each worker is an actor: a process that Ray starts on a node with a free CPU.
 
-If the spec sets `execution.engine: ray`, the scheduler uses `RayPool` instead of `LocalPool`.
+If the spec sets `execution.engine: ray`, the scheduler uses `RayPool` instead of `LocalPool`. A worker plays games of
+the run. The writer, which is the main process, exchanges messages with a worker by calls of the actor's method
+`exchange`. A message is sent in one or more pieces of bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.experiment import Execution
 
 PIECES_PER_CALL = 64
-"""The maximum number of pieces in a call. Their total is below Ray's `task_rpc_inlined_bytes_limit` (10 MiB)."""
+"""The maximum number of pieces in one call. In total they are below Ray's `task_rpc_inlined_bytes_limit` (10 MiB)."""
 
-OPEN_CALLS = 2
+MAX_CONCURRENT_CALLS = 2
 """The maximum number of concurrent calls to an actor: one that waits for messages, and one that sends messages."""
 
 NOTICE_SECONDS = 20.0
-"""The time between two notes on workers that wait for a free CPU."""
+"""The time between two messages to the user about workers that wait for a free CPU."""
 
 PATIENCE_SECONDS = 600.0
 """The run ends if no worker gets a CPU within this time."""
@@ -39,7 +41,7 @@ RETRY_SECONDS = 2.0
 """The wait before a new actor replaces an actor whose node died. Ray may take this long to notice the death."""
 
 OTHER_NODE_SECONDS = 60.0
-"""The wait before a new actor replaces one whose node cannot play, for example with another version of nip-run."""
+"""The wait before a new actor replaces one whose node cannot run a worker: it may have another version of nip-run."""
 
 
 @asynccontextmanager
@@ -58,15 +60,16 @@ class RayPool:
     """Starts workers as actors."""
 
     def __init__(
-        self, workers: int, *, notice_seconds: float = NOTICE_SECONDS, patience_seconds: float = PATIENCE_SECONDS
+        self, worker_count: int, *, notice_seconds: float = NOTICE_SECONDS, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self.ray: Any = ray_package()
-        self.workers, self.notice_seconds, self.patience_seconds = workers, notice_seconds, patience_seconds
+        self.worker_count, self.notice_seconds, self.patience_seconds = worker_count, notice_seconds, patience_seconds
         self.placed_workers: set[RayWorker] = set()
         """The workers whose actor runs on a node."""
-        self.has_played = False
-        """Whether at least one worker was ready, so that the cluster can play this run."""
-        # Ray must not restart actors: the scheduler replaces dead workers after it has counted their calls in flight.
+        self.has_had_ready_worker = False
+        """Whether any worker has been ready. If so, a node that cannot run a worker does not end the run."""
+        # Ray must not restart actors: the scheduler first counts the model calls that a dead worker left unfinished,
+        # because they may cost money, and then starts a new worker.
         self._class = self.ray.remote(worker_class()).options(
             num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=1000
         )
@@ -84,18 +87,18 @@ class RayPool:
         capacity = describe_capacity(self.ray)
         if not self.placed_workers:
             return f"no worker has a CPU in the Ray cluster yet: a worker needs 1 CPU, and the cluster has {capacity}"
-        waiting = self.workers - len(self.placed_workers)
+        waiting = self.worker_count - len(self.placed_workers)
         return (
-            f"{waiting} of {self.workers} workers wait for a CPU in the Ray cluster, which has {capacity}; the other "
-            "workers play"
+            f"{waiting} of {self.worker_count} workers wait for a CPU in the Ray cluster, which has {capacity}; the "
+            "other workers play"
         )
 
 
 class RayWorker:
-    """An actor and the writer's end of the channel to it."""
+    """An actor with a worker, as the writer sees it: sends messages to the worker and passes on messages from it."""
 
     def __init__(self, pool: RayPool, receive: ReceiveBatch, on_exit: Callable[[str], None]) -> None:
-        self._pool, self._receive = pool, receive
+        self._pool, self._handle_messages = pool, receive
         self._on_exit: Callable[[str], None] | None = on_exit
         self._loop = asyncio.get_running_loop()
         self._actor: Any = None
@@ -109,7 +112,7 @@ class RayWorker:
         """Reset the channel for a new actor."""
         self._reader, self._outbox = FrameReader(), Outbox()
         self._calls: deque[Any] = deque()
-        self._next_number = 0
+        self._next_call_number = 0
         self._is_placed = False
 
     def send(self, message: Any) -> None:
@@ -123,21 +126,21 @@ class RayWorker:
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         if self._is_placed:
-            self._open_calls()
+            self._start_calls()
 
-    def _open_calls(self) -> None:
-        """Make sure that the actor has an open call, and open another one if there are messages to send."""
-        while len(self._calls) < (OPEN_CALLS if self._outbox else 1):
+    def _start_calls(self) -> None:
+        """Make sure that the actor has an unfinished call, and start another one if there are messages to send."""
+        while len(self._calls) < (MAX_CONCURRENT_CALLS if self._outbox else 1):
             pieces: list[bytes] = []
             while self._outbox and len(pieces) < PIECES_PER_CALL:
                 pieces.append(bytes(self._outbox.take(PIECE_BYTES)))
-            self._calls.append(self._actor.exchange.remote(self._next_number, *pieces))
-            self._next_number += 1
+            self._calls.append(self._actor.exchange.remote(self._next_call_number, *pieces))
+            self._next_call_number += 1
 
     async def _receive_until_end(self) -> None:
         """Create an actor, and receive the worker's messages until the worker ends.
 
-        Create another actor if Ray failed before the actor ran, or if its node cannot play but other nodes can.
+        Create another actor if Ray failed before the actor ran, or if its node cannot run a worker but other nodes can.
         """
         ray_error = self._pool.ray.exceptions.RayError
         try:
@@ -146,7 +149,7 @@ class RayWorker:
                     await self._wait_for_place()
                     await self._receive_all()
                 except NodeError as error:
-                    if not self._pool.has_played:
+                    if not self._pool.has_had_ready_worker:
                         raise
                     self._note(f"{error}; the other workers continue")
                     await self._retry(OTHER_NODE_SECONDS)
@@ -155,11 +158,11 @@ class RayWorker:
                         raise
                     await self._retry(RETRY_SECONDS)
         except NodeError as error:
-            self._receive([messages.CannotStart(error.failure)])
+            self._handle_messages([messages.CannotStart(error.failure)])
         except ray_error as error:
             self._exit(describe_death(error, self._location))
         except Exception as error:  # noqa: BLE001 - any error must end the run
-            self._receive([messages.CannotStart(RemoteError.from_exception(error))])
+            self._handle_messages([messages.CannotStart(RemoteError.from_exception(error))])
         finally:
             self._pool.placed_workers.discard(self)
 
@@ -167,7 +170,7 @@ class RayWorker:
         """Create an actor and wait until it runs on a node.
 
         Raises:
-            NodeError: the node cannot play.
+            NodeError: the node cannot run a worker.
             RunError: no worker has got a CPU within `PATIENCE_SECONDS`.
         """
         self._actor = self._pool.create_actor()
@@ -195,8 +198,9 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        subject = line.partition(":")[0]  # has no numbers, which would change: so the run gets only one such note
-        self._receive([messages.NoteAdded(subject, line)])
+        # The run keeps one note per subject. The part before ":" is the same each time, because it has no numbers.
+        subject = line.partition(":")[0]
+        self._handle_messages([messages.NoteAdded(subject, line)])
 
     async def _retry(self, seconds: float) -> None:
         """Kill the actor, and wait before the caller creates another one."""
@@ -207,25 +211,25 @@ class RayWorker:
         await asyncio.sleep(seconds)
 
     async def _receive_all(self) -> None:
-        """Receive messages until the actor is gone, which raises an error of Ray.
+        """Receive messages until the actor is gone. Then its last call raises an error of Ray.
 
         Raises:
             NodeError: the worker cannot start.
         """
         while True:
-            self._open_calls()
+            self._start_calls()
             data = await self._calls[0]
             self._calls.popleft()
             for batch in self._reader.feed(data):
                 self._check_start(batch)
-                self._receive(batch)
+                self._handle_messages(batch)
 
     def _check_start(self, batch: Sequence[Any]) -> None:
         for message in batch:
             if isinstance(message, messages.CannotStart):
                 raise NodeError(with_node(message.failure, self._location))
             if isinstance(message, messages.WorkerReady):
-                self._pool.has_played = True
+                self._pool.has_had_ready_worker = True
 
     def _exit(self, what_happened: str) -> None:
         """Report that the actor is gone, and kill it in case it is only unreachable."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from runner.base.errors import NotFoundError
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import Viewer
-from runner.server.accounts.administration import record_act, set_hidden
+from runner.server.accounts.administration import log_action, set_hidden
 from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, errors
 from runner.server.web.authentication import AdminViewer, require_admin, server_of
 from runner.server.web.request_bodies import json_body
@@ -50,5 +50,5 @@ def _set_hidden(request: Request, viewer: Viewer, folder: str, *, hidden: bool, 
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=hidden)
         action = "hide" if hidden else "show"
-        record_act(connection, time.time(), action, str(reference), by=viewer.account, reason=reason)
+        log_action(connection, time.time(), action, str(reference), by=viewer.account, reason=reason)
         server.database.increment_revision(connection)

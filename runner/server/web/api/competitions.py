@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
-from runner.server.accounts.administration import record_act
+from runner.server.accounts.administration import log_action
 from runner.server.competitions import board as competition_board
 from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, create_competition
@@ -232,7 +232,7 @@ def create(
     server, now = server_of(request), time.time()
     competition = create_competition(server.settings, server.database, viewer, body.to_request(), now)
     with server.database.writing() as connection:
-        record_act(connection, now, "add-competition", competition, by=viewer.account)
+        log_action(connection, now, "add-competition", competition, by=viewer.account)
         return created_response(connection, viewer, competition, now, server.settings.address)
 
 

@@ -17,7 +17,7 @@ from runner.documents.releases.reference import Reference
 from runner.registry.transports.http.prefetch import MAX_BYTES_AT_ONCE, MAX_FILE_BYTES_AT_ONCE, MAX_FILES_AT_ONCE
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import BlobStore
-from runner.server.visible_tree import MAX_PAGE_SIZE, ServerTree
+from runner.server.visible_releases import MAX_PAGE_SIZE, VisibleReleases
 from runner.server.web.api.schemas import FILE_RESPONSE, RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import ApiError, error_response
 from runner.server.web.authentication import AnyViewer, server_of
@@ -62,7 +62,7 @@ class ListingQuery(BaseModel):
 def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
     """Get the server's version and limits, and the permissions of the request's token."""
     limits = server_of(request).settings.limits
-    owners = sorted(owner for owner in viewer.owners if viewer.can_publish_as(owner))
+    owners = sorted(owner for owner in viewer.account_names if viewer.can_publish_as(owner))
     return ServerResponse(
         version=__version__, account=viewer.account or None, owners=owners, file_bytes=limits.file_bytes,
         total_bytes=limits.total_bytes, files=limits.files,
@@ -96,7 +96,7 @@ class ReleaseListResponse(ResponseBody):
 def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases, oldest first, whose path `KIND/OWNER/NAME/VERSION/` starts with `prefix`."""
     after = "" if query.after == "0" else query.after  # clients of earlier versions send 0 for the first page
-    page = _visible_tree(request, viewer).list_release_page(query.prefix, after, query.limit)
+    page = _visible_releases(request, viewer).list_release_page(query.prefix, after, query.limit)
     next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
@@ -139,7 +139,7 @@ def read_files(
     the bytes are missing, if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of
     files; request the remaining paths again.
     """
-    files = _visible_tree(request, viewer).find_files(body.paths)
+    files = _visible_releases(request, viewer).find_files(body.paths)
     return StreamingResponse(
         _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
@@ -179,7 +179,7 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
 )
 def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release. With the header `Range: bytes=N-`, download it from byte N."""
-    entry = _visible_tree(request, viewer).find_file(path)
+    entry = _visible_releases(request, viewer).find_file(path)
     if entry is None:
         raise NotFoundError("no such file; check the path, or use a token that may see the release")
     sha256, size = entry
@@ -212,9 +212,9 @@ def _range_start(request: Request, etag: str, size: int) -> int:
     return min(int(match[1]), size)
 
 
-def _visible_tree(request: Request, viewer: Viewer) -> ServerTree:
+def _visible_releases(request: Request, viewer: Viewer) -> VisibleReleases:
     server = server_of(request)
-    return ServerTree(server.database, server.blobs, viewer)
+    return VisibleReleases(server.database, server.blobs, viewer)
 
 
 def _stream_file(source: IO[bytes]) -> Iterator[bytes]:

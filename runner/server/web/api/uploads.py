@@ -1,6 +1,7 @@
 """The API for publishers: declare an upload, send its blobs in pieces, commit the upload, and get its state.
 
-A blob is the content of a file, named by its SHA-256. `uploads/uploads.py` describes uploads and their states.
+A blob is the content of a file, named by its SHA-256. `runner.server.uploads.uploads` describes uploads and their
+states.
 """
 
 from __future__ import annotations

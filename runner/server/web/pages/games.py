@@ -1,7 +1,7 @@
 """Pages of a single game and of a list of games, for browsers without JavaScript.
 
 (With JavaScript, the run's page shows all games.) A piece is a file with a part of the run's games or of their list,
-which `run_cache.py` stores with the run's page.
+which `runner.server.web.pages.run_cache` stores with the run's page.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
-from runner.server.visible_tree import open_registry
+from runner.server.visible_releases import open_registry
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")

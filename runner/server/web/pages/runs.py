@@ -1,8 +1,8 @@
 """Pages of single runs, public or private, and pages that compare two public runs.
 
-A page shows the run's report (from `run_cache.py`) and facts from the newest board. Facts are the values that a board
-stores about a release (`boards/builder.py`). The page's script loads the games from pieces: files that contain a part
-of the report's data each.
+A page shows the run's report (from `runner.server.web.pages.run_cache`) and facts from the newest board. Facts are the
+values that a board stores about a release (`runner.server.boards.builder`). The page's script loads the games from
+pieces: files that contain a part of the report's data each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.store.schema import is_release, reference_of, releases
-from runner.server.visible_tree import ServerTree, visible_to
+from runner.server.visible_releases import VisibleReleases, visible_to
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import find_session
@@ -157,7 +157,7 @@ def find_private_run(request: Request, viewer: Viewer, reference: Reference) -> 
         row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    tree = ServerTree(server.database, server.blobs, viewer)
+    tree = VisibleReleases(server.database, server.blobs, viewer)
     try:
         manifest = read_small_file(tree.open(f"{reference.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
         release = Release.from_bytes(manifest, server.settings.limits)

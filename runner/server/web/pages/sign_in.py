@@ -15,7 +15,7 @@ from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSession, sign_in, sign_out
 from runner.server.store.schema import reference_of, releases
-from runner.server.visible_tree import visible_to
+from runner.server.visible_releases import visible_to
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import SESSION_COOKIE, Form, cookie_name, find_session, is_valid_form
 from runner.server.web.pages.runs import private_release_facts
@@ -113,7 +113,7 @@ def mine(request: Request, session: Session) -> Response:
     lines = [ReleaseLine.from_facts(private_release_facts(row), private_href(reference_of(row))) for row in rows]
     audience = "Only you and the members of the owning organizations see these releases."
     lead = [audience if lines else "You have no private releases. Publish one with nip-run publish --private."]
-    lead.append(f"You see private releases of: {', '.join(sorted(viewer.owners))}.")
+    lead.append(f"You see private releases of: {', '.join(sorted(viewer.account_names))}.")
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organizations")])
     section = [("mine", view.render())]
     page = ServedPage(

@@ -17,8 +17,8 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.workers import messages
+from runner.runs.workers.game_records import GameRecords
 from runner.runs.workers.leases import LeasedGame
-from runner.runs.workers.open_games import OpenGames
 from runner.runs.workers.permits import Permits, WorkerCalls
 from runner.runs.workers.pool import WorkerHandle
 
@@ -60,7 +60,7 @@ class WriterState:
     start_message: messages.StartMessage
     """The first message to each worker."""
     journal: Journal
-    open_games: OpenGames
+    game_records: GameRecords
     permits: Permits
     accounting: Accounting
     notes: ServerNotes

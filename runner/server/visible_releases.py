@@ -1,7 +1,7 @@
-"""Read access to the releases on a server that a viewer may see.
+"""Read access to the releases that a viewer (the account that sends a request) may see.
 
-`ServerTree` implements `Transport`, the interface to the files of a registry. The API sends files from it, and all
-other code of the server loads releases through it.
+`VisibleReleases` implements `Transport`, the interface to the tree of files in a registry. The API sends files from it,
+and all other code of the server loads releases through it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.documents.releases.reference import Reference
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.listing import SIGNATURE_FOLDER, read_small_file
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
+from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -30,7 +30,7 @@ MAX_PAGE_SIZE = 1_000
 _LAST_CHARACTER = "\U0010ffff"
 
 
-class ServerTree:
+class VisibleReleases:
     """The files of the releases that a viewer may see. Each call reads the current state of the database."""
 
     def __init__(
@@ -38,6 +38,7 @@ class ServerTree:
     ) -> None:
         self._database, self._blobs, self._viewer = database, blobs, viewer
         self.address = address
+        """The name of this registry in error messages: the server's URL, or "server:"."""
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         query = self._visible_files().order_by(files.c.path)
@@ -48,10 +49,9 @@ class ServerTree:
         yield from (StoredFile(row.path, row.size) for row in rows)
 
     def open(self, path: str) -> IO[bytes]:
-        file = self.find_file(path)
-        if file is None:
+        if (hash_and_size := self.find_file(path)) is None:
             raise NotFoundError(f"{self.address} has no file {path}; check the path")
-        return self._blobs.open(file[0])
+        return self._blobs.open(hash_and_size[0])
 
     def find_file(self, path: str) -> tuple[str, int] | None:
         """Return the hash and size of a file, or None if the viewer sees no such file."""
@@ -71,21 +71,21 @@ class ServerTree:
         Raises:
             UsageError: the viewer sees no release in the folder `after`.
         """
-        names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
-        *complete, partial = prefix.split("/")  # complete names, and the beginning of the next name
-        if "\0" in prefix or len(complete) > len(names) or (len(complete) == len(names) and partial):
+        columns = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
+        *names, partial = prefix.split("/")  # complete names, and the beginning of the next name
+        if "\0" in prefix or len(names) > len(columns) or (len(names) == len(columns) and partial):
             return []
         query = select(releases).where(visible_to(self._viewer)).order_by(releases.c.id)
-        for column, name in zip(names, complete, strict=False):
+        for column, name in zip(columns, names, strict=False):
             query = query.where(column == name)
         if partial:
-            query = query.where(names[len(complete)].startswith(partial, autoescape=True))
+            query = query.where(columns[len(names)].startswith(partial, autoescape=True))
         with self._database.reading() as connection:
             if after:
                 query = query.where(releases.c.id > self._find_row_id(connection, after))
             rows = connection.execute(query.limit(limit)).all()
-            parts = find_parts(connection, files.c.release_id.in_([row.id for row in rows]))
-        return [self._index_entry(row, parts) for row in rows]
+            additions = find_added_files(connection, files.c.release_id.in_([row.id for row in rows]))
+        return [self._index_entry(row, additions) for row in rows]
 
     def _find_row_id(self, connection: Connection, folder: str) -> int:
         """Return the row id of a release that the viewer sees; raise UsageError if the folder has none."""
@@ -98,11 +98,12 @@ class ServerTree:
             raise UsageError("`after` names no release that you can see; list the releases again without `after`")
         return int(row_id)
 
-    def _index_entry(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
+    def _index_entry(self, row: Row[Any], additions: Mapping[tuple[int, str], str]) -> IndexedRelease:
         yanked = None
-        if (sha256 := parts.get((row.id, YANKED))) is not None:
-            yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
-        return IndexedRelease(reference_of(row).folder, row.sha256, yanked, (row.id, SIGNATURE_FOLDER) in parts)
+        if (sha256 := additions.get((row.id, YANKED))) is not None:
+            yanked = read_small_file(self._blobs.open(sha256), YANKED_FILE, MAX_YANK_BYTES)
+        has_signature = (row.id, SIGNATURE_FOLDER) in additions
+        return IndexedRelease(reference_of(row).folder, row.sha256, yanked, has_signature)
 
     def _visible_files(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
@@ -116,17 +117,20 @@ class ServerTree:
 
 
 def open_registry(settings: Settings, viewer: Viewer) -> Registry:
-    """Return a registry of the releases that a viewer may see, in a process without a `Service`."""
-    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, address=settings.address)
-    return Registry(tree, settings.limits)
+    """Return a registry of the releases that a viewer may see. It opens its own connections to the database."""
+    database, blobs = Database(settings.database_url), open_blob_store(settings)
+    return Registry(VisibleReleases(database, blobs, viewer, address=settings.address), settings.limits)
 
 
-def find_parts(connection: Connection, condition: ColumnElement[bool]) -> dict[tuple[int, str], str]:
-    """Return the hashes of yanks and signatures, by the row id of their release and the name of the part."""
+def find_added_files(connection: Connection, condition: ColumnElement[bool]) -> dict[tuple[int, str], str]:
+    """Return the hash of each yank and signature, by the row id of its release, and `YANKED` or `SIGNATURE_FOLDER`.
+
+    They are files that were added to a release. The column `part` has the name of their folder; other files have "".
+    """
     query = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "", condition)
     return {(row.release_id, row.part): row.sha256 for row in connection.execute(query)}
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:
     """Return the SQL condition for releases that a viewer may see. Every query for a viewer must include it."""
-    return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.owners))
+    return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.account_names))

@@ -20,16 +20,16 @@ from runner.runs.workers.leases import GameKey, LeasedGame, game_key_of_job, gam
 from runner.runs.workers.messages import Append, Record
 
 
-class OpenGames:
+class GameRecords:
     """Appends records to the journal, and remembers the offsets of the records of unfinished games."""
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:
         self._plan, self._journal, self._accounting = plan, journal, accounting
         self._offsets: dict[GameKey, list[int]] = {}
-        self.answered_groups: set[str] = set()
+        self.answered_model_groups: set[str] = set()
         """The model groups with answers in the journal when the run started."""
 
-    def read(self, path: Path) -> None:
+    def load(self, path: Path) -> None:
         """Read the records that earlier processes wrote to the journal."""
         for offset, record in read_journal(path):
             if "sample" in record:
@@ -37,7 +37,7 @@ class OpenGames:
                 self._offsets.setdefault(key, []).append(offset)
                 # A record with "of" has no answer of its own. It refers to another record's answer.
                 if record["kind"] == CallRecord.KIND and "of" not in record:
-                    self.answered_groups.add(self._plan.group_of(SampleKey(*record["sample"])))
+                    self.answered_model_groups.add(self._plan.group_of(SampleKey(*record["sample"])))
 
     async def append(self, appends: Sequence[Append], on_recorded: Callable[[SampleKey], None]) -> None:
         """Write records to disk, then call `on_recorded` with the sample of each.
