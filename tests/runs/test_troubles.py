@@ -162,7 +162,7 @@ def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tm
     assert f"warning: {message} " in (warning := " ".join(nip.stderr.split()))
     assert "set protocol.verifier_first=false or protocol.min_message_rounds=3" in warning
     assert "before any prover spoke" not in solo.stderr + later.stderr
-    assert f"trouble: {message}" in called("show", "nip", cwd=tmp_path).stdout
+    assert f"trouble: {message}" in " ".join(called("show", "nip", cwd=tmp_path).stdout.split())
     compared = nip_run_here("compare", "nip", "alone", "--json", cwd=tmp_path)
     assert f"nip: {message}" in json.loads(compared.stdout)["notes"]
     nip_run_here("report", "alone", "nip", "-o", "report.html", cwd=tmp_path)

@@ -104,7 +104,7 @@ def _identifying_names(names: Mapping[str, str], min_length: int = MIN_LENGTH) -
 def compile_path_pattern(path: str) -> re.Pattern[bytes]:
     """Return a pattern for a path in plain text, in JSON or percent-encoded.
 
-    The pattern for /home/ann finds /home/ann/x, but not /home/anna.
+    The pattern for /data/runs finds /data/runs/x, but not /data/runs2.
     """
     encoded = quote(path, safe="")
     lower = re.sub("%..", lambda match: match[0].lower(), encoded)
