@@ -4,6 +4,7 @@
 set -euo pipefail
 seed=${1:-0}
 export OMP_NUM_THREADS=1
+rm -f server.log    # of an earlier server, whose address would end the wait below
 python server.py > server.log 2>&1 & trap 'kill $!' EXIT
 until grep -qs http server.log; do    # it prints its address once it listens
     kill -0 $! 2> kill.log || { echo "the server did not start:"; cat server.log; exit 1; }
