@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Copy the example to this folder, make the claims, and pretrain the models of a seed: bash PATH/prepare.sh [SEED]
+# After an interruption, repeat the command: finished models are not trained again.
 set -euo pipefail
 seed=${1:-0} steps=${STEPS:-2000}    # STEPS: the maximum for one model
 export OMP_NUM_THREADS=1             # one thread for each of the two processes
@@ -8,7 +9,9 @@ export OMP_NUM_THREADS=1             # one thread for each of the two processes
 
 pretrain() { # ROLE PROTOCOL STEPS FOLDER OPTION...
     local file=models/$seed/$4/$1
+    [ ! -e "$file.pt" ] || return 0
     mkdir -p "$(dirname "$file")"
+    echo "pretraining $file.pt"
     python pretrain.py "$1" "$file.pt" --protocols "$2" --steps $(($3 < steps ? $3 : steps)) --seed "$seed" "${@:5}" > "$file.log"
 }
 provers() {
