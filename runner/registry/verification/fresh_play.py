@@ -22,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference

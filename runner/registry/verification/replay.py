@@ -32,7 +32,7 @@ from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan

@@ -18,7 +18,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import FinishedJob
-from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
 Record = dict[str, Any]

@@ -22,9 +22,9 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
+from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_settings
 from runner.runs.execution.spending import run_costs
-from runner.runs.execution.unusable import AnswerJudge
+from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
@@ -99,10 +99,10 @@ class _RunPlayer:
         failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
-            AnswerJudge(plan), channel=channel, journal=self._journal,
+            AnswerChecker(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
-        if fine_tune_of(plan) is not None and self._builder is None:
+        if fine_tune_settings(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep_unless_stopped)
         self._servers.adapters = start.adapters

@@ -24,7 +24,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.rollouts.plan import Plan
 from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.leases import GameKey, game_key_of_sample
@@ -235,7 +235,7 @@ class RemoteEvents(RecordedCallEvents):
         self.channel.send(messages.DifferingServer(group, server, refused_calls, error_text))
 
     def on_recorded(self, request: Request, completion: Completion) -> None:
-        self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
+        self._new_answers = self._new_answers.plus(self.answer_checker.count(request, completion))
         self.store_in_cache(request, completion)
 
     def on_refused(self, sample: SampleKey) -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.runs.workers import messages
 from runner.runs.workers.channel import ReceiveBatch
 from runner.runs.workers.cluster.actor import worker_class
@@ -192,8 +192,8 @@ class RayWorker:
         line = self._pool.describe_waiting()
         if not self._pool.placed_workers and seconds >= self._pool.patience_seconds:
             raise RunError(
-                f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
-                "execution.workers, and run the same command again"
+                f"{line}, after {seconds:.0f} s. Add nodes, free some CPUs, or lower execution.workers, and run the "
+                f"same command again. {ANSWERS_ARE_SAVED}"
             )
         self._note(line)
 
