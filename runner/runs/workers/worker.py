@@ -62,9 +62,9 @@ class Worker:
             elif isinstance(message, messages.StartMessage):
                 self._start(message, self._channel)
 
-    def _start(self, start: messages.StartMessage, channel: WorkerChannel) -> None:
+    def _start(self, start_message: messages.StartMessage, channel: WorkerChannel) -> None:
         try:
-            self._player = _RunPlayer(start, channel, self.finished)
+            self._player = _RunPlayer(start_message, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
             channel.send(messages.CannotStart(RemoteError.from_exception(error)))
         else:
@@ -109,8 +109,8 @@ class _RunPlayer:
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
         self._alive_task = asyncio.create_task(self._send_alive())
-        self._actions: Mapping[type, Callable[[Any], None]] = {
-            messages.Lease: self._lease,
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            messages.Lease: self._accept_lease,
             messages.Acknowledged: self._journal.acknowledge,
             messages.Granted: self._permits.grant,
             messages.Denied: self._permits.deny,
@@ -121,7 +121,7 @@ class _RunPlayer:
 
     def receive(self, message: Any) -> None:
         """Handle a message from the writer."""
-        self._actions[type(message)](message)
+        self._handlers[type(message)](message)
 
     async def _send_alive(self) -> None:
         while True:
@@ -157,13 +157,13 @@ class _RunPlayer:
     def _send_rendered(self, key: tuple[Any, ...], text: str) -> None:
         self._channel.send(messages.TemplateRendered(key, text))
 
-    def _lease(self, lease: messages.Lease) -> None:
+    def _accept_lease(self, lease: messages.Lease) -> None:
         self._waiting_jobs.append(lease.job)
         self._records.add(lease.records)
         self._concurrent_games = lease.concurrent_games
-        self._start_waiting()
+        self._start_waiting_games()
 
-    def _start_waiting(self) -> None:
+    def _start_waiting_games(self) -> None:
         """Start waiting games in the order of their leases, up to the maximum number of concurrent games."""
         while self._waiting_jobs and len(self._tasks) < self._concurrent_games:
             task = asyncio.create_task(self._play(self._waiting_jobs.popleft()))
@@ -172,7 +172,7 @@ class _RunPlayer:
 
     def _end_game(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._start_waiting()
+        self._start_waiting_games()
 
     async def _play(self, job: Job) -> None:
         """Play one game, and send its outputs or its error to the writer."""

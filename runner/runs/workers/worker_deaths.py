@@ -22,7 +22,7 @@ MAX_DEATHS = 12
 
 
 async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
-    """Write the maximum cost of the calls that a dead worker left in flight to the journal, and add a note."""
+    """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
     max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
     if not max_cost.completions:
         return
