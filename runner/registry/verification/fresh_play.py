@@ -13,7 +13,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
+from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results

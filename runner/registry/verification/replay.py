@@ -22,8 +22,8 @@ from runner.registry.metric_differences import (
     is_from_other_version,
 )
 from runner.registry.recomputed_run import check_claims
-from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
-from runner.registry.verification.rows import find_published_differences
+from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
+from runner.registry.verification.row_differences import find_published_differences
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results

@@ -101,7 +101,7 @@ class Progress:
 
 
 class RolloutCounts(NamedTuple):
-    """What one rollout adds to the counts of `Accounting`."""
+    """The counts of one rollout, which `Accounting` adds to those of the run."""
 
     outcome: str
     correct: bool | None
