@@ -99,7 +99,7 @@ class GameProblems:
             _count_problem(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
         else:
             self._decided += 1
-            if not self._has_heard_prover(rollout):
+            if not self._has_prover_spoken(rollout):
                 _count_problem(self._counts, NO_PROVER_HEARD, rollout)
         for note in (rollout.confidence_note or "").split("; "):
             if note:
@@ -113,7 +113,7 @@ class GameProblems:
                 if retry_count >= self._attempts and agent not in deciders:
                     _count_problem(self._counts, EMPTY_MESSAGES, rollout)
 
-    def _has_heard_prover(self, rollout: Rollout) -> bool:
+    def _has_prover_spoken(self, rollout: Rollout) -> bool:
         """Return whether a prover spoke before the round of the verdict, or no prover can speak before a verdict."""
         earlier = rollout.rounds[:-1]
         return self._first_informed_round is None or any(
@@ -139,7 +139,7 @@ class GameProblems:
 
     def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return the numbers of answers and messages of a rollout without problems; None if it has a problem."""
-        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note or not self._has_heard_prover(rollout):
+        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note or not self._has_prover_spoken(rollout):
             return None
         answers = 0
         for call in rollout.calls:
@@ -242,7 +242,7 @@ class GameProblems:
         if count is None or count.number < MIN_UNHEARD_SHARE * self._decided:
             return
         protocol, settings = self.plan.spec.protocol, []
-        assert self._first_informed_round is not None, "_has_heard_prover counts no other rollout"
+        assert self._first_informed_round is not None, "_has_prover_spoken counts no other rollout"
         can_rotate = protocol.declares_verifier_first and "verifier_first" not in protocol.file.fixed
         if can_rotate and protocol.parameters.verifier_first:
             settings.append("protocol.verifier_first=false")

@@ -29,7 +29,7 @@ class RecordedAnswer:
     unusable_reason: str | None
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the answer was truncated at the token limit."""
         return self.finish_reason == "length"
 
@@ -116,7 +116,7 @@ class RolloutDetails:
         """Return the failed calls of an agent in a round."""
         return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
-    def hearers(self, channel: str, agent: str) -> list[str]:
+    def listeners(self, channel: str, agent: str) -> list[str]:
         """Return the agents that see a channel, without `agent`."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
