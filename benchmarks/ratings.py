@@ -4,7 +4,7 @@
 
 The strengths of the players by side and seat are known. A share of the games about a datapoint has the same luck, so
 that they are not independent, while every chance stays as planted. Adaptive pairing and round robin play until the
-mean width of the intervals of the overall ratings is the same.
+widest interval of the overall ratings has the same width.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.soft_assertions import SoftAssertions
 
 LOWEST_COVERAGE = 0.93
 HIGHEST_FALSE_ALARMS = 0.05
-LOWEST_POWER = 0.80
+LOWEST_POWER = 0.70
 HIGHEST_SHARE_OF_GAMES = 0.60
 
 
@@ -89,7 +89,7 @@ class Planted:
             for is_first in (True, False)
         ]
         right, wrong, judge, is_first, points = (np.array(column) for column in zip(*games, strict=True))
-        rows = design_rows(len(self.right), len(self.judges), right, wrong, judge, is_first)
+        rows = design_rows(len(self.right), len(self.judges), right, wrong, judge, right_is_first=is_first)
         log_odds = rows @ np.concatenate([self.right, self.wrong, self.seats, self.judges])
         for winner, loser in ((0, 1), (1, 2), (2, 0)):
             log_odds += self.circle * ((right == winner) & (wrong == loser)).astype(float)
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def measure_coverage(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
-    """Measure how often intervals contain the planted value, and how often the test finds a circle that is not there."""
+    """Measure how often intervals contain the planted value, and how often the test gives a false alarm."""
     rng, covered, alarms = np.random.default_rng(seed), defaultdict(list), 0
     for repetition in range(times):
         planted = Planted.drawn(situation, rng)
@@ -163,7 +163,7 @@ def measure_power(situation: Situation, times: int, seed: int, check: SoftAssert
 
 
 def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
-    """Compare the games of adaptive pairing and of round robin for intervals of the same mean width."""
+    """Compare the games of adaptive pairing and of round robin until the widest intervals are the same."""
     shares = []
     for repetition in range(times):
         strengths = np.linspace(-2.5, 2.5, 8)
@@ -172,7 +172,7 @@ def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
             rng = np.random.default_rng([seed, repetition])
             noise = rng.normal(0, 0.3, (2, 8))
             planted = Planted(strengths + noise[0], strengths + noise[1], np.full(8, 0.2), np.array([0.5]), 0.2, rng)
-            games[is_adaptive] = games_until_narrow(planted, 200, adaptive=is_adaptive)
+            games[is_adaptive] = games_until_narrow(planted, 250, adaptive=is_adaptive)
         shares.append(games[True] / games[False])
     share = float(np.mean(shares))
     print(f"adaptive pairing: {share:.0%} of the games of a round robin, {min(shares):.0%} to {max(shares):.0%}")
@@ -180,12 +180,12 @@ def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
 
 
 def games_until_narrow(planted: Planted, width: float, *, adaptive: bool, datapoints: int = 2) -> int:
-    """Return how many games are played until the intervals have this mean width, in Elo points."""
+    """Return how many games are played until no interval is wider, in Elo points."""
     pairings = every_pairing(len(planted.right), 1)
     played = dict.fromkeys(pairings, 0)
     for step in range(100_000):
         model = planted.fitted() if planted.games else None
-        if model is not None and mean_width(model) <= width:
+        if model is not None and widest(model) <= width:
             return len(planted.games)
         chosen = pairings[step % len(pairings)]
         if adaptive and model is not None:
@@ -195,9 +195,9 @@ def games_until_narrow(planted: Planted, width: float, *, adaptive: bool, datapo
     raise AssertionError("the intervals stay wide")
 
 
-def mean_width(model: RatingModel) -> float:
+def widest(model: RatingModel) -> float:
     intervals = [model.rating(player, "overall").interval for player in range(model.games.players)]
-    return float(np.mean([np.inf if ends is None else ends[1] - ends[0] for ends in intervals]))
+    return float(np.max([np.inf if ends is None else ends[1] - ends[0] for ends in intervals]))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def most_informative(
     """Return the pairing whose next games narrow the widest intervals of the overall ratings most.
 
     `expected_games` returns the number of games with a winner that a pairing would add. Their information at the
-    current ratings tells by which share they reduce each variance. The mean of the variances' fourth powers weights the widest intervals most, but also counts
-    the others, since a game often narrows several.
+    current ratings tells by which share they reduce each variance. The mean of the variances' fourth powers weights
+    the widest intervals most, but also counts the others, since a game often narrows several.
     """
     rated, covariance = model.games, model.covariance
     combinations = np.array([model.rating_weights(player, "overall") for player in range(rated.players)])
@@ -65,7 +65,7 @@ def _rows_of(pairing: Pairing, players: int, judges: int) -> Floats:
     right = np.array([pairing.first, pairing.first, pairing.second, pairing.second])
     wrong = np.array([pairing.second, pairing.second, pairing.first, pairing.first])
     judge, is_first = np.full(4, pairing.judge), np.array([True, False, True, False])
-    return design_rows(players, judges, right, wrong, judge, is_first)
+    return design_rows(players, judges, right, wrong, judge, right_is_first=is_first)
 
 
 def swiss_round(ratings: Sequence[float], meetings: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Bradley-Terry ratings of players, from games between a side that argues for the right answer and a side that does not.
+"""Bradley-Terry ratings of players, from games between a side that argues for the right answer and its opponent.
 
 The log odds that the right side wins are the sum of a judge's effect, the right side's rating for arguing right, minus
 the wrong side's rating for arguing wrong, plus the seat effects of both players with the sign of the right side's seat.
@@ -58,11 +58,12 @@ class RatedGames:
     @cached_property
     def rows(self) -> Floats:
         """The design matrix."""
-        return design_rows(self.players, self.judges, self.right, self.wrong, self.judge, self.right_is_first)
+        sides = self.right, self.wrong, self.judge
+        return design_rows(self.players, self.judges, *sides, right_is_first=self.right_is_first)
 
 
 def design_rows(
-    players: int, judges: int, right: Codes, wrong: Codes, judge: Codes, right_is_first: npt.NDArray[np.bool_]
+    players: int, judges: int, right: Codes, wrong: Codes, judge: Codes, *, right_is_first: npt.NDArray[np.bool_]
 ) -> Floats:
     """Return a row for each game; its columns are the ratings for right and wrong, the seat effects, and the judges."""
     rows, games = np.zeros((len(right), 3 * players + judges)), np.arange(len(right))

@@ -176,5 +176,7 @@ def test_in_a_swiss_round_of_an_odd_number_the_player_who_played_most_rests() ->
 
 
 def test_the_rows_of_a_game_have_the_seat_of_the_right_side() -> None:
-    rows = design_rows(2, 1, np.array([0, 0]), np.array([1, 1]), np.array([0, 0]), np.array([True, False]))
+    rows = design_rows(
+        2, 1, np.array([0, 0]), np.array([1, 1]), np.array([0, 0]), right_is_first=np.array([True, False])
+    )
     assert rows.tolist() == [[1, 0, 0, -1, 0.5, 0.5, 1], [1, 0, 0, -1, -0.5, -0.5, 1]]
