@@ -341,5 +341,13 @@ class NotAllActiveChannelsInResponseError(InvalidResponseError):
     """The answer lacks a message for a channel where the agent must speak."""
 
 
+class ScratchpadError(InvalidResponseError):
+    """An answer does not separate the agent's private notes from its message."""
+
+
+class WordLimitError(InvalidResponseError):
+    """An answer has more visible words than the protocol allows."""
+
+
 class AgentNotActiveInChannelError(NipRunError, ValueError):
     """The caller requested an agent's message in a channel where the agent is not active."""

@@ -55,6 +55,10 @@ class ResponseHint:
     must_decide: bool = False
     confidence: str | None = None
     """The text before the confidence, if a verdict must state one."""
+    scratchpad: str | None = None
+    """The text that ends the private notes, if the agent has any."""
+    source: str | None = None
+    """The text to quote, if the protocol checks quotes and the agent may see the text."""
 
 
 @value_class(frozen=True)

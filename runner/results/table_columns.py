@@ -15,7 +15,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
-        "content": "VARCHAR",
+        "content": "VARCHAR", "words": "INTEGER", "removed_words": "INTEGER", "verified_quotes": "INTEGER",
+        "unverified_quotes": "INTEGER", "over_limit_quotes": "INTEGER", "quoted_words": "INTEGER",
     },
     "completions": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",

@@ -34,7 +34,7 @@ from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
 from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
-from runner.spec.checks.columns import column_problems
+from runner.spec.checks.columns import column_problems, protocol_column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
@@ -190,6 +190,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
         place = layered.place(_DATASET)
         place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
+    if dataset is not None and protocol is not None:
+        problems.extend(protocol_column_problems(dataset, protocol, layered.place(("protocol", "use"))))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))

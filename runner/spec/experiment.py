@@ -59,6 +59,9 @@ class AgentSettings:
     model: str = option("The model group that plays the agent: the name of an entry of `models`.", example="strong")
     max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
+    train_scratchpad: bool = option(
+        "Include the agent's private notes (`scratchpad` in the protocol) in training data.", default=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

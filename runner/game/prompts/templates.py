@@ -17,6 +17,7 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import FORBIDDEN
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
@@ -40,11 +41,9 @@ VARIABLES: Mapping[str, str] = {
     "reject": "the text that rejects",
     "confidence_marker": "the text before a stated confidence, `Confidence:` unless the spec's `decision_format` sets "
     "another; empty if `verdict.confidence` does not request it",
+    "scratchpad_marker": "the text that ends the agent's private notes; empty if the protocol gives it none",
 }
 """The variables of templates in addition to the datapoint's columns."""
-
-FORBIDDEN = ("label", "y")
-"""Names of columns that a template must not use, since they have the answer that the verifier must find."""
 
 
 class PromptTemplate(str):
@@ -210,7 +209,8 @@ def load_prompts(
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
         file = Place(str(path), is_own=shows(path))
-        source_problems = list(template_problems(source, file, columns, names_columns=names_columns))
+        hidden = protocol.hidden_columns(name.partition(".")[0])
+        source_problems = list(template_problems(source, file, columns, names_columns=names_columns, hidden=hidden))
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
@@ -267,18 +267,29 @@ def _read_template(path: Path) -> str:
 
 
 def template_problems(
-    source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
+    source: str,
+    file: Place,
+    columns: Iterable[str] | None,
+    *,
+    names_columns: bool,
+    hidden: frozenset[str] = frozenset(),
 ) -> Iterable[Problem]:
-    """Yield the problems of a template, for a dataset with these columns (None: unknown)."""
+    """Yield the problems of a template, for a dataset with these columns (None: unknown).
+
+    `hidden` are columns that the template's agent must not see.
+    """
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
-    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
+    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN) - hidden
     hints = variables if names_columns else variables & set(VARIABLES)
     for name, line in sorted(scan_result.variables.items()):
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt; remove the variable")
+        elif name in hidden:
+            message = "this agent must not see the column, because the protocol's `private` does not list the agent"
+            yield Problem(place, name, f"{message}; remove the variable, or add the agent to private.{name}")
         elif name in VARIABLES and name in (columns or ()):
             message = (
                 "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
@@ -335,6 +346,7 @@ def own_variables(
         "accept": accept,
         "reject": reject,
         "confidence_marker": confidence_marker,
+        "scratchpad_marker": protocol.agent_spec(agent).scratchpad or "",
     }
 
 

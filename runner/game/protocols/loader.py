@@ -18,7 +18,7 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schema import Parameters, ProtocolFile
+from runner.game.protocols.schema import FORBIDDEN, Parameters, ProtocolFile
 
 
 def protocol_schema() -> dict[str, Any]:
@@ -163,6 +163,7 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
             yield from _speaker_problems(file, layered, index, speaker, channels)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
+    yield from _column_problems(file, layered)
     parameters = [parameter.name for parameter in fields(Parameters)]
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
 
@@ -217,6 +218,17 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
             yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     if len(set(listed)) < len(listed):
         yield order("a channel is listed twice; remove one")
+
+
+def _column_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
+    """Yield a problem for each agent in `private` that does not exist, and for rules that would reveal the label."""
+    for column, agents in file.private.items():
+        yield from _unknown_names("agent", agents, file.agents, layered, "private", column)
+        if column in FORBIDDEN:
+            yield _problem_at(layered, "private", column)("no agent ever sees the label; remove this column")
+    if file.quotes is not None and file.quotes.source in FORBIDDEN:
+        message = "the label is no text to quote; name the column with the text"
+        yield _problem_at(layered, "quotes", "source")(message)
 
 
 def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:

@@ -223,6 +223,10 @@ class Protocol:
             order.extend(names)
         return (*order, *(name for name in self.channel_names if name not in order))
 
+    def hidden_columns(self, agent: str) -> frozenset[str]:
+        """Return the columns of the dataset that an agent must not see."""
+        return frozenset(column for column, agents in self.file.private.items() if agent not in agents)
+
     def default_stance(self, agent: str) -> int:
         return int(self.agent_spec(agent).stance == ACCEPT)
 

@@ -14,12 +14,29 @@ from runner.game.protocols.rewards import Payoff, effective_decision, payoff
 
 
 @value_class(frozen=True, slots=True)
+class MessageCounts:
+    """The numbers of words and quotes in a message; None if the protocol has no rule that counts them."""
+
+    words: int | None = None
+    removed_words: int | None = None
+    """The number of words over the limit, which were removed."""
+    verified_quotes: int | None = None
+    unverified_quotes: int | None = None
+    """The number of quotes that others see as unverified, including those in `over_limit_quotes`."""
+    over_limit_quotes: int | None = None
+    """The number of quotes that the source has, but that exceed a limit of quoted words."""
+    quoted_words: int | None = None
+    """The number of words in verified quotes."""
+
+
+@value_class(frozen=True, slots=True)
 class Message:
-    """One message in one channel."""
+    """One message in one channel, as the other members of the channel see it."""
 
     channel: str
     agent: str
     text: str
+    counts: MessageCounts | None = None
 
 
 @value_class(frozen=True, slots=True)
@@ -40,6 +57,8 @@ class Reply:
     cut: bool = False
     votes: tuple[int, ...] = ()
     """The decision of each answer, if several answers were requested for the verdict."""
+    counts: Mapping[str, MessageCounts] = field(default_factory=dict)
+    """The counts of each channel's message, if the protocol has rules that count words or quotes."""
 
 
 @value_class(frozen=True, slots=True)
@@ -124,7 +143,9 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
     for agent, reply in replies.items():
         raw[agent], calls[agent], cut[agent] = reply.raw, reply.calls, reply.cut
         retry_counts[agent], token_limits[agent] = reply.retry_count, reply.token_limit
-        messages += [Message(channel, agent, text) for channel, text in (reply.messages or {}).items()]
+        messages += [
+            Message(channel, agent, text, reply.counts.get(channel)) for channel, text in (reply.messages or {}).items()
+        ]
     return Round(raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes)
 
 

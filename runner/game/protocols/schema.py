@@ -15,6 +15,10 @@ MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
 
 
+FORBIDDEN = ("label", "y")
+"""Names of columns that no agent may see, since they have the answer that the verifier must find."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
     """An agent of the game."""
@@ -47,6 +51,21 @@ class AgentSpec:
         default=None,
         example=[["prover0_channel", "prover1_channel"]],
     )
+    word_limit: Literal["stated", "ask", "truncate"] = option(
+        "What nip-run does if the messages of an answer have more words than the spec's "
+        "`agents.AGENT.max_response_words`. `stated`: nothing, because only the prompt states the limit. `ask`: ask "
+        "again, as after an answer in a wrong format; if the last answer is also too long, truncate it. `truncate`: "
+        "remove the words over the limit.",
+        default="stated",
+    )
+    scratchpad: str | None = option(
+        "The text that ends the agent's private notes in each answer. Only what follows its last occurrence is the "
+        "agent's message or verdict. No other agent sees the notes, and neither does the agent in later rounds. null: "
+        "the agent has no private notes.",
+        default=None,
+        example="Statement:",
+        minLength=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +89,26 @@ class ProtocolStep:
         "`all`: all these agents speak. `one`: only one of them speaks, chosen at random in each game.", default="all"
     )
     may_decide: bool = option("The verifier may give its verdict in this step instead of asking.", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotes:
+    """Quotes that nip-run checks: text between `<quote>` and `</quote>` in messages.
+
+    Other agents see `<verified_quote>` or `<unverified_quote>` instead.
+    """
+
+    source: str = option("The column of the dataset with the text that agents quote.", example="passage")
+    max_words_per_message: int | None = option(
+        "The number of words that one agent may quote in a message. A quote that exceeds it is not verified, so that "
+        "others see it as unverified. null: no limit.",
+        default=None,
+        example=60,
+        minimum=1,
+    )
+    max_words_per_game: int | None = option(
+        "The same limit for all messages of an agent in a game.", default=None, example=200, minimum=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,5 +182,16 @@ class ProtocolFile:
     )
     parameters: Parameters = option(
         "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}
+    )
+    private: Mapping[str, tuple[str, ...]] = option(
+        "Columns of the dataset that only some agents may see, each with these agents. nip-run refuses templates of "
+        "other agents that use such a column.",
+        factory=dict,
+        example={"passage": ["prover0", "prover1"]},
+    )
+    quotes: Quotes | None = option(
+        "Check the quotes in messages against a column of the dataset; null: do not look for quotes.",
+        default=None,
+        example={"source": "passage"},
     )
     fixed: tuple[str, ...] = option("Parameters that a spec cannot change.", default=(), example=["max_message_rounds"])

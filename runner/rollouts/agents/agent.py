@@ -20,7 +20,9 @@ from runner.base.errors import (
     InvalidDecisionError,
     InvalidResponseError,
     RunError,
+    ScratchpadError,
     UnknownFinishReasonError,
+    WordLimitError,
 )
 from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
@@ -30,6 +32,7 @@ from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
@@ -83,6 +86,7 @@ class Agent:
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
         self._variables_by_round: dict[tuple[int, int], dict[str, Any]] = {}
+        self._hidden_columns = protocol_handler.hidden_columns(agent_name)
         self.is_verifier = self.agent_spec.role == "verifier"
         self.is_prover = self.agent_spec.role == "prover"
         self.states_confidence = self.is_verifier and hyper_params.verdict.states
@@ -161,7 +165,8 @@ class Agent:
         Raises:
             TemplateFailedError: a template fails with these variables.
         """
-        prompts, columns = self.settings.prompts, observation.columns
+        prompts, hidden = self.settings.prompts, self._hidden_columns
+        columns = {name: value for name, value in observation.columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
         text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
@@ -172,12 +177,14 @@ class Agent:
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
+        source = None if quotes is None or quotes.source in self._hidden_columns else observation.columns[quotes.source]
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
-            return ResponseHint(headers)
+            return ResponseHint(headers, scratchpad=marker, source=source)
         format_ = self.hyper_params.decision_format
         must_decide = self.only_judges or protocol.questions_left(observation.round + 1) == 0
         confidence_marker = format_.confidence if self.states_confidence else None
-        return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker)
+        return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker, marker)
 
     # Response
 
@@ -189,9 +196,14 @@ class Agent:
         """
         return self._parse(text, round_, states_confidence=self.states_confidence)
 
-    def _parse(self, text: str, round_: int, *, states_confidence: bool) -> ParsedAnswer:
+    def _parse(self, text: str, round_: int, *, states_confidence: bool, limits_words: bool = True) -> ParsedAnswer:
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+        marker, max_words = self.agent_spec.scratchpad, self.agent_params.max_response_words
+        text = text[visible_start(text, marker) :].lstrip() if marker is not None else text
         parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
+        words = count_words(parsed.messages) if self.agent_spec.word_limit == "ask" and limits_words else 0
+        if words > max_words:
+            raise WordLimitError(f"the answer has {words} words, and the limit is {max_words}")
         if self.only_judges and parsed.decision == Decision.NONE:
             raise InvalidDecisionError(
                 f"decision required: the answer holds neither {format_.accept!r} nor {format_.reject!r}"
@@ -210,11 +222,29 @@ class Agent:
         """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
         if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
             return None
-        return verdict_span(text, self.hyper_params.decision_format)
+        start = self._visible_start(text)
+        span = verdict_span(text[start:], self.hyper_params.decision_format)
+        return None if span is None else (start + span[0], start + span[1])
 
     def verdict_fork(self, text: str) -> VerdictFork | None:
         """Return the position where the texts of the two verdicts begin to differ; None without a verdict."""
-        return verdict_fork(text, self.hyper_params.decision_format)
+        start = self._visible_start(text)
+        fork = verdict_fork(text[start:], self.hyper_params.decision_format)
+        return None if fork is None else replace(fork, at=fork.at + start)
+
+    def _visible_start(self, text: str) -> int:
+        """Return where an answer's visible part starts; its end if all of it is private."""
+        try:
+            return visible_start(text, self.agent_spec.scratchpad)
+        except ScratchpadError:
+            return len(text)
+
+    def _deliver(self, reply: Reply, observation: Observation) -> Reply:
+        """Return a reply with its messages as the other agents see them."""
+        return deliver(
+            self.protocol_handler, self.agent_name, reply, rounds=observation.rounds, columns=observation.columns,
+            max_words=self.agent_params.max_response_words,
+        )  # fmt: skip
 
     async def respond(
         self,
@@ -280,11 +310,13 @@ class Agent:
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
-                        return self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
+                        reply = self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
+                        return self._deliver(reply, observation)
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
-                    return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+                    reply = Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+                    return self._deliver(reply, observation)
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
@@ -329,12 +361,20 @@ class Agent:
             assert choice.text is not None
             decision = self._parse(choice.text, round_, states_confidence=False).decision
             return Reply(choice.text, None, decision, unusable, cut, calls, cut)
+        if isinstance(error, WordLimitError) and policy == "empty_message":
+            assert choice.text is not None
+            messages = self._parse(choice.text, round_, states_confidence=False, limits_words=False).messages
+            return Reply(choice.text, messages, Decision.NONE, unusable, calls=calls, cut=cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)
         raise error.after(unusable) from error
 
     # Fine-tuning
+
+    def learned_text(self, raw: str) -> str:
+        """Return the part of an answer that is training data: without private notes, unless the spec requests them."""
+        return raw if self.agent_params.train_scratchpad else without_notes(raw, self.agent_spec.scratchpad)
 
     def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
         """Return a copy of this agent with another chat format for its model group; for None, the agent itself."""
