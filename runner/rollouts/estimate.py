@@ -18,6 +18,7 @@ from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
+from runner.spec.experiment import Experiment
 
 TOKENS_PER_WORD = 1.4
 BYTES_PER_TOKEN = 4
@@ -53,6 +54,13 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
     low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
     return _rows(plan, low, high)
+
+
+def max_calls(estimates: Iterable[CostEstimate], experiment: Experiment) -> int:
+    """Return the number of calls of the longest games, if each answer is unusable until the last allowed attempt."""
+    retry = experiment.retry
+    attempts = max(retry.invalid_response.attempts, retry.refused.attempts)
+    return attempts * sum(estimate.calls[1] for estimate in estimates)
 
 
 def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:

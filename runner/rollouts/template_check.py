@@ -8,6 +8,7 @@ from runner.base.errors import SpecError, TemplateFailedError
 from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.datapoint import Datapoint
 
@@ -16,7 +17,8 @@ def check_templates(plan: Plan) -> None:
     """Render each agent's templates for each datapoint, stance and round that changes their text.
 
     Raises:
-        SpecError: templates fail; the error has the file, line and first datapoint of each failure.
+        SpecError: templates fail, with the file, line and first datapoint of each failure; or a prompt depends on the
+            label.
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
     for swapped in plan.swapped_values:
@@ -37,6 +39,7 @@ def check_templates(plan: Plan) -> None:
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
         problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when rendered"))
+    problems.extend(flow_problems(plan))
     if problems:
         raise SpecError(problems)
 

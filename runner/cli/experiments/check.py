@@ -46,6 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
 
     results: Results = args.results
@@ -78,6 +79,8 @@ def execute(args: argparse.Namespace) -> int:
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
+        most = max_calls(estimates, spec.experiment)
+        say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
     return _check_servers(args, points, results)[1]
 
 
@@ -224,11 +227,13 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
 
     from runner.cli.experiments.shards import shard_as_json
     from runner.cli.terminal.schedule import schedule_as_json
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
     from runner.training.key_usage import key_uses_of
 
     plan, spec = point.plan, point.spec
     games = plan.all_games()
+    estimates = _estimate_costs(games)
     return {
         "spec": point.path,
         "run_id": plan.run_id,
@@ -246,7 +251,8 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
         "servers": _server_urls(plan),
-        "models": [asdict(estimate) for estimate in _estimate_costs(games)],
+        "models": [asdict(estimate) for estimate in estimates],
+        "max_calls": max_calls(estimates, spec.experiment),
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

@@ -141,6 +141,11 @@ class PromptSet:
         """Return the place of a line in a template's file, for a message."""
         return _line_place(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
 
+    def variable_place(self, name: str, variable: str) -> Place:
+        """Return the place of the first use of a variable in a template, for a message."""
+        source, file = self.sources[name], self.files.get(name, Place(name + SUFFIX))
+        return _variable_place(variable, scan(source).variables.get(variable, 1), source, file)
+
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
 

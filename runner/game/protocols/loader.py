@@ -125,7 +125,22 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
-    return Protocol(file, replace(file.parameters, **parameter_values), declares_verifier_first, paths=paths)
+    return Protocol(
+        file,
+        replace(file.parameters, **parameter_values),
+        declares_verifier_first,
+        paths=paths,
+        places=_find_places(file, layered),
+    )
+
+
+def _find_places(file: ProtocolFile, layered: LayeredData) -> dict[str, Place]:
+    """Return the place of each agent, channel and step, by dotted key."""
+    keys: list[tuple[str | int, ...]] = [("agents", name) for name in file.agents]
+    keys += [("channels", name) for name in file.channels]
+    for number, step in enumerate(file.cycle):
+        keys += [("cycle", number), *(("cycle", number, "speak", speaker) for speaker in step.speak)]
+    return {".".join(map(str, key)): layered.place(key) for key in keys}
 
 
 def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:

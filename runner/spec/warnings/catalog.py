@@ -11,12 +11,13 @@ from datetime import date
 from runner.base.text import comma_join, list_some
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
+from runner.game.protocols.schedule import find_faults, messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
 from runner.spec.assembly import Spec
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
+from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
 from runner.spec.warnings.seeds import fixed_seeds
 from runner.spec.warnings.servers import called_groups, temperatures_out_of_range, unset_keys
@@ -106,6 +107,12 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     yield f"{subject} paid for and wasted: no decision follows what {speakers} there{hint}"
 
 
+def _protocol_faults(spec: Spec) -> Iterator[str]:
+    """Warn about parts of the protocol that have no effect, and about games that cannot have a decision."""
+    if spec.rejudged is None:
+        yield from (f"{spec.protocol.place(fault.key)}: {fault.message}" for fault in find_faults(spec.protocol))
+
+
 def _skipped_parts(spec: Spec) -> Iterable[str]:
     """Warn about parts of the dataset's file that are skipped."""
     return spec.dataset.notes
@@ -130,7 +137,8 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
-    group_notes, _inherited_templates, _fixed_verdicts,
+    group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
+    revealed_speakers,
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
