@@ -1,12 +1,12 @@
-"""`nip-run report` of 1,000 games with answers of 2 KB and of 60 KB: the size of the page, and the CPU time to write it.
+"""`nip-run report` of 1,000 games with answers of 2 KB and of 60 KB: the size of the page, and the CPU time.
 
 The texts of a report are everything that a reader can see: the columns of each datapoint, messages, answers, reasoning
-and errors, each text once. Of a chat as sent, only the parts that do not quote columns or messages count. The baseline is
-one file of these texts as JSON lines, compressed with gzip at level 6 in the same run.
+and errors, each text once. Of a chat as sent, only the parts that do not quote columns or messages count. The baseline
+is one file of these texts as JSON lines, compressed with gzip at level 6 in the same run.
 
-Limits: the page is at most 1.4 times as large as the baseline, since it has compressed data in base 64, plus 400 KB. The
-page with 2 KB in each answer takes at most 3 s of CPU time (the minimum of `--repeat`). For 60 KB, the table has the CPU
-time over that of reading the journal and compressing the same texts. Exit code 1: a limit is exceeded.
+Limits: the page is at most 1.4 times as large as the baseline, since it has compressed data in base 64, plus 400 KB.
+The page with 2 KB in each answer takes at most 3 s of CPU time (the minimum of `--repeat`). For 60 KB, the table has
+the CPU time over that of reading the journal and compressing the same texts. Exit code 1: a limit is exceeded.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def test_after_a_kill_of_the_trainer_the_same_command_trains_again(example: Path
         with subprocess.Popen(
             command(*words), cwd=example, env=ONE_THREAD, stderr=subprocess.PIPE, text=True
         ) as process:
-            wait_until(lambda: trainer_process(job) or process.poll() is not None)
+            wait_until(lambda: trainer_process(job) != 0 or process.poll() is not None)
             os.kill(trainer_process(job), signal.SIGKILL)
             _, message = process.communicate(timeout=10 * HANG_SECONDS)
         check(process.returncode == ExitCode.FAILED and "killed by SIGKILL" in message, message)
