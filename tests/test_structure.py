@@ -152,7 +152,7 @@ HOMES = {
         "runner.pages.report.plain_games",
         "runner.pages.redacted",
         "runner.registry.board.cache",
-        "runner.registry.board.numbers",
+        "runner.registry.board.run_check",
         "runner.registry.redaction.draft_redaction",
         "runner.registry.redaction.journal_redaction",
         "runner.registry.components.croissant",

@@ -137,7 +137,7 @@ class _TranscriptPrinter:
             self._print_answer_heading(number, agent, "before its first header: delivered to no one", color)
             self._print_lines(undelivered, "  | ", f"2;{color}")
         for message in messages:
-            listeners = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
+            listeners = comma_join(self.details.listeners(message.channel, agent)) or "nobody"
             self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}", color)
             text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
             self._print_lines(text, "  ", color)
@@ -150,7 +150,7 @@ class _TranscriptPrinter:
         return EMPTY if raw.strip() else NO_CONTENT
 
     def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
-        if answer is not None and answer.is_cut:
+        if answer is not None and answer.is_truncated:
             self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
     def _print_protocol_decision(self, number: int, played: Round | None) -> None:
