@@ -60,7 +60,7 @@ def test_intervals_contain_the_planted_ratings() -> None:
             low, high = model.rating(player, "overall").interval or (0.0, 0.0)
             covered.append(low <= strength * ELO <= high)
         low, high = model.right_side_chance(0).interval or (0.0, 0.0)
-        covered.append(bool(low <= logistic(np.asarray(0.4)) <= high))
+        covered.append(low <= float(logistic(np.asarray(0.4))) <= high)
     assert np.mean(covered) >= 0.93
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -177,12 +177,14 @@ def load_prompts(
     names_columns: bool = True,
     confidence: str | None = None,
     otherwise: Path | None = None,
+    agents: Collection[str] | None = None,
 ) -> PromptSet:
     """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
 
     A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
     verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
-    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None.
+    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None. With
+    `agents`, only the templates of these agents are read.
 
     Raises:
         SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
@@ -197,6 +199,8 @@ def load_prompts(
         [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
     )
     names = [*template_names(protocol), *extra]
+    if agents is not None:
+        names = [name for name in names if name.partition(".")[0] in agents]
     inherited = [] if otherwise is None else [name for name in names if not (folder / (name + SUFFIX)).exists()]
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
