@@ -35,9 +35,9 @@ def chat_messages(
     """Return the chat that an agent answers in round `round_`.
 
     In each past round, the agent's own raw text comes first, with role `assistant` and without private notes; the
-    messages of other agents follow, with role `user`, in the agent's order of channels. `last_round` is a system message that the chat has
-    before the messages of the last round, if `round_` is the last round and the protocol gives the agent such a
-    message.
+    messages of other agents follow, with role `user`, in the agent's order of channels. `last_round` is a system
+    message that the chat has before the messages of the last round, if `round_` is the last round and the protocol
+    gives the agent such a message.
     """
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1

@@ -27,7 +27,7 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}
-    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
 
 
 def run_costs(plan: Plan) -> CallCosts:

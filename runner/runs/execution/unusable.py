@@ -56,7 +56,7 @@ class AnswerJudge:
     """Decides whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
-        self._agents, self._models = plan.agents(), plan.spec.experiment.models
+        self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
 
     def judge(self, request: Request, completion: Completion) -> AnswerCounts:
         """Return the counts of one answer. Answers from a cache or a replay cost nothing and do not count."""
