@@ -25,6 +25,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
         "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
         "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
+        "selected": "BOOLEAN", "score": "DOUBLE",
     },
 }  # fmt: skip
 """The columns of each table with their SQL types. This is a stable format."""

@@ -139,4 +139,7 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
     """Return the settings of an agent that a game depends on: all that do not matter only for training."""
-    return {name: value for name, value in to_plain(agent).items() if name not in ("freeze", "train_scratchpad")}
+    content = {name: value for name, value in to_plain(agent).items() if name not in ("freeze", "train_scratchpad")}
+    if agent.selector is None:  # as in 0.1.0, which had no selectors
+        del content["selector"]
+    return content

@@ -71,6 +71,10 @@ class Call:
     usage_estimated: bool = False
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
+    selected: bool | None = None
+    """Whether this answer was selected from several candidates; None if there were no others."""
+    score: float | None = None
+    """The selector's score of this candidate, if it has one."""
     origin: str | None = None
     """The run that got this answer from a model, if the answer is a copy; in no table, like `paid`."""
 

@@ -24,8 +24,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import SUFFIX as TEMPLATE
-from runner.game.prompts.templates import PromptSet, load_prompts
+from runner.game.prompts.templates import PromptSet, load_prompts, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -223,7 +222,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
     return NamedFiles(
         protocol.paths,
         folder,
-        () if folder is None else tuple(folder / (name + TEMPLATE) for name in own_templates),
+        () if folder is None else tuple(source_path(folder, name) for name in own_templates),
         _dataset_file(layered, layered.data["dataset"]["path"]),
     )
 

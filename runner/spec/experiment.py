@@ -60,9 +60,20 @@ class AgentSettings:
     model: str = option("The model group that plays the agent: the name of an entry of `models`.", example="strong")
     max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
+    selector: str | None = option(
+        "The model group that selects among the agent's candidates, if the protocol has `best_of` with `preference` or "
+        "`critic`. null: the agent's own.",
+        default=None,
+        example="small",
+    )
     train_scratchpad: bool = option(
         "Include the agent's private notes (`scratchpad` in the protocol) in training data.", default=False
     )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The model groups that are called for the agent."""
+        return (self.model,) if self.selector is None else (self.model, self.selector)
 
 
 @dataclass(frozen=True, kw_only=True)

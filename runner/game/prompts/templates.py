@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from runner.game.protocols.schema import FORBIDDEN
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
+FUNCTION = ".function"
+"""Suffix of the name of a Python file that selects candidates."""
 CONFIDENCE = ".confidence"
 """Suffix of the template that asks a verifier for its confidence. Its text is appended to the instructions."""
 MAX_BYTES = 64 << 10
@@ -41,6 +44,7 @@ VARIABLES: Mapping[str, str] = {
     "reject": "the text that rejects",
     "confidence_marker": "the text before a stated confidence, `Confidence:` unless the spec's `decision_format` sets "
     "another; empty if `verdict.confidence` does not request it",
+    "speech_candidates": "in a template of a selector: the list of candidates for the agent's answer; else empty",
     "scratchpad_marker": "the text that ends the agent's private notes; empty if the protocol gives it none",
 }
 """The variables of templates in addition to the datapoint's columns."""
@@ -157,14 +161,48 @@ class PromptSet:
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
         """The variables that each template uses."""
-        return {name: variables_of(source) for name, source in self.sources.items()}
+        templates = {name: source for name, source in self.sources.items() if not is_function(name)}
+        return {name: variables_of(source) for name, source in templates.items()}
 
 
 def template_names(protocol: Protocol) -> list[str]:
     """Return the names of the templates that a protocol needs."""
     names = list(protocol.agent_names)
     names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.agent_spec(name).last_round_message)
-    return names
+    selectors = (
+        f"{protocol.verifier_name if kind == 'judge' else speaker}.{kind}" for speaker, kind in protocol.selections
+    )
+    return [*names, *dict.fromkeys(selectors)]
+
+
+def is_function(name: str) -> bool:
+    """Return whether a name is that of a Python function that selects candidates, and not of a template."""
+    return name.endswith(FUNCTION)
+
+
+def stored_name(name: str) -> str:
+    """Return the name of the file that stores a template or function with a run. Python never imports it."""
+    return f"{name}.py.txt" if is_function(name) else name + SUFFIX
+
+
+def source_path(folder: Path, name: str) -> Path:
+    """Return the file of a template or function in a folder of prompts, or in the folder of a run's prompts."""
+    path = folder / (f"{name}.py" if is_function(name) else name + SUFFIX)
+    return path if not is_function(name) or path.exists() else folder / stored_name(name)
+
+
+def function_problems(source: str, file: Place) -> Iterable[Problem]:
+    """Yield the problem of a Python file that cannot select candidates. The file is not executed."""
+    try:
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError) as error:
+        line, message = getattr(error, "lineno", None) or 1, f"not valid Python: {getattr(error, 'msg', error)}"
+        yield Problem(_line_place(file, line, 1, source), "", message, "a Python file that cannot be used")
+        return
+    select = next((function for function in functions if function.name == "select"), None)
+    if select is None or len(select.args.args) != 2:
+        message = "the file needs a function select(candidates, game) that returns the index of the best candidate"
+        yield Problem(_line_place(file, 1 if select is None else select.lineno, 1, source), "", message, message)
 
 
 def load_prompts(
@@ -201,12 +239,12 @@ def load_prompts(
     names = [*template_names(protocol), *extra]
     if agents is not None:
         names = [name for name in names if name.partition(".")[0] in agents]
-    inherited = [] if otherwise is None else [name for name in names if not (folder / (name + SUFFIX)).exists()]
+    inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
         problems.append(Problem(place, "prompts", missing))
     for name in names:
-        path = (otherwise if otherwise is not None and name in inherited else folder) / (name + SUFFIX)
+        path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
         try:
             source = _read_template(path)
         except OSError as error:
@@ -219,7 +257,11 @@ def load_prompts(
             continue
         file = Place(str(path), is_own=shows(path))
         hidden = protocol.hidden_columns(name.partition(".")[0])
-        source_problems = list(template_problems(source, file, columns, names_columns=names_columns, hidden=hidden))
+        source_problems = list(
+            function_problems(source, file)
+            if is_function(name)
+            else template_problems(source, file, columns, names_columns=names_columns, hidden=hidden)
+        )
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
@@ -248,7 +290,9 @@ def _template_hint(path: Path) -> str:
 def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
     """Return whether a template asks for a confidence, with the variable or with the marker itself."""
     return any(
-        "confidence_marker" in variables_of(source) or marker.lower() in source.lower() for source in sources.values()
+        "confidence_marker" in variables_of(source) or marker.lower() in source.lower()
+        for name, source in sources.items()
+        if not is_function(name)
     )
 
 
@@ -355,6 +399,7 @@ def own_variables(
         "accept": accept,
         "reject": reject,
         "confidence_marker": confidence_marker,
+        "speech_candidates": [],
         "scratchpad_marker": protocol.agent_spec(agent).scratchpad or "",
     }
 

@@ -176,6 +176,9 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
     for index, step in enumerate(file.cycle):
         for speaker, channels in step.speak.items():
             yield from _speaker_problems(file, layered, index, speaker, channels)
+            if step.best_of is not None and speaker in file.agents and file.agents[speaker].role == "verifier":
+                message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
+                yield _problem_at(layered, "cycle", index, "best_of")(message)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
     yield from _column_problems(file, layered)

@@ -17,7 +17,7 @@ from typing import Final
 
 from runner.base.hashing import derived_seed
 from runner.base.problems import Place
-from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, ProtocolStep
+from runner.game.protocols.schema import AgentSpec, BestOf, Parameters, ProtocolFile, ProtocolStep
 
 
 class Decision(IntEnum):
@@ -252,6 +252,12 @@ class Protocol:
                 random.Random(derived_seed("channel_order", agent, index, seed)).shuffle(names)
             order.extend(names)
         return (*order, *(name for name in self.channel_names if name not in order))
+
+    @cached_property
+    def selections(self) -> Mapping[tuple[str, str], BestOf]:
+        """The selections from candidates in any step, by the speaker and the kind of the selector."""
+        steps = [step for step in self.file.cycle if step.best_of is not None]
+        return {(name, step.best_of.by): step.best_of for step in steps if step.best_of for name in step.speak}
 
     def hidden_columns(self, agent: str) -> frozenset[str]:
         """Return the columns of the dataset that an agent must not see."""

@@ -40,6 +40,14 @@ class Message:
 
 
 @value_class(frozen=True, slots=True)
+class Selection:
+    """The result of a selector: the index of the selected candidate, and each candidate's score, if it has one."""
+
+    index: int
+    scores: tuple[float | None, ...] = ()
+
+
+@value_class(frozen=True, slots=True)
 class Reply:
     """An agent's reply in a round. A decision has no `messages` (None).
 
@@ -59,6 +67,10 @@ class Reply:
     """The decision of each answer, if several answers were requested for the verdict."""
     counts: Mapping[str, MessageCounts] = field(default_factory=dict)
     """The counts of each channel's message, if the protocol has rules that count words or quotes."""
+    score: float | None = None
+    """The score of a candidate or the index of the best candidate, if this is the reply of a selector."""
+    selection: Selection | None = None
+    """The selection of this reply from several candidates."""
 
 
 @value_class(frozen=True, slots=True)
@@ -76,6 +88,9 @@ class Round:
     votes: tuple[int, ...] = ()
     asked: frozenset[str] | None = None
     """The agents whose models were called, if the texts of others come from another run; None if all were called."""
+
+    selections: Mapping[str, Selection] = field(default_factory=dict)
+    """The selections from several candidates, by agent."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -146,7 +161,8 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
         messages += [
             Message(channel, agent, text, reply.counts.get(channel)) for channel, text in (reply.messages or {}).items()
         ]
-    return Round(raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes)
+    selections = {agent: reply.selection for agent, reply in replies.items() if reply.selection is not None}
+    return Round(raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes, selections=selections)
 
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:

@@ -78,6 +78,32 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BestOf:
+    """Several candidates for an agent's answer, of which a selector chooses one. Other agents see only this one."""
+
+    n: int = option("The number of candidates.", example=4, minimum=2, maximum=128)
+    by: Literal["preference", "critic", "judge", "function"] = option(
+        "The selector. `preference`: a model compares the candidates, with the template `AGENT.preference.jinja`, and "
+        "ends with `Best: NUMBER`. `critic`: a model writes a critique of each candidate, with the template "
+        "`AGENT.critic.jinja`, and ends with `Score: NUMBER` from 0 to 10. `judge`: the verifier's model gives a "
+        "verdict after each candidate, with the template `VERIFIER.judge.jinja`; the candidate with the highest "
+        "probability of the agent's stance, by log-probabilities, is selected. `function`: the Python function "
+        "`select(candidates, game)` in `AGENT.function.py` of the prompts folder returns the index of the best.",
+        example="preference",
+    )
+
+    @property
+    def compares_all(self) -> bool:
+        """Whether one answer compares all candidates; otherwise, each candidate gets a score."""
+        return self.by in ("preference", "function")
+
+    @property
+    def answers(self) -> int:
+        """The number of answers of the selector."""
+        return 1 if self.compares_all else self.n
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProtocolStep:
     """One step of the cycle, played in one round: all its speakers speak at the same time."""
 
@@ -89,6 +115,11 @@ class ProtocolStep:
         "`all`: all these agents speak. `one`: only one of them speaks, chosen at random in each game.", default="all"
     )
     may_decide: bool = option("The verifier may give its verdict in this step instead of asking.", default=True)
+    best_of: BestOf | None = option(
+        "Request several candidates for the answer of each speaker, and select one. null: request one answer.",
+        default=None,
+        example={"n": 4, "by": "preference"},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

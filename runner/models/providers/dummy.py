@@ -96,6 +96,8 @@ def _seed(purpose: str, request: Request) -> int:
 
 def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
     hint = request.hint
+    if hint.number is not None:
+        return f"{_text(rng, word_count)}\n\n{hint.number[0]} {rng.randint(1, hint.number[1])}"
     may_decide = hint.accept is not None and hint.reject is not None
     if may_decide and (hint.must_decide or rng.random() < DECISION_PROBABILITY):
         sentence, guess = _sentence(rng), rng.random() < 0.5

@@ -12,7 +12,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import SUFFIX
+from runner.game.prompts.templates import stored_name
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.loader import Dataset
@@ -27,11 +27,11 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     inputs = folder.make("inputs")
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
-        atomic_write(inputs / "prompts" / (name + SUFFIX), source)
+        atomic_write(inputs / "prompts" / stored_name(name), source)
     for player, templates in plan.spec.player_prompts.items():
         player_folder = folder.make("inputs", PLAYERS, player)
         for name, source in templates.sources.items():
-            atomic_write(player_folder / (name + SUFFIX), source)
+            atomic_write(player_folder / stored_name(name), source)
     protocol = to_plain(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))

@@ -168,11 +168,20 @@ class Agent:
         prompts, hidden = self.settings.prompts, self._hidden_columns
         columns = {name: value for name, value in observation.columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
+        variables = {**variables, **self._extra_variables(observation)}
         text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
         if not self.states_confidence or confidence_template not in prompts.sources:
             return text
         return f"{text}\n\n{prompts.render(confidence_template, variables, columns)}"
+
+    def example_observation(self, observation: Observation) -> Observation:
+        """Return an observation with everything that the agent's prompt needs, to estimate its length."""
+        return observation
+
+    def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return further variables for an observation, which a selector of candidates has."""
+        return {}
 
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
@@ -216,7 +225,15 @@ class Agent:
         Raises:
             GenerationError: the answer is unusable; the message says why.
         """
-        return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+        return self.parse(self.usable_text(choice), round_)
+
+    def usable_text(self, choice: Choice) -> str:
+        """Return the text of an answer, after checking that it is complete and not a refusal.
+
+        Raises:
+            GenerationError: the answer is unusable.
+        """
+        return _usable_text(choice, self.model_settings, self.model_group)
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
         """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
@@ -264,15 +281,16 @@ class Agent:
         """
         chat = self.prompt(observation) if messages is None else messages
         return await reply_by_vote(
-            lambda vote: self._respond(observation, complete, chat, vote),
+            lambda vote: self.respond_once(observation, complete, chat, vote),
             self.votes_in(observation.round),
             must_decide=self.only_judges,
             wait_for_replies=wait_for_replies,
         )
 
-    async def _respond(
+    async def respond_once(
         self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage], vote: int
     ) -> Reply:
+        """Return the reply of one vote or candidate; see `respond`."""
         reader = self.read_answers(observation, vote)
         request = self.request(observation, messages, next(reader))
         while True:

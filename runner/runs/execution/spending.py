@@ -30,7 +30,7 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
         return {judge: experiment.models[judge]}
     if experiment.tournament is not None:
         return {group: experiment.models[group] for group in called_groups(experiment, plan.spec.protocol)}
-    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
 
 
 def run_costs(plan: Plan) -> CallCosts:

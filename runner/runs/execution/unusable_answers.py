@@ -56,7 +56,7 @@ class AnswerChecker:
     """Checks whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
-        self._agents, self._models = plan.agents(), plan.spec.experiment.models
+        self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
 
     def count(self, request: Request, completion: Completion) -> AnswerCounts:
         """Return the counts of one answer; zeros for an answer from a cache or a replay, which cost nothing."""

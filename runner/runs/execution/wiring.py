@@ -42,6 +42,7 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
+from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
@@ -197,6 +198,7 @@ class Wiring:
             sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
+        live = with_functions(live, self.plan.spec.prompts.sources)
         if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
         combined = ReplayThenLive(replayer, live, self.replay.until_round)

@@ -376,7 +376,7 @@ class GameProblems:
         reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
             try:
-                agents = self.plan.agents(swapped=rollout.job.swapped)
+                agents = self.plan.game_agents(swapped=rollout.job.swapped)
                 agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
             except GenerationError as error:
                 reason = str(error)
