@@ -156,7 +156,8 @@ class _Counts:
 
 def played_rounds(protocol: Protocol) -> tuple[int, int]:
     """Return the number of rounds of the shortest and of the longest game."""
-    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
+    rounds = range(protocol.max_message_rounds)
+    first = max(next(i for i in rounds if protocol.can_ever_decide(i, judge)) for judge in protocol.verifier_names)
     return first + 1, protocol.max_message_rounds
 
 
@@ -184,7 +185,10 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
                 estimate_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
             )
     earlier_tokens = 0
-    last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
+    last_verdicts = {
+        (max((i for i in range(rounds) if protocol.can_ever_decide(i, judge)), default=-1), judge)
+        for judge in protocol.verifier_names
+    }
     for round_ in range(rounds):
         round_tokens = 0
         answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
@@ -192,7 +196,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
             counts = totals.setdefault(agent.model_group, _Counts())
-            votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
+            votes = plan.spec.experiment.votes if (round_, name) in last_verdicts else 1
             calls = games * answers * votes
             counts.calls += calls
             prompt_tokens = (first_prompt_tokens[name] + earlier_tokens * len(points)) * repeats

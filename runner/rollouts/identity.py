@@ -74,6 +74,7 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
     return {
         **{name: file[name] for name in ("agents", "channels", "cycle")},
         "parameters": to_plain(protocol.parameters),
+        **({} if protocol.file.panel is None else {"panel": file["panel"]}),
     }
 
 

@@ -6,11 +6,12 @@ The generator uses no model, prompt or clock, so tests can play it by hand, and 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.base.value_class import value_class
+from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rewards import Payoff, effective_decision, payoff
+from runner.game.protocols.rewards import Payoff, effective_decision, forced_decision, payoff
 
 
 @value_class(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Reply:
     cut: bool = False
     votes: tuple[int, ...] = ()
     """The decision of each answer, if several answers were requested for the verdict."""
+    p_accept: float | None = None
+    """The probability of accept that a judge gives with its verdict, if the panel's rule needs it."""
 
 
 @value_class(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Round:
     votes: tuple[int, ...] = ()
     asked: frozenset[str] | None = None
     """The agents whose models were called, if the texts of others come from another run; None if all were called."""
+    panel: Mapping[str, PanelVote] = field(default_factory=dict)
+    """The verdicts that judges of a panel gave in this round."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -92,6 +97,8 @@ def play(
 
     The label is used only for rewards and for `force_guess: y`. No speaker sees it.
     """
+    if protocol.file.panel is not None:
+        return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
     played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
@@ -112,6 +119,51 @@ def play(
         if pay.decided:
             return FinishedGame(played, decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def _play_panel(
+    protocol: Protocol, seed: int, label: int | None, prover_stance: int, played: list[Round]
+) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
+    """Play a game with a panel, or continue it after the rounds in `played`; see `runner.game.protocols.panel`."""
+    votes = {judge: vote for round_ in played for judge, vote in round_.panel.items()}
+    for round_ in range(len(played), protocol.last_speaking_round + 1):
+        speakers = {name: channels for name, channels in protocol.speakers(round_, seed).items() if name not in votes}
+        replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
+        new_votes = _new_votes(protocol, round_, seed, replies, label)
+        votes |= new_votes
+        undecided = [name for name in protocol.verifier_names if name not in votes]
+        has_ended = not undecided or round_ == protocol.last_speaking_round
+        decision = panel_decision(protocol, list(votes.values())) if has_ended else Decision.NONE
+        rewards = panel_rewards(
+            protocol, speakers=speakers, votes=new_votes, undecided=undecided, may_decide=protocol.step(round_).may_decide,
+            decision=decision if has_ended else None, label=label, prover_stance=prover_stance,
+        )  # fmt: skip
+        heard = {name: _with_verdict_as_message(replies[name], speakers[name], name in new_votes) for name in replies}
+        played.append(replace(_round(heard, decision, rewards, ()), panel=new_votes))
+        if has_ended:
+            return FinishedGame(played, decision, terminated=decision == Decision.NONE)
+    return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def _new_votes(
+    protocol: Protocol, round_: int, seed: int, replies: Mapping[str, Reply], label: int | None
+) -> dict[str, PanelVote]:
+    """Return the verdicts in a round that count, in the order of the file."""
+    forced, votes = forced_decision(protocol, label), {}
+    for judge in protocol.verifier_names:
+        reply = replies.get(judge)
+        if reply is None or round_ < protocol.min_message_rounds - 1 or not protocol.may_decide(round_, seed, judge):
+            continue
+        if forced is not None:
+            votes[judge] = PanelVote(int(forced), reply.votes, float(forced))
+        elif reply.decision != Decision.NONE:
+            votes[judge] = PanelVote(int(reply.decision), reply.votes, reply.p_accept)
+    return votes
+
+
+def _with_verdict_as_message(reply: Reply, channels: Sequence[str], is_verdict: bool) -> Reply:  # noqa: FBT001
+    """Return the reply of an agent. If it is a verdict that counts, its text is the message in each channel."""
+    return replace(reply, messages=dict.fromkeys(channels, reply.raw)) if is_verdict else reply
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runner.base.errors import GenerationError, MalformedError
-from runner.base.text import in_one_line
+from runner.base.text import comma_join, in_one_line
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -217,7 +217,9 @@ class GameProblems:
         count = self._counts.get(Outcome.NO_DECISION)
         if count is None or count.number < MIN_UNDECIDED_SHARE * self._rollouts:
             return
-        verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
+        protocol, format_ = self.plan.spec.protocol, self.plan.spec.experiment.decision_format
+        silent = [verdict.agent for verdict in count.rollout.panel or () if verdict.verdict.decision == Decision.NONE]
+        verifier = (silent or protocol.verifier_names)[0]
         answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
@@ -230,6 +232,8 @@ class GameProblems:
         if answers:
             last_answer = _quote_start(answers[-1])
             example = f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {last_answer}"
+        if count.rollout.panel and not silent:
+            advice, example = "the judges disagree: use an odd number of judges, or another rule of the panel", ""
         message = f"{self._rollout_count(count)} ended undecided, {COUNTED_AS_WRONG}"
         yield self._rollout_problem(
             Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
@@ -251,7 +255,7 @@ class GameProblems:
             NO_PROVER_HEARD,
             count.number,
             self._decided,
-            f"in {count.number} of {self._decided} decided games, {protocol.verifier_name} decided before any prover "
+            f"in {count.number} of {self._decided} decided games, {comma_join(protocol.verifier_names)} decided before any prover "
             "spoke; these games say nothing about provers",
             advice=f"to let a prover speak before each verdict, set {' or '.join(settings)}" if settings else "",
             show=count.rollout.job.rollout_id,

@@ -92,8 +92,17 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
     if accept.startswith(reject) or reject.startswith(accept):
         message = "one verdict's text begins with the other's, so no token distinguishes them; change decision_format"
         yield Problem(place, "verdict.confidence", message)
-    group = sound.section("agents", protocol.verifier_name).get("model")
-    settings = dict(sound.mappings("models")).get(group) if isinstance(group, str) else None
+    judges_of_group: dict[str, str] = {}
+    for judge in protocol.verifier_names:
+        group = sound.section("agents", judge).get("model")
+        if isinstance(group, str):
+            judges_of_group.setdefault(group, judge)
+    for group, judge in judges_of_group.items():
+        yield from _logprob_problems(place, group, judge, dict(sound.mappings("models")).get(group))
+
+
+def _logprob_problems(place: Place, group: str, judge: str, settings: Mapping[str, Any] | None) -> Iterator[Problem]:
+    """Yield a problem if a model group returns no log-probabilities. `judge` is a verifier that uses the group."""
     if settings is None:
         return
     provider = settings.get("provider", DEFAULT_PROVIDER)
@@ -107,7 +116,7 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
     if (settings.get("top_logprobs") or 0) < MIN_ALTERNATIVES:
         missing.append(f"models.{group}.top_logprobs=5")
     if missing:
-        message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(missing)}"
+        message = f"reads the log-probabilities of {judge}'s model; set {' and '.join(missing)}"
         yield Problem(place, "verdict.confidence", message)
 
 
