@@ -341,6 +341,8 @@ def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collecti
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
         return None
+    if protocol.file.panel is not None:  # `panel_problems` reports it
+        return None
     judge = agents.get(protocol.verifier_name)
     return [str(judge.get("model"))] if isinstance(judge, dict) else None
 

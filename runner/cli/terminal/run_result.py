@@ -17,8 +17,8 @@ from runner.results.metric_computation import NO_LABELS
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import (
     COLUMNS,
-    lost_games_lines,
     judge_rows,
+    lost_games_lines,
     metric_rows,
     missing_intervals,
     section_lines,

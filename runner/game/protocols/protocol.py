@@ -135,7 +135,13 @@ class Protocol:
 
     @property
     def verifier_name(self) -> str:
-        """The only verifier of a protocol without a panel."""
+        """The only verifier.
+
+        Raises:
+            ValueError: the protocol has a panel.
+        """
+        if self.file.panel is not None:
+            raise ValueError(f"{self.name} has a panel of judges; use verifier_names instead of verifier_name")
         return self.verifier_names[0]
 
     @property

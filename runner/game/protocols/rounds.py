@@ -135,11 +135,12 @@ def _play_panel(
         has_ended = not undecided or round_ == protocol.last_speaking_round
         decision = panel_decision(protocol, list(votes.values())) if has_ended else Decision.NONE
         rewards = panel_rewards(
-            protocol, speakers=speakers, votes=new_votes, undecided=undecided, may_decide=protocol.step(round_).may_decide,
-            decision=decision if has_ended else None, label=label, prover_stance=prover_stance,
+            protocol, speakers=speakers, votes=new_votes, undecided=undecided,
+            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
+            prover_stance=prover_stance,
         )  # fmt: skip
-        heard = {name: _with_verdict_as_message(replies[name], speakers[name], name in new_votes) for name in replies}
-        played.append(replace(_round(heard, decision, rewards, ()), panel=new_votes))
+        said = {name: _said(reply, speakers[name]) if name in new_votes else reply for name, reply in replies.items()}
+        played.append(replace(_round(said, decision, rewards, ()), panel=new_votes))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
     return FinishedGame(played, Decision.NONE, terminated=True)
@@ -161,9 +162,9 @@ def _new_votes(
     return votes
 
 
-def _with_verdict_as_message(reply: Reply, channels: Sequence[str], is_verdict: bool) -> Reply:  # noqa: FBT001
-    """Return the reply of an agent. If it is a verdict that counts, its text is the message in each channel."""
-    return replace(reply, messages=dict.fromkeys(channels, reply.raw)) if is_verdict else reply
+def _said(verdict: Reply, channels: Sequence[str]) -> Reply:
+    """Return a verdict with its text as the message in each channel."""
+    return replace(verdict, messages=dict.fromkeys(channels, verdict.raw))
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:

@@ -77,10 +77,10 @@ class Panel:
     """How several verifiers (judges) decide together."""
 
     rule: Literal["majority", "mean", "unanimous", "sequential"] = option(
-        "How the judges' verdicts give the decision. `majority`: the verdict of most judges. `mean`: by the mean of the "
-        "judges' probabilities of accept, which `verdict.confidence` of the spec records. `unanimous`: the verdict that "
-        "every judge gives. `sequential`: the judges of a step speak one after another, and the last verdict decides. "
-        "A tie, and a panel without a verdict that counts, gives no decision.",
+        "How the judges' verdicts give the decision. `majority`: the verdict of most judges. `mean`: by the mean of "
+        "the judges' probabilities of accept, which `verdict.confidence` of the spec records. `unanimous`: the verdict "
+        "that every judge gives. `sequential`: the judges of a step speak one after another, and the last verdict "
+        "decides. A tie, and a panel without a verdict that counts, gives no decision.",
         example="majority",
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import GenerationError, MalformedError
 from runner.base.text import comma_join, in_one_line
+from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -255,8 +256,8 @@ class GameProblems:
             NO_PROVER_HEARD,
             count.number,
             self._decided,
-            f"in {count.number} of {self._decided} decided games, {comma_join(protocol.verifier_names)} decided before any prover "
-            "spoke; these games say nothing about provers",
+            f"in {count.number} of {self._decided} decided games, {comma_join(protocol.verifier_names)} decided before "
+            "any prover spoke; these games say nothing about provers",
             advice=f"to let a prover speak before each verdict, set {' or '.join(settings)}" if settings else "",
             show=count.rollout.job.rollout_id,
         )
@@ -348,14 +349,15 @@ class GameProblems:
 
     def _advice_on_confidence(self, note: str) -> str:
         """Return advice for verdicts with unknown confidence."""
-        verifier = self.plan.spec.protocol.verifier_name
+        judges = self.plan.spec.protocol.verifier_names
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
-            return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
+            return f"check that the template of {comma_join(judges)} asks for {marker!r} and a number from 0 to 1"
         if note.endswith((BOUND, UNBOUNDED)):
-            group = self.plan.spec.experiment.agents[verifier].model
-            top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
-            return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""
+            models = self.plan.spec.experiment.models
+            groups = dict.fromkeys(self.plan.spec.experiment.agents[judge].model for judge in judges)
+            keys = [f"models.{g}.top_logprobs" for g in groups if (models[g].top_logprobs or 0) < MAX_TOP_LOGPROBS]
+            return f"raise {' and '.join(keys)}" if keys else ""
         return ""
 
     def _rollout_count(self, count: _Count) -> str:

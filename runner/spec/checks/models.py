@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base import package_data
 from runner.base.package_data import is_file, is_folder
-from runner.base.problems import Problem
+from runner.base.problems import Place, Problem
 from runner.base.storage.log_lines import JOURNAL
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData

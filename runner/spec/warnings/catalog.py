@@ -68,8 +68,9 @@ def _replaced_confidence(spec: Spec) -> Iterator[str]:
     trained = [name for name in spec.protocol.verifier_names if fine_tune.agents is None or name in fine_tune.agents]
     if trained:
         yield (
-            f"fine_tune.replace_verifier_guess_with_true_label: examples of {comma_join(trained)} end with the label and without "
-            "a confidence, so a model trained on them will not state one; set false to train the confidence too"
+            f"fine_tune.replace_verifier_guess_with_true_label: examples of {comma_join(trained)} end with the label "
+            "and without a confidence, so a model trained on them will not state one; set false to train the "
+            "confidence too"
         )
 
 
