@@ -57,8 +57,9 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
         return
     used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
+    judge = agent.agent_name if agent.is_verifier else None
     round_by_questions = {
-        protocol.questions_left(i) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
+        protocol.questions_left(i, judge) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
     }
     yield from (("", round_) for round_ in round_by_questions.values())
     if agent.agent_spec.last_round_message:

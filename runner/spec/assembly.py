@@ -38,6 +38,7 @@ from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
+from runner.spec.checks.panels import panel_problems
 from runner.spec.checks.tournaments import seats_of, tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
@@ -209,6 +210,7 @@ def _check_sections(
         yield from unplayable_parameters(protocol, _place_finder(layered))
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
+        yield from panel_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -345,6 +347,8 @@ def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collecti
     """Return the model groups that the run calls, with `rejudge` only the judge's; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
+        return None
+    if protocol.file.panel is not None:  # `panel_problems` reports it
         return None
     judge = agents.get(protocol.verifier_name)
     return [str(judge.get("model"))] if isinstance(judge, dict) else None

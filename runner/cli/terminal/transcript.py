@@ -157,7 +157,11 @@ class _TranscriptPrinter:
         """Print a decision that the protocol made instead of an agent."""
         if played is None or played.decision == Decision.NONE:
             return
-        verifier = self.details.protocol.verifier_name
+        protocol = self.details.protocol
+        if protocol.file.panel is not None:
+            say(f"\n[round {number}] the panel decides ({protocol.file.panel.rule}): {verdict_word(played.decision)}")
+            return
+        verifier = protocol.verifier_name
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 

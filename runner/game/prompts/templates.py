@@ -232,10 +232,8 @@ def load_prompts(
     files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    confidence_template = protocol.verifier_name + CONFIDENCE
-    extra = (
-        [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
-    )
+    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names]
+    extra = [name for name in confidence_templates if confidence is not None and (folder / (name + SUFFIX)).is_file()]
     names = [*template_names(protocol), *extra]
     if agents is not None:
         names = [name for name in names if name.partition(".")[0] in agents]
@@ -265,8 +263,11 @@ def load_prompts(
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
-    if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_unused_confidence_problem(folder, protocol.verifier_name, place))
+    for judge in protocol.verifier_names if confidence is not None and not problems else ():
+        is_alone = len(protocol.verifier_names) == 1
+        own = {name: text for name, text in sources.items() if is_alone or name.partition(".")[0] == judge}
+        if not _asks_for_confidence(own, confidence or ""):
+            problems.append(_unused_confidence_problem(folder, judge, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
@@ -387,14 +388,15 @@ def own_variables(
     confidence_marker: str = "",
 ) -> dict[str, Any]:
     """Return the variables of an agent's templates that the runner sets in a round."""
+    judge = agent if agent in protocol.verifier_names else None
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
         "stance": _stance(protocol, agent, prover_stance),
         "max_response_words": max_response_words,
         "max_message_rounds": protocol.max_message_rounds,
-        "max_verifier_questions": protocol.max_verifier_questions,
-        "questions_left": max(protocol.questions_left(round_) - 1, 0),
+        "max_verifier_questions": protocol.questions_left(0, judge),
+        "questions_left": max(protocol.questions_left(round_, judge) - 1, 0),
         "headers": list(protocol.agent_spec(agent).headers.values()),
         "accept": accept,
         "reject": reject,

@@ -135,7 +135,13 @@ class Protocol:
 
     @property
     def verifier_name(self) -> str:
-        """The only verifier of a protocol without a panel."""
+        """The only verifier.
+
+        Raises:
+            ValueError: the protocol has a panel.
+        """
+        if self.file.panel is not None:
+            raise ValueError(f"{self.name} has a panel of judges; use verifier_names instead of verifier_name")
         return self.verifier_names[0]
 
     @property
@@ -168,16 +174,16 @@ class Protocol:
     def _numbered_steps(self) -> tuple[tuple[int, ProtocolStep], ...]:
         cycle = tuple(enumerate(self.file.cycle))
         first = next(
-            (i for i, step in cycle if (self.verifier_name in step.speak) == self.parameters.verifier_first),
+            (i for i, step in cycle if self._has_verifier(step.speak) == self.parameters.verifier_first),
             0,
         )
         rotated = cycle[first:] + cycle[:first]
-        if not self.parameters.sequential:
-            return rotated
         return tuple((number, part) for number, step in rotated for part in self._split(step))
 
     def _split(self, step: ProtocolStep) -> Sequence[ProtocolStep]:
-        if step.draw == "one" or len(step.speak) < 2:
+        judges_in_turn = self.file.panel is not None and self.file.panel.rule == "sequential"
+        is_split = self.parameters.sequential or (judges_in_turn and self._has_verifier(step.speak))
+        if not is_split or step.draw == "one" or len(step.speak) < 2:
             return (step,)
         speakers = list(step.speak) if self.parameters.prover0_first else list(step.speak)[::-1]
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
@@ -216,7 +222,7 @@ class Protocol:
         can_speak = self._has_verifier(self.can_be_active(round_), agent)
         return round_ >= self.min_message_rounds - 1 and can_speak and self.step(round_).may_decide
 
-    def _has_verifier(self, speakers: Mapping[str, object], agent: str | None) -> bool:
+    def _has_verifier(self, speakers: Mapping[str, object], agent: str | None = None) -> bool:
         """Return whether a verifier is among the speakers or, if `agent` is set, whether this verifier is."""
         return any(name in speakers and agent in (None, name) for name in self.verifier_names)
 
@@ -306,6 +312,6 @@ class Protocol:
     def reward_mid_point(self, agent: str) -> float:
         """Return the mean of an agent's best and worst reward, which separates good from bad answers."""
         p = self.parameters
-        if agent == self.verifier_name:
+        if agent in self.verifier_names:
             return (p.verifier_reward + p.verifier_incorrect_penalty) / 2
         return p.prover_reward / 2

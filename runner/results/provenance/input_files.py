@@ -33,6 +33,8 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
         for name, source in templates.sources.items():
             atomic_write(player_folder / stored_name(name), source)
     protocol = to_plain(plan.spec.protocol.file)
+    if protocol["panel"] is None:
+        del protocol["panel"]  # as in the files of earlier versions, which do not know this key
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
     if plan.debates is not None:

@@ -140,6 +140,7 @@ class RolloutDetails:
             "error": rollout.error,
             "votes": None if rollout.votes is None else list(rollout.votes),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+            **({} if rollout.panel is None else {"panel": [judge.to_json() for judge in rollout.panel]}),
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 
