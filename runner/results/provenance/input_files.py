@@ -15,6 +15,7 @@ from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import SUFFIX
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
+from runner.spec.datasets.candidates import ANSWERS
 from runner.spec.datasets.loader import Dataset
 from runner.spec.rejudged_run import DEBATES
 
@@ -47,7 +48,7 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
         ]
     for dataset, split in splits:
         for point in dataset.datapoints:
-            row = {"id": point.id, "label": point.label, **point.columns, **split}
+            row = {"id": point.id, "label": point.saved_label, **point.columns, **split}
             yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -67,6 +68,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "balance": "none",
         "shuffle": False,
         "revision": None,
+        "answers": None if data["dataset"]["answers"] is None else ANSWERS,
+        "right_answers": "auto" if data["dataset"]["answers"] is None else "number",
     }
     return {
         **data,
