@@ -55,6 +55,12 @@ class ResponseHint:
     must_decide: bool = False
     confidence: str | None = None
     """The text before the confidence, if a verdict must state one."""
+    answer_order: tuple[int, ...] | None = None
+    """The indices of the listed answers in the order of the game, if the agent may choose one of them."""
+    answer_marker: str = ""
+    """The text before the letter of the chosen answer, or before the numbers of all answers."""
+    form: str = "answer"
+    """What follows the marker; see the spec key `verdict.form`."""
 
 
 @value_class(frozen=True)

@@ -173,7 +173,8 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
         first = protocol.first_active_round(name)
         if first is not None:
             first_prompt_tokens[name] = sum(
-                estimate_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
+                estimate_prompt_tokens(agent.prompt(Observation(first, (), p.columns, candidates=p.answers)))
+                for p in points
             )
     earlier_tokens = 0
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))

@@ -12,6 +12,7 @@ from typing import Any
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import LATER_KEYS, file_content, parameter_content
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import AgentSettings, Experiment
@@ -70,10 +71,10 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """Return what a game depends on in a protocol: its rules and the parameters in effect, without display names."""
-    file = to_plain(protocol.file)
+    file = file_content(protocol.file)
     return {
-        **{name: file[name] for name in ("agents", "channels", "cycle")},
-        "parameters": to_plain(protocol.parameters),
+        **{name: file[name] for name in ("agents", "channels", "cycle", *LATER_KEYS) if name in file},
+        "parameters": parameter_content(protocol.parameters),
     }
 
 
@@ -101,8 +102,10 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
         del format_["confidence"]
-    recorded = {} if verdict == VerdictSettings() else {"verdict": to_plain(verdict)}
-    return {"decision_format": format_, **recorded}
+    recorded = to_plain(verdict)
+    if verdict.form == "answer":
+        del recorded["form"]
+    return {"decision_format": format_, **({} if verdict == VerdictSettings() else {"verdict": recorded})}
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:

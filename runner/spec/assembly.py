@@ -38,6 +38,7 @@ from runner.spec.checks.columns import column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
+from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
@@ -205,6 +206,7 @@ def _check_sections(
         yield from unplayable_parameters(protocol, _place_finder(layered))
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
+        yield from section_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -289,6 +291,7 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *until_problems(experiment),
         *execution_problems(experiment),
         *unlabelled_problems(experiment, protocol, dataset),
+        *answer_problems(experiment, protocol, dataset),
         *training_problems(experiment, protocol, dataset),
         *rejudge_conflicts(experiment),
     ):

@@ -43,6 +43,30 @@ VARIABLES: Mapping[str, str] = {
 }
 """The variables of templates in addition to the datapoint's columns."""
 
+ANSWER_VARIABLES: Mapping[str, str] = {
+    "answers": "the answers in the order of the game, for a loop: `{% for letter, text in answers %}`",
+    "answer": "the text of the answer that the agent argues for; empty for a verifier, and for a prover that chooses",
+    "answer_letter": "the letter of this answer, or empty",
+    "answer_marker": "the text before the letter that a prover with the stance `open` must write: `Answer:`",
+    "decision_line": "the line that a verdict must have, such as `Decision: <letter>`; it depends on `verdict.form`",
+    "verdict_form": "`answer`, `distribution` or `scores`: what a verdict states",
+}
+"""Further variables in protocols with `answers: listed`. `stance` is then the letter of the answer that the agent
+argues for, or `open`. There are no variables `accept`, `reject` and `confidence_marker`."""
+
+_BINARY_VARIABLES = ("accept", "reject", "confidence_marker")
+
+
+def variables_for(protocol: Protocol) -> Mapping[str, str]:
+    """Return the variables that templates of a protocol may use in addition to the datapoint's columns."""
+    if not protocol.lists_answers:
+        return VARIABLES
+    return {**{name: text for name, text in VARIABLES.items() if name not in _BINARY_VARIABLES}, **ANSWER_VARIABLES}
+
+
+ANSWERS = "answers"
+"""The column with the datapoint's answers, which the variable of this name replaces."""
+
 FORBIDDEN = ("label", "y")
 """Names of columns that a template must not use, since they have the answer that the verifier must find."""
 
@@ -210,7 +234,11 @@ def load_prompts(
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
         file = Place(str(path), is_own=shows(path))
-        source_problems = list(template_problems(source, file, columns, names_columns=names_columns))
+        source_problems = list(
+            template_problems(
+                source, file, columns, names_columns=names_columns, runner_variables=variables_for(protocol)
+            )
+        )
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
@@ -267,26 +295,40 @@ def _read_template(path: Path) -> str:
 
 
 def template_problems(
-    source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
+    source: str,
+    file: Place,
+    columns: Iterable[str] | None,
+    *,
+    names_columns: bool,
+    runner_variables: Mapping[str, str] = VARIABLES,
 ) -> Iterable[Problem]:
     """Yield the problems of a template, for a dataset with these columns (None: unknown)."""
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
-    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
-    hints = variables if names_columns else variables & set(VARIABLES)
+    variables = {*runner_variables, *(columns or ())} - set(FORBIDDEN)
+    hints = variables if names_columns else variables & set(runner_variables)
     for name, line in sorted(scan_result.variables.items()):
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt; remove the variable")
-        elif name in VARIABLES and name in (columns or ()):
+        elif name in runner_variables and name in (columns or ()) and name != ANSWERS:
             message = (
                 "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
             )
             yield Problem(place, name, message)
         elif columns is not None and name not in variables and not scan_result.refused:
-            message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
-            yield Problem(place, name, message)
+            hint = _hint_for_variable(name, runner_variables) or did_you_mean(name, hints)
+            yield Problem(place, name, f"no such variable, and the dataset has no such column{hint}")
+
+
+def _hint_for_variable(name: str, runner_variables: Mapping[str, str]) -> str:
+    """Return a hint for a variable that exists only in protocols with other verdicts; empty for other names."""
+    if name in ANSWER_VARIABLES and name not in runner_variables:
+        return "; this variable needs a protocol with answers: listed"
+    if name in VARIABLES and name not in runner_variables:
+        return "; this protocol lists answers, so use decision_line and answers instead"
+    return ""
 
 
 def _variable_place(name: str, line: int, source: str, file: Place) -> Place:
@@ -323,6 +365,7 @@ def own_variables(
     confidence_marker: str = "",
 ) -> dict[str, Any]:
     """Return the variables of an agent's templates that the runner sets in a round."""
+    binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
@@ -332,9 +375,7 @@ def own_variables(
         "max_verifier_questions": protocol.max_verifier_questions,
         "questions_left": max(protocol.questions_left(round_) - 1, 0),
         "headers": list(protocol.agent_spec(agent).headers.values()),
-        "accept": accept,
-        "reject": reject,
-        "confidence_marker": confidence_marker,
+        **({} if protocol.lists_answers else binary),
     }
 
 

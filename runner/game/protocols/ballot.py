@@ -1,4 +1,4 @@
-"""The answers that a game of a protocol with `answers: listed` chooses from, and the answer that each prover argues for.
+"""The answers of a game of a protocol with `answers: listed`, and the answer that each prover argues for.
 
 A datapoint has candidate answers in the order of its file. Each game shows them in an order of its own as A, B, C, ...;
 a position is an index in this order. The code of a decision for an answer is `FIRST_ANSWER` plus its position, which no
@@ -57,19 +57,15 @@ class Ballot:
     assigned: Mapping[str, int] = field(default_factory=dict)
     """The position of the answer that each prover must argue for. Provers that choose an answer are left out."""
 
-    def letters(self) -> str:
-        return ascii_uppercase[: len(self.texts)]
-
-    def variables(self, agent: str, marker: str) -> dict[str, Any]:
+    def variables(self, agent: str) -> dict[str, Any]:
         """Return the variables of an agent's templates that describe the answers."""
         position = self.assigned.get(agent)
         letter = "" if position is None else letter_of(position)
         return {
             "stance": letter or OPEN,
-            "answers": [{"letter": letter_of(i), "text": text} for i, text in enumerate(self.texts)],
+            "answers": [(letter_of(i), text) for i, text in enumerate(self.texts)],
             "answer_letter": letter,
             "answer": "" if position is None else self.texts[position],
-            "decision_marker": marker,
         }
 
 

@@ -16,11 +16,23 @@ from pathlib import Path
 from typing import Final
 
 from runner.base.hashing import derived_seed
+from runner.game.protocols.ballot import (
+    CORRECT,
+    INCORRECT,
+    Ballot,
+    CandidateAnswers,
+    answer_position,
+    deal_answers,
+    draws_correct,
+    exchange_stances,
+    is_exchangeable,
+    letter_of,
+)
 from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, ProtocolStep
 
 
 class Decision(IntEnum):
-    """The verifier's verdict."""
+    """The verifier's verdict. The codes of verdicts on listed answers follow; see `runner.game.protocols.ballot`."""
 
     REJECT = 0
     ACCEPT = 1
@@ -42,7 +54,10 @@ def label_word(label: int | None) -> str:
 
 
 def verdict_word(decision: int) -> str:
-    """Return a word for a decision; `none` if there is no verdict."""
+    """Return a word for a decision, or the letter of the chosen answer; `none` if there is no verdict."""
+    position = answer_position(decision)
+    if position is not None:
+        return letter_of(position)
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 
@@ -224,7 +239,29 @@ class Protocol:
         return (*order, *(name for name in self.channel_names if name not in order))
 
     def default_stance(self, agent: str) -> int:
-        return int(self.agent_spec(agent).stance == ACCEPT)
+        return int(self.agent_spec(agent).stance in (ACCEPT, CORRECT))
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether the verifier chooses from listed answers, instead of accepting or rejecting."""
+        return self.file.answers == "listed"
+
+    @property
+    def may_exchange_answers(self) -> bool:
+        """Whether games can exchange right and wrong answers between the stances of provers."""
+        return is_exchangeable([self.agent_spec(name).stance for name in self.prover_names])
+
+    def ballot(self, candidates: CandidateAnswers, seed: int, given_stance: int | None = None) -> Ballot:
+        """Return the answers of a game with this seed in its order, and the answer of each prover.
+
+        `given_stance` is 1 if the first prover must argue for a right answer, 0 for a wrong one, None for its own.
+        """
+        stances = {name: self.agent_spec(name).stance for name in self.prover_names}
+        if given_stance is None and self.parameters.randomize_prover_stance:
+            given_stance = int(draws_correct(seed))
+        if given_stance is not None and self.may_exchange_answers:
+            stances = exchange_stances(stances, CORRECT if given_stance else INCORRECT)
+        return deal_answers(candidates, stances, seed, shuffle=self.parameters.shuffle_answers)
 
     @cached_property
     def are_opposed(self) -> bool:

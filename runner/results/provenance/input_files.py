@@ -12,10 +12,10 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import SUFFIX
+from runner.game.prompts.templates import ANSWERS, SUFFIX
+from runner.game.protocols.schema import file_content
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.spec.datasets.candidates import ANSWERS
 from runner.spec.datasets.loader import Dataset
 from runner.spec.rejudged_run import DEBATES
 
@@ -26,7 +26,7 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
         atomic_write(inputs / "prompts" / (name + SUFFIX), source)
-    protocol = to_plain(plan.spec.protocol.file)
+    protocol = file_content(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
     if plan.debates is not None:

@@ -99,7 +99,8 @@ class RolloutDetails:
         reason = None
         if not self._is_known_usable(call):
             choice = Choice(call.raw_message, call.finish_reason, call.error)
-            reason = self.agents[call.agent].unusable_reason(choice, call.round)
+            count = self.rollout.job.datapoint.answer_count
+            reason = self.agents[call.agent].unusable_reason(choice, call.round, count)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def _is_known_usable(self, call: Call) -> bool:

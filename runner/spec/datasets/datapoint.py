@@ -39,8 +39,8 @@ class Datapoint:
     @cached_property
     def content_hash(self) -> str:
         """The hash of everything that a game can depend on."""
-        content = {"id": self.id, "label": self.label, "columns": self.columns}
-        if self.answers is not None:
+        content: dict[str, Any] = {"id": self.id, "label": self.label, "columns": self.columns}
+        if self.answers is not None and self.answers.right is not None:
             content["right"] = self.answers.right
         return tagged_hash("datapoint", content)
 
@@ -48,6 +48,11 @@ class Datapoint:
     def is_labelled(self) -> bool:
         """Whether it is known which verdicts are right."""
         return self.label is not None or (self.answers is not None and self.answers.right is not None)
+
+    @property
+    def answer_count(self) -> int | None:
+        """The number of candidate answers; None if there are none."""
+        return None if self.answers is None else len(self.answers.texts)
 
     @property
     def saved_label(self) -> int | list[int] | None:

@@ -15,6 +15,7 @@ from runner.game.protocols.schedule import messages_without_influence, rounds_wi
 from runner.models.retirements import retirement_warnings
 from runner.spec.assembly import Spec
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
+from runner.spec.checks.listed_answers import order_notes
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
@@ -128,9 +129,14 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
         )
 
 
+def _answer_order(spec: Spec) -> Iterator[str]:
+    """Warn about listed answers whose order reveals the right one."""
+    return order_notes(spec.protocol, spec.dataset)
+
+
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
-    group_notes, _inherited_templates, _fixed_verdicts,
+    group_notes, _inherited_templates, _fixed_verdicts, _answer_order,
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
