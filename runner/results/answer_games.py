@@ -15,6 +15,7 @@ from runner.rollouts.rollout import Rollout
 from runner.statistics.answer_verdicts import ArguedAnswers, chosen_forecasts
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import Codes
+from runner.statistics.verdicts import UNSET
 
 CURVE = "answer"
 """The name of the reliability curve of the chosen answer's probability in `metrics.json`."""
@@ -23,7 +24,8 @@ CURVE = "answer"
 class ArguedAnswer(NamedTuple):
     """The answer that a prover argued for in a game, and its success."""
 
-    is_right: bool
+    is_right: int
+    """1 or 0; `UNSET` if the prover chose the answer itself."""
     won: bool
     p: float
     """The probability that the verdict gives it; NaN if it gives none."""
@@ -46,7 +48,11 @@ def answer_facts(rollout: Rollout) -> AnswerVerdictFacts | None:
         return None
     right, p, chosen = answers.ballot.right, answers.probabilities, answers.chosen
     argued = {
-        agent: ArguedAnswer(position in right, position == chosen, math.nan if p is None else p[position])
+        agent: ArguedAnswer(
+            int(position in right) if agent in answers.ballot.assigned else UNSET,
+            position == chosen,
+            math.nan if p is None else p[position],
+        )
         for agent, position in answers.argued.items()
     }
     p_chosen = math.nan if p is None or chosen is None else p[chosen]

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.base.value_class import value_class
+from runner.game.prompts.templates import ANSWERS
 from runner.game.protocols.answer_verdicts import VerdictForm
 from runner.game.protocols.ballot import FIRST_ANSWER, Ballot, answer_position, letter_of
-from runner.game.protocols.protocol import verdict_word
+from runner.game.protocols.protocol import Decision, Protocol, verdict_word
 from runner.game.protocols.rounds import Round, argued_decisions
 from runner.statistics.answer_verdicts import brier_score
 
@@ -54,11 +55,32 @@ class AnswerRecord:
             return None
         return brier_score(self.probabilities, self.ballot.right)
 
+    @property
+    def chosen_letter(self) -> str | None:
+        return None if self.chosen is None else letter_of(self.chosen)
+
+    @property
+    def right_letters(self) -> str | None:
+        """The letters of the right answers, such as `A, C`; None if they are not known."""
+        return None if self.ballot.right is None else ", ".join(letter_of(i) for i in sorted(self.ballot.right))
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The answers by letter."""
+        return {letter_of(i): text for i, text in enumerate(self.ballot.texts)}
+
+    def describe_numbers(self) -> str:
+        """Return the probabilities or scores as one line; empty if the verdict has none."""
+        if self.numbers is None:
+            return ""
+        kind = "probabilities" if self.form == "distribution" else "scores"
+        return f"{kind}: " + ", ".join(f"{letter_of(i)} {number:.3g}" for i, number in enumerate(self.numbers))
+
     def columns(self) -> dict[str, Any]:
         """Return the columns of the table `rollouts` that describe the answers. Answers are letters of the game."""
         right, numbers = self.ballot.right, self.numbers
         return {
-            "answer": None if self.chosen is None else letter_of(self.chosen),
+            "answer": self.chosen_letter,
             "right_answers": None if right is None else [letter_of(i) for i in sorted(right)],
             "answer_order": [index + 1 for index in self.ballot.order],
             "argued_answers": {agent: letter_of(position) for agent, position in self.argued.items()},
@@ -113,3 +135,28 @@ def decision_fields(decision: int, *, lists_answers: bool) -> dict[str, Any]:
         return {"decision": int(decision)}
     position = answer_position(decision)
     return {"decision": None, "answer": None if position is None else letter_of(position)}
+
+
+def shown_columns(rollout: Rollout) -> dict[str, Any]:
+    """Return the columns of a game's datapoint, with listed answers by the letters of this game."""
+    columns = dict(rollout.job.datapoint.columns)
+    return columns if rollout.answers is None else {**columns, ANSWERS: rollout.answers.texts}
+
+
+def shown_label(rollout: Rollout) -> int | str | None:
+    """Return the label of a game's datapoint, or the letters of the right answers in this game."""
+    return rollout.job.datapoint.label if rollout.answers is None else rollout.answers.right_letters
+
+
+def shown_decision(rollout: Rollout) -> int | str | None:
+    """Return the decision of a game, or the letter of the chosen answer; None without a verdict."""
+    if rollout.answers is not None:
+        return rollout.answers.chosen_letter
+    return None if rollout.decision == Decision.NONE else int(rollout.decision)
+
+
+def shown_stances(protocol: Protocol, rollout: Rollout) -> dict[str, int | str]:
+    """Return the stance of each prover, or the letter of the answer that it argued for."""
+    if rollout.answers is None:
+        return dict(protocol.prover_stances(rollout.job.prover_stance))
+    return {agent: letter_of(position) for agent, position in rollout.answers.argued.items()}

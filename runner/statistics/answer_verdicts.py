@@ -7,7 +7,8 @@ proper. Calibration is that of the chosen answer: whether it is right as often a
 The agent score difference (arXiv 2504.03731) of a player is its mean score when it argues for a right answer, minus its
 mean score when it argues for a wrong one. The score is ln P(argued answer), or 1 if the verdict is the argued answer
 and else 0. With two answers of which one is right, and games that play both, this is the definition of its library: the
-sum over answers of the score times 1 for the right and -1 for the wrong answer.
+sum over answers of the score times 1 for the right and -1 for the wrong answer. A player that chooses its answer has no
+score difference, because its right and wrong answers belong to different questions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import numpy as np
 
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, difference, mean_share
-from runner.statistics.verdicts import UNSET
 
 
 def log_score(p_right: float) -> float:
@@ -41,7 +41,7 @@ class ArguedAnswers:
     """The games in which a player argued for an answer, as columns."""
 
     is_right: Codes
-    """Whether the argued answer is right."""
+    """Whether the argued answer is right; `UNSET` if the player chose the answer itself."""
     won: Codes
     """Whether the verdict is the argued answer."""
     p: Floats
@@ -79,9 +79,8 @@ class ArguedAnswers:
         return replace(gain, value=scale * gain.value, stderr=stderr, interval=(scale * low, scale * high))
 
     def _share(self, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Share | None:
-        known = mask & (self.is_right != UNSET)
-        values = self.won[known].astype(float)
-        return mean_share(values, self.clusters[known], self.total, cap=math.inf if self.is_grouped else len(values))
+        values = self.won[mask].astype(float)
+        return mean_share(values, self.clusters[mask], self.total, cap=math.inf if self.is_grouped else len(values))
 
 
 def chosen_forecasts(p: Floats, is_right: Codes, clusters: Codes, total: int) -> Forecasts:

@@ -48,29 +48,37 @@ def stance_word(stance: int) -> str:
     return ACCEPT if stance else REJECT
 
 
-def label_word(label: int | None) -> str:
-    """Return a label as text for display: `accept`, `reject` or `not known`."""
+def label_word(label: int | str | None) -> str:
+    """Return a label as text for display: `accept`, `reject` or `not known`; letters of listed answers as they are."""
+    if isinstance(label, str):
+        return label
     return "not known" if label is None else stance_word(label)
 
 
-def verdict_word(decision: int) -> str:
+def verdict_word(decision: int | str) -> str:
     """Return a word for a decision, or the letter of the chosen answer; `none` if there is no verdict."""
+    if isinstance(decision, str):
+        return decision
     position = answer_position(decision)
     if position is not None:
         return letter_of(position)
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 
-def label_player(agent: str, stance: int | None, chat_name: str | None = None, remark: str | None = None) -> str:
-    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`."""
-    stance_remark = None if stance is None else f"argues for {stance_word(stance)}"
+def label_player(agent: str, stance: int | str | None, chat_name: str | None = None, remark: str | None = None) -> str:
+    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`.
+
+    A stance as text is the letter of a listed answer.
+    """
+    word = stance if isinstance(stance, str) or stance is None else stance_word(stance)
+    stance_remark = None if word is None else f"argues for {word}"
     remarks = [text for text in (chat_name, stance_remark, remark) if text is not None]
     return f"{agent} ({'; '.join(remarks)})" if remarks else agent
 
 
-def correct_word(correct: bool | None, decision: int) -> str:
+def correct_word(correct: bool | None, decision: int | str) -> str:
     """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
-    if decision == Decision.NONE or correct is None:
+    if decision in (Decision.NONE, "none") or correct is None:
         return "-"
     return "right" if correct else "wrong"
 

@@ -10,6 +10,8 @@ from datetime import date
 
 from runner.base.text import comma_join, list_some
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, display_marker
+from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
@@ -58,6 +60,11 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
 def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
     """Return the texts that express an agent's decisions, by the template variables that have them."""
     format_ = spec.experiment.decision_format
+    if spec.protocol.lists_answers:
+        texts = {"decision_line": display_marker(format_.marker)} if agent == spec.protocol.verifier_name else {}
+        if spec.protocol.agent_spec(agent).stance == OPEN:
+            texts["answer_marker"] = ANSWER_MARKER
+        return texts
     return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
 
 
