@@ -28,7 +28,7 @@ class ScoredRollout:
     rollout_id: str
     correct: bool
     decision: int
-    """0: reject, 1: accept, 2: none."""
+    """0: reject, 1: accept, 2: none or a listed answer."""
     score: float | None
 
 
@@ -38,7 +38,8 @@ class DatapointScores:
 
     id: str
     group: str
-    label: int
+    label: int | str
+    """0 or 1, or the texts of the right answers."""
     contents: Mapping[str, str]
     """The hash of each column that the verifier's templates use, by name."""
     value: Any
@@ -124,7 +125,9 @@ class System:
             UsageError: no dataset has the column `by`.
             RunError: a file of a run is missing or damaged.
         """
-        points: dict[str, dict[tuple[str, int, str], DatapointScores]] = {measure.name: {} for measure in measures}
+        points: dict[str, dict[tuple[str, int | str, str], DatapointScores]] = {
+            measure.name: {} for measure in measures
+        }
         errors: dict[str, UsageError] = {}
         for folder in self.runs:
             datapoints = {
@@ -248,22 +251,23 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
     used, hashes = _used_columns(folder), []
     try:
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
-            if point.label is None:
+            label = point.shown_label
+            if label is None:
                 raise UsageError(
                     f"{folder.run_id} has no labels, as the owner of its dataset withholds them; it is unknown which "
                     "of its verdicts are right"
                 )
             contents = {name: tagged_hash("column", point.columns[name]) for name in used if name in point.columns}
             hashes.append(point.sha256)
-            value = _slice_value(point.columns, point.label, by, folder)
-            yield DatapointScores(point.id, point.group, point.label, contents, value)
+            value = _slice_value(point.columns, label, by, folder)
+            yield DatapointScores(point.id, point.group, label, contents, value)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged_inputs(folder, error) from error
     if tagged_hash("dataset", hashes) != folder.manifest().dataset_sha256:
         raise RunError(f"{folder.path}: inputs/dataset.jsonl is not what was played; restore the file")
 
 
-def _slice_value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFolder) -> Any:
+def _slice_value(columns: Mapping[str, Any], label: int | str, by: str | None, folder: RunFolder) -> Any:
     if by is None:
         return None
     if by == "label":

@@ -144,7 +144,7 @@ def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
     if played_round.token_limits.get(agent.agent_name):
         return False
     try:
-        agent.parse(played_round.raw[agent.agent_name], round_)
+        agent.parse(played_round.raw[agent.agent_name], round_, rollout.job.datapoint.answer_count)
     except InvalidResponseError:
         return False
     return True

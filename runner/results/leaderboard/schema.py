@@ -26,6 +26,8 @@ NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
     "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
     "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+    "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+    "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
 }  # fmt: skip
 """The columns of `rollouts` added after 0.1.0."""
 
