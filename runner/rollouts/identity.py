@@ -6,6 +6,7 @@ folder.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
@@ -35,6 +36,7 @@ MUTABLE_KEYS = (
     "budget",
     "cache",
     "agents.*.freeze",
+    "agents.*.train_scratchpad",
 )
 """Keys that may change when a run resumes. They affect which games are played and how, but not a game's content."""
 
@@ -54,6 +56,12 @@ LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by")
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
+LATER_PROTOCOL_KEYS = ("private", "quotes", "panel")
+LATER_PROTOCOL_AGENT_KEYS = ("word_limit", "scratchpad")
+LATER_STEP_KEYS = ("best_of",)
+"""Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""
+
+
 def selects_by_group(settings: DatasetSettings) -> bool:
     """Return whether groups of datapoints influence which datapoints are played, or in what order."""
     return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
@@ -70,10 +78,24 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """Return what a game depends on in a protocol: its rules and the parameters in effect, without display names."""
-    file = to_plain(protocol.file)
-    return {
-        **{name: file[name] for name in ("agents", "channels", "cycle")},
+    file = protocol.file
+    content = {
+        "agents": {name: _without_defaults(agent, LATER_PROTOCOL_AGENT_KEYS) for name, agent in file.agents.items()},
+        "channels": to_plain(file.channels),
+        "cycle": [_without_defaults(step, LATER_STEP_KEYS) for step in file.cycle],
         "parameters": to_plain(protocol.parameters),
+    }
+    later = {name: to_plain(getattr(file, name)) for name in LATER_PROTOCOL_KEYS}
+    return {**content, **{name: value for name, value in later.items() if value}}
+
+
+def _without_defaults(section: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return a section as plain data without those of the given keys that have their defaults."""
+    defaults = {field.name: field.default for field in fields(section)}
+    return {
+        name: value
+        for name, value in to_plain(section).items()
+        if name not in names or getattr(section, name) != defaults[name]
     }
 
 
@@ -116,5 +138,8 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
-    """Return the settings of an agent that a game depends on: all but `freeze`, which matters only for training."""
-    return {name: value for name, value in to_plain(agent).items() if name != "freeze"}
+    """Return the settings of an agent that a game depends on: all that do not matter only for training."""
+    content = {name: value for name, value in to_plain(agent).items() if name not in ("freeze", "train_scratchpad")}
+    if agent.selector is None:  # as in 0.1.0, which had no selectors
+        del content["selector"]
+    return content

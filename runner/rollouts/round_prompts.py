@@ -8,8 +8,9 @@ from dataclasses import replace
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round, play
 from runner.models.connectors import offline_answer
-from runner.models.interface import Completion, Request, ResponseHint
+from runner.models.interface import Completion, Request
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.agents.selectors import respond
 from runner.rollouts.job import Job
 
 
@@ -17,12 +18,12 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     """Return the rounds of a game before round `until`. The `dummy` provider answers, and never decides."""
 
     async def answer_undecided(request: Request) -> Completion:
-        return await offline_answer(replace(request, hint=ResponseHint(request.hint.headers)))
+        return await offline_answer(replace(request, hint=replace(request.hint, accept=None, reject=None)))
 
     game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance)
     turn = next(game)
     while turn.round < until:
         observation = job.observation(turn.round, turn.rounds)
-        replies = {name: await agents[name].respond(observation, answer_undecided) for name in turn.speakers}
+        replies = {name: await respond(agents, name, observation, answer_undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds
