@@ -517,7 +517,7 @@ _TABLE = (
     ),
     Metric(
         name="position_bias",
-        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), as the mean "
+        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), the mean "
         "over both assignments of the stances and over both labels",
         over="games with provers of opposite stances",
         source=Source.BLOCKS,
@@ -552,8 +552,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player's stance is the label, minus `expected_score` if it is not: "
-        "the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
+        description="`expected_score` in games whose label is the player's stance, minus `expected_score` in the other "
+        "games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -564,8 +564,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference_logprob",
-        description="mean ln P(the verdict is the player's stance) if this stance is the label, minus this mean if "
-        "it is not: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
+        description="mean of ln P(the verdict is the player's stance) in games whose label is this stance, minus the "
+        "mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
