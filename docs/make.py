@@ -392,6 +392,8 @@ def metric_group(metric: Any) -> str:
         return "blocks"
     if metric.source in (Source.FORECASTS, Source.LOGPROBS):
         return "forecasts"
+    if metric.source is Source.JUDGES:
+        return "judges"
     if metric.source is Source.CALLS:
         return "calls"
     return "agents" if metric.needs_calls or metric.source is Source.AGENTS else "verdicts"

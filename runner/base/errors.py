@@ -52,6 +52,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from runner.base.exit_codes import ExitCode
 
+ANSWERS_ARE_SAVED = "All answers so far are saved in the run's journal and are not paid for again"
+"""A sentence of messages about an interrupted or failed run, before or after the advice on how to resume it."""
+
 if TYPE_CHECKING:
     from runner.base.problems import Problem
 
@@ -221,7 +224,7 @@ class BudgetExhausted(NipRunError):
 
 
 class Interrupted(NipRunError):
-    """A signal stopped the run. Every answer that was paid for is stored."""
+    """A signal stopped the run. Every answer that was paid for is saved."""
 
     exit_code = ExitCode.INTERRUPTED
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ACCURACY = "accuracy"
 BALANCED_ACCURACY = "balanced_accuracy"
+JUDGE_ACCURACY, JUDGE_ADVANTAGE = "judge_accuracy", "judge_advantage"
 SENSITIVITY = "sensitivity"
 CRITERION = "criterion"
 DECISION = "decision"
@@ -61,6 +62,8 @@ class Source(Enum):
     """`Verdicts` of complete blocks, the stances of one player, and the probabilities by log-probabilities."""
     SEATS = "each seat of a block"
     """`Verdicts` of complete blocks, and the stances of one seat."""
+    JUDGES = "each judge of a panel"
+    """`JudgeFacts` of one judge in one rollout. `compute` returns its values; the metric is the mean of all values."""
     FORECASTS = "probabilities"
     """`Forecasts` of one kind of confidence."""
     LOGPROBS = "log-probabilities"
@@ -141,7 +144,8 @@ class Metric:
 
     @property
     def is_per_agent(self) -> bool:
-        return self.source in (Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS)
+        sources = (Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.JUDGES)
+        return self.source in sources
 
     @property
     def is_exported_score(self) -> bool:
@@ -152,7 +156,7 @@ class Metric:
     @property
     def is_mean_of_rollouts(self) -> bool:
         """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
-        return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
+        return self.source in (Source.GAMES, Source.AGENTS, Source.JUDGES) and bool(self.sql)
 
     @property
     def is_compared(self) -> bool:
@@ -202,12 +206,14 @@ _ACCEPTED = "(decision = 1)::INT::DOUBLE"
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
     parameters = protocol.parameters
-    if agent == protocol.verifier_name or parameters.shared_reward:
+    if agent in protocol.verifier_names or parameters.shared_reward:
         return parameters.verifier_incorrect_penalty, parameters.verifier_reward
     return 0.0, parameters.prover_reward
 
 
 _game_share = partial(Metric, source=Source.GAMES, is_proportion=True)
+_JUDGE_DECISION = "(list_filter(panel::JSON[], judge -> judge->>'agent' = '{agent}')[1]->>'decision')::INT"
+_judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False)
 _verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
 _forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
@@ -552,6 +558,33 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         better=0,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
+    ),
+    _judge_metric(
+        name=JUDGE_ACCURACY,
+        description="share of right verdicts of the judge; a game without its verdict counts as wrong",
+        compute=lambda judge: judge.correct,
+        is_proportion=True,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE",
+        has_worst=True,
+        show=Show.SUMMARY,
+    ),
+    _judge_metric(
+        name=JUDGE_ADVANTAGE,
+        description="accuracy of the judge - accuracy of the panel, on the same games",
+        compute=lambda judge: judge.advantage,
+        unit="difference of shares",
+        low=-1.0,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE - correct::INT::DOUBLE",
+    ),
+    _judge_metric(
+        name="panel_agreement",
+        description="share of games in which the judge's verdict is the panel's decision",
+        compute=lambda judge: judge.agrees,
+        over="each judge, games in which both decided",
+        is_proportion=True,
+        better=0,
+        needs_labels=False,
+        sql=f"CASE WHEN decision <> 2 AND {_JUDGE_DECISION} <> 2 THEN ({_JUDGE_DECISION} = decision)::INT::DOUBLE END",
     ),
     _forecast_metric(
         name="brier",

@@ -11,7 +11,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
         "swapped": "BOOLEAN",
         "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",

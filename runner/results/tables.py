@@ -60,6 +60,7 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
                 "votes": None if rollout.votes is None else list(rollout.votes),
                 "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
                 "stances_exchanged": job.stances_exchanged,
+                "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
             }
         ],
         "messages": [

@@ -19,6 +19,7 @@ from runner.rollouts.agents.selectors import selector_name
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
+from runner.spec.experiment import Experiment
 
 TOKENS_PER_WORD = 1.4
 BYTES_PER_TOKEN = 4
@@ -54,6 +55,13 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
     low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
     return _rows(plan, low, high)
+
+
+def max_calls(estimates: Iterable[CostEstimate], experiment: Experiment) -> int:
+    """Return the number of calls of the longest games, if each answer is unusable until the last allowed attempt."""
+    retry = experiment.retry
+    attempts = max(retry.invalid_response.attempts, retry.refused.attempts)
+    return attempts * sum(estimate.calls[1] for estimate in estimates)
 
 
 def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
@@ -157,7 +165,8 @@ class _Counts:
 
 def played_rounds(protocol: Protocol) -> tuple[int, int]:
     """Return the number of rounds of the shortest and of the longest game."""
-    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
+    rounds = range(protocol.max_message_rounds)
+    first = max(next(i for i in rounds if protocol.can_ever_decide(i, judge)) for judge in protocol.verifier_names)
     return first + 1, protocol.max_message_rounds
 
 
@@ -184,7 +193,10 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             observations = (agent.example_observation(Observation(first, (), p.columns)) for p in points)
             first_prompt_tokens[name] = sum(estimate_prompt_tokens(agent.prompt(seen)) for seen in observations)
     earlier_tokens = 0
-    last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
+    last_verdicts = {
+        (max((i for i in range(rounds) if protocol.can_ever_decide(i, judge)), default=-1), judge)
+        for judge in protocol.verifier_names
+    }
     for round_ in range(rounds):
         round_tokens = 0
         answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
@@ -192,21 +204,20 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
             counts = totals.setdefault(agent.model_group, _Counts())
-            votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
+            votes = plan.spec.experiment.votes if (round_, name) in last_verdicts else 1
             best_of = protocol.step(round_).best_of
             candidates = 1 if best_of is None else best_of.n
             calls = games * answers * votes * candidates
             prompt_tokens = (first_prompt_tokens[name] + earlier_tokens * len(points)) * repeats
             counts.add(_Counts(calls, prompt_tokens * calls // plan.block_count, answer * calls))
             if best_of is not None and best_of.by != "function":
-                selector = agents[selector_name(name, best_of)]
-                calls, judged = games * best_of.answers, answer * (best_of.n if best_of.compares_all else 1)
-                prompt_tokens = (
-                    first_prompt_tokens[selector_name(name, best_of)] + earlier_tokens * len(points)
-                ) * repeats
-                selection = _Counts(calls, calls * judged, calls * _answer_tokens(selector, longest=longest))
+                selector = selector_name(name, best_of)
+                prompt_tokens = (first_prompt_tokens[selector] + earlier_tokens * len(points)) * repeats
+                calls = games * best_of.answers
+                judged = answer * (best_of.n if best_of.compares_all else 1)
+                selection = _Counts(calls, calls * judged, calls * _answer_tokens(agents[selector], longest=longest))
                 selection.prompt += prompt_tokens * calls // plan.block_count
-                totals.setdefault(selector.model_group, _Counts()).add(selection)
+                totals.setdefault(agents[selector].model_group, _Counts()).add(selection)
             message = _answer_tokens(agent, longest=False)
             round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message
         earlier_tokens += round_tokens

@@ -25,8 +25,9 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewa
 from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.confidence import confidence_of
+from runner.rollouts.confidence import Confidence, confidence_of
 from runner.rollouts.job import Job
+from runner.rollouts.panel_verdicts import panel_confidence, panel_verdicts
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.rollouts.stop_switch import Stopped
 
@@ -81,11 +82,16 @@ class GameParts:
             calls = [_with_selection(call, rounds) for call in calls]
         rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
         stance = protocol.shared_stance(job.prover_stance)
-        stated, logprob, note = confidence_of(self.agents[protocol.verifier_name], rounds, calls, decision)
+        panel = None
+        if protocol.file.panel is None:
+            stated, logprob, note = confidence_of(self.agents[protocol.verifier_name], rounds, calls, decision)
+        else:
+            panel = panel_verdicts(self.agents, rounds, calls)
+            stated, logprob, note = panel_confidence(protocol, panel) if decision != Decision.NONE else Confidence()
         return Rollout(
             job, tuple(rounds), decision, outcome, stance, rewards, calls, error,
             confidence_stated=stated, confidence_logprob=logprob, confidence_note=note,
-            votes=(rounds[-1].votes if rounds else ()) or None,
+            votes=(rounds[-1].votes if rounds else ()) or None, panel=panel,
         )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by")
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
-LATER_PROTOCOL_KEYS = ("private", "quotes")
+LATER_PROTOCOL_KEYS = ("private", "quotes", "panel")
 LATER_PROTOCOL_AGENT_KEYS = ("word_limit", "scratchpad")
 LATER_STEP_KEYS = ("best_of",)
 """Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""

@@ -127,6 +127,22 @@ class RoundVerdict:
         return {"round": self.round, "decision": int(self.decision), **present}
 
 
+@dataclass(frozen=True, slots=True)
+class PanelVerdict:
+    """The verdict of one judge of a panel, or that the judge gave none (`Decision.NONE`)."""
+
+    agent: str
+    verdict: RoundVerdict
+
+    def to_json(self) -> dict[str, Any]:
+        return {"agent": self.agent, **self.verdict.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PanelVerdict:
+        fields = {name: value for name, value in data.items() if name != "agent"}
+        return cls(str(data["agent"]), RoundVerdict(**{**fields, "votes": tuple(data.get("votes", ()))}))
+
+
 @value_class(frozen=True, slots=True)
 class Rollout:
     """The record of one finished game: its messages, decision, model calls and outcome.
@@ -152,6 +168,8 @@ class Rollout:
     """The decision of each vote, if a majority decides; else None."""
     verdicts: Sequence[RoundVerdict] | None = None
     """The verdicts, including the last one, if the debate is judged after each round; else None."""
+    panel: Sequence[PanelVerdict] | None = None
+    """The verdict of each judge, in the protocol's order, if a panel decides; else None."""
 
     @property
     def correct(self) -> bool | None:
@@ -160,15 +178,17 @@ class Rollout:
             return None
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
-    def verdict_origin(self, verifier: str) -> str | None:
+    def verdict_origin(self, *verifiers: str) -> str | None:
         """Return the run that the verdict was copied from; None if it is not a copy, or has answers of several runs.
 
-        Only the last answers count: those of the verifier or, if it never answered, those of the other agents.
+        Only the last answers count: those of each verifier or, if none ever answered, those of the other agents.
         """
         answers = [call for call in self.calls if call.is_answer]
-        decisive = [call for call in answers if call.agent == verifier] or answers
-        last = max((call.round for call in decisive), default=0)
-        origins = {call.origin for call in decisive if call.round == last}
+        by_judge = [[call for call in answers if call.agent == verifier] for verifier in verifiers]
+        origins = set()
+        for decisive in [calls for calls in by_judge if calls] or [answers]:
+            last = max((call.round for call in decisive), default=0)
+            origins |= {call.origin for call in decisive if call.round == last}
         return origins.pop() if len(origins) == 1 else None
 
     def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:

@@ -9,6 +9,7 @@ from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.agents.selectors import Selector
+from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.datapoint import Datapoint
 
@@ -17,7 +18,8 @@ def check_templates(plan: Plan) -> None:
     """Render each agent's templates for each datapoint, stance and round that changes their text.
 
     Raises:
-        SpecError: templates fail; the error has the file, line and first datapoint of each failure.
+        SpecError: templates fail, with the file, line and first datapoint of each failure; or a prompt depends on the
+            label.
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
     for swapped in plan.swapped_values:
@@ -38,6 +40,7 @@ def check_templates(plan: Plan) -> None:
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
         problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when rendered"))
+    problems.extend(flow_problems(plan))
     if problems:
         raise SpecError(problems)
 
@@ -54,8 +57,9 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
         return
     used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
+    judge = agent.agent_name if agent.is_verifier else None
     round_by_questions = {
-        protocol.questions_left(i) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
+        protocol.questions_left(i, judge) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
     }
     yield from (("", round_) for round_ in round_by_questions.values())
     if agent.agent_spec.last_round_message:

@@ -38,6 +38,8 @@ from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
+from runner.spec.checks.panels import panel_problems
+from runner.spec.checks.tournaments import seats_of, tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.checks.until import until_problems
@@ -96,6 +98,8 @@ class Spec:
     """The file that the spec was loaded from."""
     overridden: frozenset[str] = frozenset()
     """Dotted keys that overrides set or delete, as the user wrote them."""
+    player_prompts: Mapping[str, PromptSet] = field(default_factory=dict)
+    """The templates for both seats of each player of a tournament that has its own prompts."""
     trainer_files: Mapping[str, TrainerFiles] = field(default_factory=dict)
     """Files that came with downloaded trainers, by model group."""
     resumed_run_id: str | None = None
@@ -206,6 +210,7 @@ def _check_sections(
         yield from unplayable_parameters(protocol, _place_finder(layered))
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
+        yield from panel_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -247,7 +252,9 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     """
     experiment, models, written = spec.experiment, spec.experiment.models, layered.data["models"]
     place_of, test = _place_finder(layered), _load_test_dataset(layered, inputs, experiment)
-    problems = list(_check_combinations(spec, test, layered))
+    problems: list[Problem] = []
+    spec = replace(spec, player_prompts=_load_player_prompts(spec, layered, problems))
+    problems.extend(_check_combinations(spec, test, layered))
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     reason = None if cache is None else package_data.why_unusable(cache)
     if reason is not None:
@@ -298,6 +305,7 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *execution_problems(experiment),
         *unlabelled_problems(experiment, protocol, dataset),
         *training_problems(experiment, protocol, dataset),
+        *tournament_problems(experiment, protocol, spec.prompts, spec.player_prompts),
         *rejudge_conflicts(experiment),
     ):
         yield Problem(place_of(key), key, message)
@@ -346,6 +354,8 @@ def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collecti
     """Return the model groups that the run calls, with `rejudge` only the judge's; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
+        return None
+    if protocol.file.panel is not None:  # `panel_problems` reports it
         return None
     judge = agents.get(protocol.verifier_name)
     return [str(judge.get("model"))] if isinstance(judge, dict) else None
@@ -435,6 +445,31 @@ def _load_protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
     return load_protocol(
         section["use"], parameters, folder=layered.folder(key_path), where=_place_finder(layered), tree=tree
     )
+
+
+def _load_player_prompts(spec: Spec, layered: LayeredData, problems: list[Problem]) -> dict[str, PromptSet]:
+    """Return the templates of the players that have their own prompts. Add errors to `problems`."""
+    settings, templates = spec.experiment.tournament, {}
+    if settings is None:
+        return {}
+    seats, shows_columns = seats_of(settings, spec.protocol), _may_show_dataset(layered)
+    for name, player in settings.players.items():
+        key_path = ("tournament", "players", name, "prompts")
+        if player.prompts is None:
+            continue
+        folder, place = package_data.find_file(player.prompts, layered.folder(key_path)), layered.place(key_path)
+        if folder is None or not package_data.is_folder(folder):
+            hint = _suggest_path(layered, key_path, player.prompts, package_data.is_folder)
+            message = f"no folder {player.prompts!r} next to the spec or among the built-in folders{hint}"
+            problems.append(layered.problem_at(key_path, message))
+            continue
+        may_quote, columns = partial(layered.may_quote, key_path), spec.dataset.columns
+        with _collect_problems(problems):
+            templates[name] = load_prompts(
+                folder, spec.protocol, columns, place, may_quote, names_columns=shows_columns, agents=seats
+            )
+            problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
+    return templates
 
 
 def _load_prompts(

@@ -18,6 +18,7 @@ from runner.models.layers.budget import BudgetSettings
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
+from runner.spec.tournament_settings import TournamentSettings
 from runner.spec.training_settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
@@ -272,8 +273,10 @@ class Experiment:
     seed: int = option(
         "The random seed. It determines all random choices except for the models' answers.", default=0, minimum=0
     )
-    kind: Literal["benchmark", "training"] = option(
-        "`benchmark`: measure models without changing them. `training`: also train models.", default="benchmark"
+    kind: Literal["benchmark", "training", "tournament"] = option(
+        "`benchmark`: measure models without changing them. `training`: also train models. `tournament`: rate players "
+        "who play against each other.",
+        default="benchmark",
     )
     benchmark: str | None = option(
         "The name of the leaderboard that lists the run; null: the spec's name.",
@@ -364,6 +367,11 @@ class Experiment:
         "How models are trained on the rollouts; only for `kind: training`.",
         default=None,
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
+    )
+    tournament: TournamentSettings | None = option(
+        "The players and pairings of a tournament; only for `kind: tournament`.",
+        default=None,
+        example={"players": {"strong": {"model": "strong"}, "small": {"model": "small"}}},
     )
     sweep: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] | tuple[Mapping[str, Any], ...] = option(
         "Several runs from one spec. Either a mapping of dotted keys, such as `models.small.temperature`, to lists of "

@@ -48,15 +48,19 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
     for key in ("stances", "seats"):
         if getattr(experiment, key) is None:
             continue
-        if experiment.kind == "training":
+        if experiment.kind != "benchmark":
             yield key, f"{key} works only with kind: benchmark; remove {key}"
         elif experiment.rollouts.num_responses_per_timestep is not None:
             yield key, f"trees of responses cannot be paired; remove {key}, or rollouts.num_responses_per_timestep"
     if experiment.stances is not None:
-        reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
-        yield from (("stances", reason) for reason in reasons)
+        yield from (("stances", reason) for reason in stance_problems(protocol, prompts))
     if experiment.seats is not None:
         yield from (("seats", reason) for reason in _swap_problems(experiment, protocol))
+
+
+def stance_problems(protocol: Protocol, prompts: PromptSet) -> Sequence[str]:
+    """Return the reasons why a datapoint cannot be played with both stances."""
+    return [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
 
 
 def _stance_problems(protocol: Protocol) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     """
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import make_finder_for
-    from runner.runs.session.chat_format_lock import with_original_formats
+    from runner.runs.session.original_chat_formats import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 

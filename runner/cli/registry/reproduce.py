@@ -113,7 +113,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     from runner.documents.releases.reference import Kind, parse_reference
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
-    from runner.registry.verification.reproducible import fetch_into_results
+    from runner.registry.verification.reproducibility import fetch_into_results
 
     folder = Path(args.reference)
     if is_fetched(folder):

@@ -137,7 +137,7 @@ class _TranscriptPrinter:
             self._print_answer_heading(number, agent, "before its first header: delivered to no one", color)
             self._print_lines(undelivered, "  | ", f"2;{color}")
         for message in messages:
-            listeners = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
+            listeners = comma_join(self.details.listeners(message.channel, agent)) or "nobody"
             self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}", color)
             text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
             self._print_lines(text, "  ", color)
@@ -150,14 +150,18 @@ class _TranscriptPrinter:
         return EMPTY if raw.strip() else NO_CONTENT
 
     def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
-        if answer is not None and answer.is_cut:
+        if answer is not None and answer.is_truncated:
             self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
     def _print_protocol_decision(self, number: int, played: Round | None) -> None:
         """Print a decision that the protocol made instead of an agent."""
         if played is None or played.decision == Decision.NONE:
             return
-        verifier = self.details.protocol.verifier_name
+        protocol = self.details.protocol
+        if protocol.file.panel is not None:
+            say(f"\n[round {number}] the panel decides ({protocol.file.panel.rule}): {verdict_word(played.decision)}")
+            return
+        verifier = protocol.verifier_name
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -145,6 +145,11 @@ class PromptSet:
         """Return the place of a line in a template's file, for a message."""
         return _line_place(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
 
+    def variable_place(self, name: str, variable: str) -> Place:
+        """Return the place of the first use of a variable in a template, for a message."""
+        source, file = self.sources[name], self.files.get(name, Place(name + SUFFIX))
+        return _variable_place(variable, scan(source).variables.get(variable, 1), source, file)
+
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
 
@@ -210,12 +215,14 @@ def load_prompts(
     names_columns: bool = True,
     confidence: str | None = None,
     otherwise: Path | None = None,
+    agents: Collection[str] | None = None,
 ) -> PromptSet:
     """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
 
     A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
     verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
-    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None.
+    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None. With
+    `agents`, only the templates of these agents are read.
 
     Raises:
         SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
@@ -225,11 +232,11 @@ def load_prompts(
     files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    confidence_template = protocol.verifier_name + CONFIDENCE
-    extra = (
-        [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
-    )
+    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names]
+    extra = [name for name in confidence_templates if confidence is not None and (folder / (name + SUFFIX)).is_file()]
     names = [*template_names(protocol), *extra]
+    if agents is not None:
+        names = [name for name in names if name.partition(".")[0] in agents]
     inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
@@ -256,8 +263,11 @@ def load_prompts(
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
-    if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_unused_confidence_problem(folder, protocol.verifier_name, place))
+    for judge in protocol.verifier_names if confidence is not None and not problems else ():
+        is_alone = len(protocol.verifier_names) == 1
+        own = {name: text for name, text in sources.items() if is_alone or name.partition(".")[0] == judge}
+        if not _asks_for_confidence(own, confidence or ""):
+            problems.append(_unused_confidence_problem(folder, judge, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
@@ -378,14 +388,15 @@ def own_variables(
     confidence_marker: str = "",
 ) -> dict[str, Any]:
     """Return the variables of an agent's templates that the runner sets in a round."""
+    judge = agent if agent in protocol.verifier_names else None
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
         "stance": _stance(protocol, agent, prover_stance),
         "max_response_words": max_response_words,
         "max_message_rounds": protocol.max_message_rounds,
-        "max_verifier_questions": protocol.max_verifier_questions,
-        "questions_left": max(protocol.questions_left(round_) - 1, 0),
+        "max_verifier_questions": protocol.questions_left(0, judge),
+        "questions_left": max(protocol.questions_left(round_, judge) - 1, 0),
         "headers": list(protocol.agent_spec(agent).headers.values()),
         "accept": accept,
         "reject": reject,

@@ -63,7 +63,7 @@ def parse_answer(
     channels = protocol.can_be_active(round_).get(agent) if round_ < protocol.max_message_rounds else None
     if not channels:
         raise AgentNotActiveInChannelError(f"{agent} does not speak in round {round_} of {protocol.name}")
-    if agent == protocol.verifier_name and protocol.step(round_).may_decide:
+    if agent in protocol.verifier_names and protocol.step(round_).may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
             return ParsedAnswer(

@@ -18,6 +18,7 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schedule import verifiers_without_decision
 from runner.game.protocols.schema import FORBIDDEN, Parameters, ProtocolFile
 
 
@@ -125,7 +126,22 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
-    return Protocol(file, replace(file.parameters, **parameter_values), declares_verifier_first, paths=paths)
+    return Protocol(
+        file,
+        replace(file.parameters, **parameter_values),
+        declares_verifier_first,
+        paths=paths,
+        places=_find_places(file, layered),
+    )
+
+
+def _find_places(file: ProtocolFile, layered: LayeredData) -> dict[str, Place]:
+    """Return the place of each agent, channel and step, by dotted key."""
+    keys: list[tuple[str | int, ...]] = [("agents", name) for name in file.agents]
+    keys += [("channels", name) for name in file.channels]
+    for number, step in enumerate(file.cycle):
+        keys += [("cycle", number), *(("cycle", number, "speak", speaker) for speaker in step.speak)]
+    return {".".join(map(str, key)): layered.place(key) for key in keys}
 
 
 def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
@@ -152,10 +168,16 @@ def _starts_with_verifier(file: ProtocolFile) -> bool:
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
     verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
-    if len(verifiers) != 1:
-        yield _problem_at(layered, "agents")(
-            f"exactly one agent must be the verifier; here {comma_join(verifiers) or 'none'} is"
+    found = comma_join(verifiers) or "none"
+    if file.panel is not None and len(verifiers) < 2:
+        yield _problem_at(layered, "panel")(
+            f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
+    elif file.panel is None and len(verifiers) > 1:
+        message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
+        yield _problem_at(layered, "agents")(message.format(found))
+    elif not verifiers:
+        yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
     for index, step in enumerate(file.cycle):
@@ -269,6 +291,12 @@ def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Proble
     if low > high:
         key = "protocol.min_message_rounds"
         yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high}); lower it")
+    elif protocol.file.panel is not None:
+        for name, in_all_games in verifiers_without_decision(protocol).items():
+            if in_all_games:
+                key, rounds = f"agents.{name}", f"from {low - 1} to {high - 1} (rounds count from 0)"
+                message = f"{name} may decide in no round {rounds}; add a step in which {name} may decide, or remove it"
+                yield Problem(protocol.place(key), key, message)
     elif not any(protocol.can_ever_decide(round_) for round_ in range(high)):
         yield Problem(
             where("protocol"),

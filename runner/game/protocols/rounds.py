@@ -6,11 +6,12 @@ The generator uses no model, prompt or clock, so tests can play it by hand, and 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.base.value_class import value_class
+from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rewards import Payoff, effective_decision, payoff
+from runner.game.protocols.rewards import Payoff, effective_decision, forced_decision, payoff
 
 
 @value_class(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Reply:
     """The score of a candidate or the index of the best candidate, if this is the reply of a selector."""
     selection: Selection | None = None
     """The selection of this reply from several candidates."""
+    p_accept: float | None = None
+    """The probability of accept that a judge gives with its verdict, if the panel's rule needs it."""
 
 
 @value_class(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class Round:
     votes: tuple[int, ...] = ()
     asked: frozenset[str] | None = None
     """The agents whose models were called, if the texts of others come from another run; None if all were called."""
+    panel: Mapping[str, PanelVote] = field(default_factory=dict)
+    """The verdicts that judges of a panel gave in this round."""
 
     selections: Mapping[str, Selection] = field(default_factory=dict)
     """The selections from several candidates, by agent."""
@@ -126,6 +131,8 @@ def play(
 
     The label is used only for rewards and for `force_guess: y`. No speaker sees it.
     """
+    if protocol.file.panel is not None:
+        return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
     played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
@@ -146,6 +153,52 @@ def play(
         if pay.decided:
             return FinishedGame(played, decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def _play_panel(
+    protocol: Protocol, seed: int, label: int | None, prover_stance: int, played: list[Round]
+) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
+    """Play a game with a panel, or continue it after the rounds in `played`; see `runner.game.protocols.panel`."""
+    votes = {judge: vote for round_ in played for judge, vote in round_.panel.items()}
+    for round_ in range(len(played), protocol.last_speaking_round + 1):
+        speakers = {name: channels for name, channels in protocol.speakers(round_, seed).items() if name not in votes}
+        replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
+        new_votes = _new_votes(protocol, round_, seed, replies, label)
+        votes |= new_votes
+        undecided = [name for name in protocol.verifier_names if name not in votes]
+        has_ended = not undecided or round_ == protocol.last_speaking_round
+        decision = panel_decision(protocol, list(votes.values())) if has_ended else Decision.NONE
+        rewards = panel_rewards(
+            protocol, speakers=speakers, votes=new_votes, undecided=undecided,
+            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
+            prover_stance=prover_stance,
+        )  # fmt: skip
+        said = {name: _said(reply, speakers[name]) if name in new_votes else reply for name, reply in replies.items()}
+        played.append(replace(_round(said, decision, rewards, ()), panel=new_votes))
+        if has_ended:
+            return FinishedGame(played, decision, terminated=decision == Decision.NONE)
+    return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def _new_votes(
+    protocol: Protocol, round_: int, seed: int, replies: Mapping[str, Reply], label: int | None
+) -> dict[str, PanelVote]:
+    """Return the verdicts in a round that count, in the order of the file."""
+    forced, votes = forced_decision(protocol, label), {}
+    for judge in protocol.verifier_names:
+        reply = replies.get(judge)
+        if reply is None or round_ < protocol.min_message_rounds - 1 or not protocol.may_decide(round_, seed, judge):
+            continue
+        if forced is not None:
+            votes[judge] = PanelVote(int(forced), reply.votes, float(forced))
+        elif reply.decision != Decision.NONE:
+            votes[judge] = PanelVote(int(reply.decision), reply.votes, reply.p_accept)
+    return votes
+
+
+def _said(verdict: Reply, channels: Sequence[str]) -> Reply:
+    """Return a verdict with its text as the message in each channel."""
+    return replace(verdict, messages=dict.fromkeys(channels, verdict.raw))
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:

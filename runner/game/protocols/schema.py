@@ -143,6 +143,19 @@ class Quotes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Panel:
+    """How several verifiers (judges) decide together."""
+
+    rule: Literal["majority", "mean", "unanimous", "sequential"] = option(
+        "How the judges' verdicts give the decision. `majority`: the verdict of most judges. `mean`: by the mean of "
+        "the judges' probabilities of accept, which `verdict.confidence` of the spec records. `unanimous`: the verdict "
+        "that every judge gives. `sequential`: the judges of a step speak one after another, and the last verdict "
+        "decides. A tie, and a panel without a verdict that counts, gives no decision.",
+        example="majority",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parameters:
     """Parameters that a spec may set. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
 
@@ -194,7 +207,7 @@ class ProtocolFile:
     name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
     description: str = option("A sentence that describes the game.", default="")
     agents: Mapping[str, AgentSpec] = option(
-        "The agents, in the order of arrays and tables. Exactly one is a verifier.",
+        "The agents, in the order of arrays and tables. Exactly one is a verifier, unless the file has a `panel`.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
@@ -210,6 +223,13 @@ class ProtocolFile:
         "round of the game.",
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,
+    )
+    panel: Panel | None = option(
+        "Several verifiers decide together, as the judges of a panel. Each gives one verdict, is then not asked again, "
+        "and is rewarded for its own verdict. Its answer is a message in the channels of its step. The game ends when "
+        "every judge has decided, or after the last round.",
+        default=None,
+        example={"rule": "majority"},
     )
     parameters: Parameters = option(
         "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}

@@ -25,7 +25,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
 NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
     "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
 }  # fmt: skip
 """The columns of `rollouts` added after 0.1.0."""
 
@@ -423,7 +423,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stance": "the verdict that all provers argue for. 0: reject, 1: accept; NULL: they have different stances",
         "swapped": "whether two seats had exchanged their players; NULL: the run exchanges none",
         "stances_exchanged": "whether the provers had exchanged opposite stances; NULL: the run exchanges none",
-        "decision": f"the verdict of the verifier. {_VERDICT}",
+        "decision": f"the verdict of the verifier, or of the panel. {_VERDICT}",
         "correct": "whether the decision equals the label; false without a decision; NULL: lost in transport",
         "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
         "rewards": "the reward of each agent: rewards->>'verifier'",
@@ -433,6 +433,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "confidence_note": "why a requested confidence is unknown, or only a bound",
         "votes": "the decision of each vote; NULL: there is one answer",
         "verdicts": "with rejudge --verdict each: round, decision, votes and confidences of every verdict",
+        "panel": "the verdict of each judge of a panel: agent, round, decision, votes and confidences; NULL: no panel",
     },
     "datapoints": {
         "group": 'the group; without group_by, the datapoint id (quote the name: "group")',

@@ -18,6 +18,9 @@ from runner.rollouts.plan import Plan
 from runner.spec.datasets.loader import Dataset
 from runner.spec.rejudged_run import DEBATES
 
+PLAYERS = "players"
+"""The folder in a run's `inputs/` with the templates of players of a tournament that have their own."""
+
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
     """Save the resolved spec and all files that it needs in the run's folder."""
@@ -25,7 +28,13 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
         atomic_write(inputs / "prompts" / stored_name(name), source)
+    for player, templates in plan.spec.player_prompts.items():
+        player_folder = folder.make("inputs", PLAYERS, player)
+        for name, source in templates.sources.items():
+            atomic_write(player_folder / stored_name(name), source)
     protocol = to_plain(plan.spec.protocol.file)
+    if protocol["panel"] is None:
+        del protocol["panel"]  # as in the files of earlier versions, which do not know this key
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
     if plan.debates is not None:
@@ -55,6 +64,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
     """Return the spec as data, without the key `execution`. Its paths name the files that are saved with the run."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
+    for player in plan.spec.player_prompts:
+        data["tournament"]["players"][player]["prompts"] = f"inputs/{PLAYERS}/{player}"
     parameters = to_plain(plan.spec.protocol.parameters)
     selection: dict[str, Any] = {
         "columns": {},

@@ -34,6 +34,7 @@ from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
 from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
+from runner.models.logprobs import p_accept
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.arguments import check_name, protocol_of_spec
@@ -191,7 +192,7 @@ class Agent:
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
             return ResponseHint(headers, scratchpad=marker, source=source)
         format_ = self.hyper_params.decision_format
-        must_decide = self.only_judges or protocol.questions_left(observation.round + 1) == 0
+        must_decide = self.only_judges or protocol.questions_left(observation.round + 1, self.agent_name) == 0
         confidence_marker = format_.confidence if self.states_confidence else None
         return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker, marker)
 
@@ -322,7 +323,7 @@ class Agent:
             game = observation.datapoint, observation.repeat
             completion = yield SampleKey(*game, observation.round, self.agent_name, calls, vote)
             calls += 1
-            for choice in completion.choices or (Choice(None, None),):
+            for index, choice in enumerate(completion.choices or (Choice(None, None),)):
                 try:
                     parsed = self.read(choice, observation.round)
                 except GenerationError as error:
@@ -333,12 +334,25 @@ class Agent:
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
-                    reply = Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+                    probability = self._panel_probability(parsed, completion, index)
+                    reply = Reply(
+                        choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability
+                    )
                     return self._deliver(reply, observation)
+
+    def _panel_probability(self, parsed: ParsedAnswer, completion: Completion, index: int) -> float | None:
+        """Return P(accept) of a judge's verdict if the panel decides by the mean; else None."""
+        panel, settings = self.protocol_handler.file.panel, self.hyper_params.verdict
+        if panel is None or panel.rule != "mean" or parsed.decision == Decision.NONE:
+            return None
+        if settings.states:
+            return parsed.confidence
+        fork = self.verdict_fork(completion.choices[index].text or "")
+        return p_accept(completion, index, fork).value
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
-        decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
+        decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_, self.agent_name)
         return self.hyper_params.votes if decides else 1
 
     def unusable_reason(self, choice: Choice, round_: int) -> str | None:
@@ -352,7 +366,7 @@ class Agent:
     def undecided_reason(self, choice: Choice, round_: int) -> str | None:
         """Return why the game has no verdict after a usable answer; None if it has one or a later round may decide."""
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
-        if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
+        if not self.is_verifier or protocol.questions_left(round_ + 1, self.agent_name) > 0:
             return None
         if not protocol.step(round_).may_decide or self.read(choice, round_).decision != Decision.NONE:
             return None

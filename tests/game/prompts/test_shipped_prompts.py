@@ -97,5 +97,5 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
     for name in builtin_names():
         files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
         protocol = load_protocol(name)
-        assert files == {*template_names(protocol), protocol.verifier_name + CONFIDENCE}
+        assert files == {*template_names(protocol), *(judge + CONFIDENCE for judge in protocol.verifier_names)}
     assert {path.name for path in SHIPPED.iterdir()} == set(builtin_names())
