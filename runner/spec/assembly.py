@@ -24,7 +24,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import PromptSet, load_prompts, source_path
+from runner.game.prompts.templates import PromptSet, is_function, load_prompts, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -271,7 +271,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     problems.extend(chat_formats.mixed_problems(models, mixed_agents, place_of))
     if problems:
         raise SpecError(problems)
-    fetched = fetched_folder(layered.folders.values())
+    fetched = fetched_folder([*layered.folders.values(), *_function_folders(spec)])
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -288,6 +288,13 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         fetched_prices=frozenset(group for group in written if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _find_downloaded_run(layered.folders.values()),
     )
+
+
+def _function_folders(spec: Spec) -> Iterator[Path]:
+    """Yield the folder of prompts if it has Python functions, since these need consent if they were downloaded."""
+    folder = spec.origin.named_files.prompts
+    if folder is not None and any(map(is_function, spec.prompts.sources)):
+        yield folder
 
 
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
