@@ -45,6 +45,14 @@ def decision_line(marker: str, count: int, form: VerdictForm) -> str:
     return f"{start} " + ", ".join(f"{letter_of(i)} <{kind}>" for i in range(count))
 
 
+def certain_verdict(position: int, count: int, form: VerdictForm) -> str:
+    """Return what a verdict that is certain of an answer states after the marker."""
+    if form == "answer":
+        return letter_of(position)
+    highest = 1 if form == "distribution" else MAX_SCORE
+    return ", ".join(f"{letter_of(i)} {highest if i == position else 0:g}" for i in range(count))
+
+
 def display_marker(marker: str) -> str:
     """Return a marker with an upper-case first letter."""
     return marker[:1].upper() + marker[1:]

@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.metric_definitions import Metric, compared_metric, option_names
+from runner.results.metric_definitions import METRICS, Metric, compared_metric, option_names
 from runner.results.tasks import Task, played_datapoints, verifier_variables
 
 
@@ -128,7 +128,9 @@ class System:
         points: dict[str, dict[tuple[str, int | str, str], DatapointScores]] = {
             measure.name: {} for measure in measures
         }
-        errors: dict[str, UsageError] = {}
+        errors: dict[str, UsageError] = {
+            m.name: error for m in measures if (error := self._meaning_error(m)) is not None
+        }
         for folder in self.runs:
             datapoints = {
                 point.id: ((point.id, point.label, tagged_hash("contents", dict(point.contents))), point)
@@ -148,6 +150,19 @@ class System:
                 for (id_, rollout_id, correct, decision), score in zip(run_scores.rollouts, scores, strict=True):
                     by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, correct, decision, score))
         return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
+
+    def _meaning_error(self, measure: Metric) -> UsageError | None:
+        """Return an error if a metric has no meaning for the verdicts of this system; else None."""
+        lists_answers = saved_value(self.runs[0], "dataset", "answers") is not None
+        if measure.applies(lists_answers=lists_answers):
+            return None
+        if not lists_answers:
+            return UsageError(f"{measure.name} needs listed answers, but the verdicts of {self.name} accept or reject")
+        names = [name for name, metric in METRICS.items() if metric.applies(lists_answers=True) and metric.is_compared]
+        return UsageError(
+            f"{measure.name} has no meaning for {self.name}, whose verdicts choose from listed answers; compare by "
+            f"{comma_join(name for name in names if not METRICS[name].is_per_agent)}"
+        )
 
     def _played(self, points: Iterable[DatapointScores], metric: str) -> list[DatapointScores] | UsageError:
         """Return the datapoints with rollouts, or an error if no rollout has a score."""

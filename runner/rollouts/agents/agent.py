@@ -30,7 +30,7 @@ from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
-from runner.game.protocols.answer_verdicts import ANSWER_MARKER, decision_line, display_marker
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict, decision_line, display_marker
 from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
@@ -503,6 +503,18 @@ class Agent:
         format_ = self.hyper_params.decision_format
         return format_.accept if label else format_.reject
 
+    def true_answer_verdict(self, observation: Observation) -> str:
+        """Return the text of the decision for a right answer of a game, with certainty if verdicts have numbers.
+
+        Raises:
+            ValueError: it is not known which answers are right.
+        """
+        ballot, verdict = self._ballot(observation), self.hyper_params.verdict
+        if not ballot.right:
+            raise ValueError("it is not known which answers are right; do not replace the verifier's guess")
+        marker = display_marker(self.hyper_params.decision_format.marker)
+        return f"{marker} {certain_verdict(min(ballot.right), len(ballot.texts), verdict.form)}"
+
     def fine_tune_example(
         self,
         observation: Observation,
@@ -518,7 +530,10 @@ class Agent:
         Raises:
             ValueError: the label must replace the guess, but the agent is not a verifier or there is no label.
         """
-        verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
+        verdict = None
+        if replace_verifier_guess_with_true_label:
+            is_listed = observation.candidates is not None
+            verdict = self.true_answer_verdict(observation) if is_listed else self.true_verdict(label)
         return supervised_example(
             self.final_prompt(observation),
             self.agent_name,

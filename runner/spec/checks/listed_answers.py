@@ -71,8 +71,8 @@ def answer_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset
         yield "dataset.answers", message
     if experiment.rollouts.num_responses_per_timestep is not None:
         yield "rollouts.num_responses_per_timestep", "trees of responses need accept or reject; remove this key"
-    if experiment.stances is not None and not protocol.may_exchange_answers:
-        yield "stances", f"only the stances correct and incorrect can be exchanged, not {comma_join(stances.values())}"
+    if experiment.fine_tune is not None and "verl" in experiment.fine_tune.formats:
+        yield "fine_tune.formats", "verl files have labels 0 and 1, which listed answers do not have; remove verl"
 
 
 def order_notes(protocol: Protocol, dataset: Dataset) -> Iterator[str]:
