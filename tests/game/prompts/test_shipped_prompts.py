@@ -14,15 +14,16 @@ from runner.game.prompts.templates import (
     load_prompts,
     template_names,
 )
-from runner.game.protocols.loader import builtin_names, load_protocol
+from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
+from tests.support.games import ABOUT_CODE
 from tests.support.paths import ROOT
 from tests.support.prompt_variables import make_prompt_variables
 
 # The prompts that ship
 
 SHIPPED = ROOT / "prompts" / "code_validation"
-AGENTS = [(name, agent) for name in builtin_names() for agent in template_names(load_protocol(name))]
+AGENTS = [(name, agent) for name in ABOUT_CODE for agent in template_names(load_protocol(name))]
 
 
 def shipped(name: str) -> tuple[Protocol, PromptSet]:
@@ -49,7 +50,7 @@ def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stanc
             assert "137 words" in text
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", ABOUT_CODE)
 def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
     protocol, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
@@ -61,7 +62,7 @@ def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
                 assert f"\n{header}" in text
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", ABOUT_CODE)
 def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name: str) -> None:
     _, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
@@ -94,8 +95,8 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
 
 
 def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for name in builtin_names():
+    for name in ABOUT_CODE:
         files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
         protocol = load_protocol(name)
         assert files == {*template_names(protocol), *(judge + CONFIDENCE for judge in protocol.verifier_names)}
-    assert {path.name for path in SHIPPED.iterdir()} == set(builtin_names())
+    assert {path.name for path in SHIPPED.iterdir()} == set(ABOUT_CODE)
