@@ -14,8 +14,12 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
 from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
+from tests.support.paths import ROOT
 
-ONE_VERIFIER = [name for name in builtin_names() if load_protocol(name).file.panel is None]
+ABOUT_CODE = [name for name in builtin_names() if (ROOT / "prompts" / "code_validation" / name).is_dir()]
+"""The built-in protocols with prompts about programs."""
+
+ONE_VERIFIER = [name for name in ABOUT_CODE if load_protocol(name).file.panel is None]
 """The built-in protocols without a panel."""
 
 STRICT = DecisionFormat()
