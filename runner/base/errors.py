@@ -333,7 +333,7 @@ class InvalidResponseError(GenerationError):
 
 
 class InvalidDecisionError(InvalidResponseError):
-    """The answer announces a decision that is neither an accept nor a reject."""
+    """The answer announces a decision, but has none that can be read."""
 
 
 class InvalidConfidenceError(InvalidDecisionError):
@@ -342,6 +342,14 @@ class InvalidConfidenceError(InvalidDecisionError):
 
 class NotAllActiveChannelsInResponseError(InvalidResponseError):
     """The answer lacks a message for a channel where the agent must speak."""
+
+
+class ScratchpadError(InvalidResponseError):
+    """An answer does not separate the agent's private notes from its message."""
+
+
+class WordLimitError(InvalidResponseError):
+    """An answer has more visible words than the protocol allows."""
 
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):

@@ -96,7 +96,7 @@ class PairList {
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const { pairs } = this;
     this.body.replaceChildren(this.above, ...this.shown.slice(first, last).map((place, index) => el("tr", { "aria-rowindex": first + index + 2 },
-      el("td", {}, el("a", { href: this.link(place) }, pairs.datapoint[place])), el("td", {}, WORDS[pairs.label[place]]),
+      el("td", {}, el("a", { href: this.link(place) }, pairs.datapoint[place])), el("td", {}, verdictWord(pairs.label[place])),
       el("td", {}, rightMark(pairs.base_right[place])), el("td", {}, rightMark(pairs.other_right[place])))), this.below);
   }
 
@@ -158,7 +158,7 @@ route("compare/*/*/pair/*/*", async (container, [base, other, baseGame, otherGam
   const link = (by, label, key) => { const next = list.neighbor(baseGame, otherGame, by); return next ? el("a", { class: "step", href: next, "aria-keyshortcuts": key }, label) : el("span", { class: "step off" }, label); };
   replaceContent(container, el("header", { class: "game" },
     el("nav", { "aria-label": "From pair to pair" }, el("a", { href: list.address(), "aria-keyshortcuts": "u" }, "All pairs"), link(-1, "Previous", "k"), link(1, "Next", "j")),
-    el("h2", {}, list.pairs.datapoint[place] ?? "A pair"), el("p", { class: "which" }, place < 0 ? null : `label ${WORDS[list.pairs.label[place]]} `, copyButton(() => location.href, "Copy the link"))),
+    el("h2", {}, list.pairs.datapoint[place] ?? "A pair"), el("p", { class: "which" }, place < 0 ? null : `label ${verdictWord(list.pairs.label[place])} `, copyButton(() => location.href, "Copy the link"))),
   el("div", { class: "halves" }, halves));
   announce(`The games of ${list.pairs.datapoint[place] ?? "a pair"} side by side`);
 });

@@ -220,7 +220,7 @@ class Accounting:
             if price is not None:
                 usd.append(price.cost_of(call.usage))
         is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
-        origin = None if is_lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
+        origin = None if is_lost else rollout.verdict_origin(*self._plan.spec.protocol.verifier_names)
         tokens = totals.token_counts
         return RolloutCounts(
             rollout.outcome.value, rollout.correct, failed_calls, totals.completions, tokens, tuple(usd), origin

@@ -19,15 +19,18 @@ from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
+from runner.spec.checks.tournaments import called_groups
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups that a plan calls: those of all agents or, if it judges debates, of the judge."""
+    """Return the model groups that a plan calls: of all agents, of a tournament, or only of a judge of debates."""
     experiment = plan.shard_experiment
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}
-    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+    if experiment.tournament is not None:
+        return {group: experiment.models[group] for group in called_groups(experiment, plan.spec.protocol)}
+    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
 
 
 def run_costs(plan: Plan) -> CallCosts:

@@ -42,6 +42,7 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
+from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
@@ -197,6 +198,7 @@ class Wiring:
             sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
+        live = with_functions(live, self.plan.spec.prompts.sources)
         if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
         combined = ReplayThenLive(replayer, live, self.replay.until_round)
@@ -281,10 +283,15 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping.
+
+    With listed answers, the label is the index of a right answer.
+    """
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
-    return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
+    points = plan.spec.dataset.datapoints
+    labels = {p.id: p.answers.right[0] if p.answers and p.answers.right else p.label for p in points}
+    return {name: label for name, label in labels.items() if label is not None}
 
 
 def replayed_run(run: Path) -> ReplayedRun:

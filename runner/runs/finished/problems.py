@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runner.base.errors import GenerationError, MalformedError
-from runner.base.text import in_one_line
+from runner.base.text import comma_join, in_one_line
+from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -218,7 +219,9 @@ class GameProblems:
         count = self._counts.get(Outcome.NO_DECISION)
         if count is None or count.number < MIN_UNDECIDED_SHARE * self._rollouts:
             return
-        verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
+        protocol, format_ = self.plan.spec.protocol, self.plan.spec.experiment.decision_format
+        silent = [verdict.agent for verdict in count.rollout.panel or () if verdict.verdict.decision == Decision.NONE]
+        verifier = (silent or protocol.verifier_names)[0]
         answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
@@ -231,6 +234,8 @@ class GameProblems:
         if answers:
             last_answer = _quote_start(answers[-1])
             example = f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {last_answer}"
+        if count.rollout.panel and not silent:
+            advice, example = "the judges disagree: use an odd number of judges, or another rule of the panel", ""
         message = f"{self._rollout_count(count)} ended undecided, {COUNTED_AS_WRONG}"
         yield self._rollout_problem(
             Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
@@ -252,8 +257,8 @@ class GameProblems:
             NO_PROVER_HEARD,
             count.number,
             self._decided,
-            f"in {count.number} of {self._decided} decided games, {protocol.verifier_name} decided before any prover "
-            "spoke; these games say nothing about provers",
+            f"in {count.number} of {self._decided} decided games, {comma_join(protocol.verifier_names)} decided before "
+            "any prover spoke; these games say nothing about provers",
             advice=f"to let a prover speak before each verdict, set {' or '.join(settings)}" if settings else "",
             show=count.rollout.job.rollout_id,
         )
@@ -345,14 +350,15 @@ class GameProblems:
 
     def _advice_on_confidence(self, note: str) -> str:
         """Return advice for verdicts with unknown confidence."""
-        verifier = self.plan.spec.protocol.verifier_name
+        judges = self.plan.spec.protocol.verifier_names
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
-            return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
+            return f"check that the template of {comma_join(judges)} asks for {marker!r} and a number from 0 to 1"
         if note.endswith((BOUND, UNBOUNDED)):
-            group = self.plan.spec.experiment.agents[verifier].model
-            top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
-            return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""
+            models = self.plan.spec.experiment.models
+            groups = dict.fromkeys(self.plan.spec.experiment.agents[judge].model for judge in judges)
+            keys = [f"models.{g}.top_logprobs" for g in groups if (models[g].top_logprobs or 0) < MAX_TOP_LOGPROBS]
+            return f"raise {' and '.join(keys)}" if keys else ""
         return ""
 
     def _rollout_count(self, count: _Count) -> str:
@@ -376,8 +382,9 @@ class GameProblems:
         reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
             try:
-                agents = self.plan.agents(swapped=rollout.job.swapped)
-                agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
+                agents = self.plan.game_agents(swapped=rollout.job.swapped)
+                choice = Choice(call.raw_message, call.finish_reason)
+                agents[call.agent].read(choice, call.round, rollout.job.datapoint.answer_count)
             except GenerationError as error:
                 reason = str(error)
         quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"

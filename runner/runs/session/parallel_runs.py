@@ -17,6 +17,7 @@ from runner.base.async_runner import cancel_all
 from runner.base.errors import BudgetExhausted, Interrupted, RunDirectoryError
 from runner.base.text import comma_join
 from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import TrainingPart
 from runner.rollouts.engine import grace_seconds_after
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import load_baseline
@@ -33,11 +34,12 @@ MAX_CONCURRENT_RUNS = 16
 
 @dataclass(frozen=True)
 class GamesRun:
-    """A plan with its run id and options."""
+    """A plan with its run id and options. `part` names the tournament that the run belongs to."""
 
     plan: Plan
     run_id: str
     options: RunOptions
+    part: TrainingPart | None = None
 
 
 OnFinish = Callable[[int, FinishedRun], None]
@@ -187,8 +189,9 @@ class _ParallelPlayer:
                     raise
                 return None
             session = open_session(
-                run.plan, results, run.run_id, run.options, self._shared, run_position=position, baseline=baseline
-            )
+                run.plan, results, run.run_id, run.options, self._shared,
+                run_position=position, part=run.part, baseline=baseline,
+            )  # fmt: skip
             if isinstance(session, FinishedRun):
                 return session
             with recording_failure(session, results):

@@ -23,6 +23,7 @@ from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_settings
+from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
@@ -131,7 +132,7 @@ class _RunPlayer:
     def _connect(self) -> Connection:
         """Return the connection to the models. Each call needs a permit of the writer."""
         plan = self._plan
-        return connect(
+        connection = connect(
             self._costs.groups,
             plan.spec.experiment.retry,
             replays={group: replayed_run(run) for group, run in plan.spec.replays.items()},
@@ -143,6 +144,7 @@ class _RunPlayer:
             servers=self._servers,
             admission=self._permits,
         )
+        return with_functions(connection, plan.spec.prompts.sources)
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan
