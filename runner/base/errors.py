@@ -333,7 +333,7 @@ class InvalidResponseError(GenerationError):
 
 
 class InvalidDecisionError(InvalidResponseError):
-    """The answer announces a decision that is neither an accept nor a reject."""
+    """The answer announces a decision, but has none that can be read."""
 
 
 class InvalidConfidenceError(InvalidDecisionError):

@@ -61,6 +61,12 @@ class ResponseHint:
     """The text before a number that the answer must state, and the highest number."""
     source: str | None = None
     """The text to quote, if the protocol checks quotes and the agent may see the text."""
+    answer_order: tuple[int, ...] | None = None
+    """The indices of the listed answers in the order of the game, if the agent may choose one of them."""
+    answer_marker: str = ""
+    """The text before the letter of the chosen answer, or before the numbers of all answers."""
+    form: str = "answer"
+    """What follows the marker; see the spec key `verdict.form`."""
 
 
 @value_class(frozen=True)

@@ -12,6 +12,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "swapped": "BOOLEAN",
         "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
         "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+        "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+        "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",

@@ -19,6 +19,7 @@ from runner.rollouts.agents.selectors import selector_name
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
+from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.experiment import Experiment
 
 TOKENS_PER_WORD = 1.4
@@ -190,8 +191,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
     for name, agent in agents.items():
         first = protocol.first_active_round(name.partition(".")[0])
         if first is not None:
-            observations = (agent.example_observation(Observation(first, (), p.columns)) for p in points)
-            first_prompt_tokens[name] = sum(estimate_prompt_tokens(agent.prompt(seen)) for seen in observations)
+            first_prompt_tokens[name] = sum(_first_prompt_tokens(agent, first, point) for point in points)
     earlier_tokens = 0
     last_verdicts = {
         (max((i for i in range(rounds) if protocol.can_ever_decide(i, judge)), default=-1), judge)
@@ -221,6 +221,12 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             message = _answer_tokens(agent, longest=False)
             round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message
         earlier_tokens += round_tokens
+
+
+def _first_prompt_tokens(agent: Agent, round_: int, point: Datapoint) -> int:
+    """Return the estimated tokens of an agent's prompt in its first round, before any message."""
+    observation = Observation(round_, (), point.columns, candidates=point.answers)
+    return estimate_prompt_tokens(agent.prompt(agent.example_observation(observation)))
 
 
 def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:

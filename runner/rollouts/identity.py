@@ -6,13 +6,13 @@ folder.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import LATER_KEYS, file_content, parameter_content
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import AgentSettings, Experiment
@@ -52,14 +52,8 @@ LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answe
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
-LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by")
+LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers")
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
-
-
-LATER_PROTOCOL_KEYS = ("private", "quotes", "panel")
-LATER_PROTOCOL_AGENT_KEYS = ("word_limit", "scratchpad")
-LATER_STEP_KEYS = ("best_of",)
-"""Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""
 
 
 def selects_by_group(settings: DatasetSettings) -> bool:
@@ -78,24 +72,10 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """Return what a game depends on in a protocol: its rules and the parameters in effect, without display names."""
-    file = protocol.file
-    content = {
-        "agents": {name: _without_defaults(agent, LATER_PROTOCOL_AGENT_KEYS) for name, agent in file.agents.items()},
-        "channels": to_plain(file.channels),
-        "cycle": [_without_defaults(step, LATER_STEP_KEYS) for step in file.cycle],
-        "parameters": to_plain(protocol.parameters),
-    }
-    later = {name: to_plain(getattr(file, name)) for name in LATER_PROTOCOL_KEYS}
-    return {**content, **{name: value for name, value in later.items() if value}}
-
-
-def _without_defaults(section: Any, names: Collection[str]) -> dict[str, Any]:
-    """Return a section as plain data without those of the given keys that have their defaults."""
-    defaults = {field.name: field.default for field in fields(section)}
+    file = file_content(protocol.file)
     return {
-        name: value
-        for name, value in to_plain(section).items()
-        if name not in names or getattr(section, name) != defaults[name]
+        **{name: file[name] for name in ("agents", "channels", "cycle", *LATER_KEYS) if name in file},
+        "parameters": parameter_content(protocol.parameters),
     }
 
 
@@ -123,8 +103,10 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
         del format_["confidence"]
-    recorded = {} if verdict == VerdictSettings() else {"verdict": to_plain(verdict)}
-    return {"decision_format": format_, **recorded}
+    recorded = to_plain(verdict)
+    if verdict.form == "answer":
+        del recorded["form"]
+    return {"decision_format": format_, **({} if verdict == VerdictSettings() else {"verdict": recorded})}
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:

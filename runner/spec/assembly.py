@@ -37,6 +37,7 @@ from runner.spec.checks.columns import column_problems, protocol_column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
+from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
 from runner.spec.checks.panels import panel_problems
 from runner.spec.checks.tournaments import seats_of, tournament_problems
@@ -211,6 +212,7 @@ def _check_sections(
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
         yield from panel_problems(layered, protocol, sound)
+        yield from section_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -304,6 +306,7 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *until_problems(experiment),
         *execution_problems(experiment),
         *unlabelled_problems(experiment, protocol, dataset),
+        *answer_problems(experiment, protocol, dataset),
         *training_problems(experiment, protocol, dataset),
         *tournament_problems(experiment, protocol, spec.prompts, spec.player_prompts),
         *rejudge_conflicts(experiment),

@@ -198,7 +198,7 @@ class Until:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune:
-    """The fine-tune files that a run writes to `fine_tune/`."""
+    """The fine-tuning files that a run writes to `fine_tune/`."""
 
     agents: tuple[str, ...] | None = option(
         "The agents to write files for; null: all agents.", default=None, example=["verifier"]

@@ -67,6 +67,9 @@ def _stance_problems(protocol: Protocol) -> Iterator[str]:
     """Yield each reason why the protocol cannot play a datapoint with both stances."""
     if not protocol.prover_names:
         yield f"{protocol.name} has no prover, so no stance; remove stances"
+    elif protocol.lists_answers and not protocol.may_exchange_answers:
+        stances = comma_join(protocol.agent_spec(name).stance for name in protocol.prover_names)
+        yield f"only the stances correct and incorrect can be exchanged, not {stances}; remove stances"
     elif protocol.samples_stance:
         yield (
             f"protocol {protocol.name} chooses one of the opposed provers at random, so a game has only one stance; "
@@ -84,14 +87,15 @@ def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterato
     templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)]
     if templates and protocol.are_opposed:
         yield (
-            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable `stance`; "
-            "use it ({% if stance == 'accept' %}...)"
+            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable "
+            + ("`answer`; use it" if protocol.lists_answers else "`stance`; use it ({% if stance == 'accept' %}...)")
         )
 
 
 def _provers_without_stance(protocol: Protocol, prompts: PromptSet) -> list[str]:
-    """Return the provers whose templates do not use the variable `stance`."""
-    return [name for name in protocol.prover_names if "stance" not in prompts.variables[name]]
+    """Return the provers whose templates do not use a variable with their stance."""
+    variables = {"stance", "answer", "answer_letter"} if protocol.lists_answers else {"stance"}
+    return [name for name in protocol.prover_names if not variables & prompts.variables[name]]
 
 
 def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:

@@ -279,6 +279,7 @@ ADDED = (
     "    from_run: null\n    from_group: null\n",
     "  rerun_tests: null\n",
     "    logprobs: null\n    top_logprobs: null\n",
+    "  answers: null\n  right_answers: auto\n",
     "  labels: {}\n  ids: column\n  explode: null\n",
     "  group_by: null\n",
     "  unique_by: []\n",

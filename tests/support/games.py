@@ -92,6 +92,8 @@ def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], s
         headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
         text = f"{name} in round {turn.round}"
+        if protocol.agent_spec(name).stance == "open":
+            text = f"Answer: A\n{text}"
         return text if len(channels) == 1 else "\n".join(f"{headers[c]} {text}" for c in channels)
 
     return says

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
     from runner.runs.tournaments.plan import TournamentPlan
+    from runner.spec.datasets.loader import Datapoint, Dataset
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
@@ -113,12 +114,21 @@ def _show_run(point: SpecPoint) -> None:
     say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
-    labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+    labels = _describe_labels(spec.dataset, datapoints)
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
     blocks = [] if is_tournament else _describe_blocks(first_plan)
     lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
     for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
         say(line)
+
+
+def _describe_labels(dataset: Dataset, datapoints: Sequence[Datapoint]) -> str:
+    """Return the number of right solutions, or the numbers of answers if they are listed."""
+    counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
+    if counts:
+        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"{numbers} answers each{'' if dataset.is_labelled else ', the right ones are not known'}"
+    return f"{sum(p.label == 1 for p in datapoints)} with label 1" if dataset.is_labelled else "no labels"
 
 
 def _describe_workers(spec: Spec) -> list[str]:

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fresh",
         action="store_true",
-        help="play the run again and measure the drift: exit code 1 if the metric drifted, 5 if the data cannot "
-        "decide, 4 if a model is gone",
+        help="play the run again and test whether the metric differs: exit code 1 if it does, 5 if there is too little "
+        "data to decide, 4 if a model no longer exists",
     )
     add(
         "--set",

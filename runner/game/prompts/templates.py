@@ -49,6 +49,30 @@ VARIABLES: Mapping[str, str] = {
 }
 """The variables of templates in addition to the datapoint's columns."""
 
+ANSWER_VARIABLES: Mapping[str, str] = {
+    "answers": "the answers in the order of the game, for a loop: `{% for letter, text in answers %}`",
+    "answer": "the text of the answer that the agent argues for; empty for a verifier, and for a prover that chooses",
+    "answer_letter": "the letter of this answer, or empty",
+    "answer_marker": "the text before the letter that a prover with the stance `open` must write: `Answer:`",
+    "decision_line": "the line that a verdict must have, such as `Decision: <letter>`; it depends on `verdict.form`",
+    "verdict_form": "`answer`, `distribution` or `scores`: what a verdict states",
+}
+"""Further variables in protocols with `answers: listed`. `stance` is then the letter of the answer that the agent
+argues for, or `open`. There are no variables `accept`, `reject` and `confidence_marker`."""
+
+_BINARY_VARIABLES = ("accept", "reject", "confidence_marker")
+
+
+def variables_for(protocol: Protocol) -> Mapping[str, str]:
+    """Return the variables that templates of a protocol may use in addition to the datapoint's columns."""
+    if not protocol.lists_answers:
+        return VARIABLES
+    return {**{name: text for name, text in VARIABLES.items() if name not in _BINARY_VARIABLES}, **ANSWER_VARIABLES}
+
+
+ANSWERS = "answers"
+"""The column with the datapoint's answers, which the variable of this name replaces."""
+
 
 class PromptTemplate(str):
     """The source of a template as a string with a `render` method."""
@@ -258,7 +282,14 @@ def load_prompts(
         source_problems = list(
             function_problems(source, file)
             if is_function(name)
-            else template_problems(source, file, columns, names_columns=names_columns, hidden=hidden)
+            else template_problems(
+                source,
+                file,
+                columns,
+                names_columns=names_columns,
+                hidden=hidden,
+                runner_variables=variables_for(protocol),
+            )
         )
         problems.extend(source_problems)
         if not source_problems:
@@ -327,6 +358,7 @@ def template_problems(
     *,
     names_columns: bool,
     hidden: frozenset[str] = frozenset(),
+    runner_variables: Mapping[str, str] = VARIABLES,
 ) -> Iterable[Problem]:
     """Yield the problems of a template, for a dataset with these columns (None: unknown).
 
@@ -335,8 +367,8 @@ def template_problems(
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
-    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN) - hidden
-    hints = variables if names_columns else variables & set(VARIABLES)
+    variables = {*runner_variables, *(columns or ())} - set(FORBIDDEN) - hidden
+    hints = variables if names_columns else variables & set(runner_variables)
     for name, line in sorted(scan_result.variables.items()):
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
@@ -344,14 +376,23 @@ def template_problems(
         elif name in hidden:
             message = "this agent must not see the column, because the protocol's `private` does not list the agent"
             yield Problem(place, name, f"{message}; remove the variable, or add the agent to private.{name}")
-        elif name in VARIABLES and name in (columns or ()):
+        elif name in runner_variables and name in (columns or ()) and name != ANSWERS:
             message = (
                 "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
             )
             yield Problem(place, name, message)
         elif columns is not None and name not in variables and not scan_result.refused:
-            message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
-            yield Problem(place, name, message)
+            hint = _hint_for_variable(name, runner_variables) or did_you_mean(name, hints)
+            yield Problem(place, name, f"no such variable, and the dataset has no such column{hint}")
+
+
+def _hint_for_variable(name: str, runner_variables: Mapping[str, str]) -> str:
+    """Return a hint for a variable that exists only in protocols with other verdicts; empty for other names."""
+    if name in ANSWER_VARIABLES and name not in runner_variables:
+        return "; this variable needs a protocol with answers: listed"
+    if name in VARIABLES and name not in runner_variables:
+        return "; this protocol lists answers, so use decision_line and answers instead"
+    return ""
 
 
 def _variable_place(name: str, line: int, source: str, file: Place) -> Place:
@@ -389,6 +430,7 @@ def own_variables(
 ) -> dict[str, Any]:
     """Return the variables of an agent's templates that the runner sets in a round."""
     judge = agent if agent in protocol.verifier_names else None
+    binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
@@ -398,11 +440,9 @@ def own_variables(
         "max_verifier_questions": protocol.questions_left(0, judge),
         "questions_left": max(protocol.questions_left(round_, judge) - 1, 0),
         "headers": list(protocol.agent_spec(agent).headers.values()),
-        "accept": accept,
-        "reject": reject,
-        "confidence_marker": confidence_marker,
         "speech_candidates": [],
         "scratchpad_marker": protocol.agent_spec(agent).scratchpad or "",
+        **({} if protocol.lists_answers else binary),
     }
 
 

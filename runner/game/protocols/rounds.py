@@ -9,6 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.base.value_class import value_class
+from runner.game.protocols.answer_verdicts import stated_answer
+from runner.game.protocols.ballot import FIRST_ANSWER, Ballot
 from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rewards import Payoff, effective_decision, forced_decision, payoff
@@ -125,11 +127,18 @@ class FinishedGame:
 
 
 def play(
-    protocol: Protocol, *, seed: int, label: int | None, prover_stance: int, rounds: Sequence[Round] = ()
+    protocol: Protocol,
+    *,
+    seed: int,
+    label: int | None,
+    prover_stance: int,
+    rounds: Sequence[Round] = (),
+    ballot: Ballot | None = None,
 ) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
     """Play a game, or continue a game after `rounds`.
 
-    The label is used only for rewards and for `force_guess: y`. No speaker sees it.
+    The label, or the right answers of the ballot, are used only for rewards and for `force_guess: y`. No speaker sees
+    them.
     """
     if protocol.file.panel is not None:
         return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
@@ -138,7 +147,9 @@ def play(
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
-        decision = effective_decision(protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label)
+        own_decision = verifier.decision if verifier else Decision.NONE
+        decision = effective_decision(protocol, round_, seed, own_decision, label, ballot=ballot)
+        texts = [*(past.raw for past in played), {agent: reply.raw for agent, reply in replies.items()}]
         pay = payoff(
             protocol,
             round_=round_,
@@ -147,6 +158,8 @@ def play(
             prover_stance=prover_stance,
             decision=decision,
             before=pay,
+            ballot=ballot,
+            argued=None if ballot is None else argued_decisions(protocol, ballot, texts),
         )
         votes = () if verifier is None else verifier.votes
         played.append(_round(replies, decision, pay.rewards, votes))
@@ -199,6 +212,19 @@ def _new_votes(
 def _said(verdict: Reply, channels: Sequence[str]) -> Reply:
     """Return a verdict with its text as the message in each channel."""
     return replace(verdict, messages=dict.fromkeys(channels, verdict.raw))
+
+
+def argued_decisions(protocol: Protocol, ballot: Ballot, texts: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Return the decision that each prover argues for. `texts` has the raw texts of each round by agent.
+
+    A prover that chooses its answer states it in its first text. Provers that did not state one are left out.
+    """
+    positions: dict[str, int | None] = dict(ballot.assigned)
+    for agent in protocol.prover_names:
+        if agent not in positions:
+            first = next((raw[agent] for raw in texts if agent in raw), "")
+            positions[agent] = stated_answer(first, len(ballot.texts))
+    return {agent: FIRST_ANSWER + position for agent, position in positions.items() if position is not None}
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:

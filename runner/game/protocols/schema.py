@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from runner.documents.dataclass_schema import option
+from runner.documents.dataclass_schema import changed_keys, option, to_plain
+
+LATER_KEYS = ("answers", "private", "quotes", "panel")
+LATER_AGENT_KEYS = ("word_limit", "scratchpad")
+LATER_STEP_KEYS = ("best_of",)
+"""Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""
 
 MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
@@ -31,8 +36,12 @@ class AgentSpec:
         example="Expert_1",
         pattern="^[A-Za-z0-9_-]{1,64}$",
     )
-    stance: Literal["accept", "reject"] = option(
-        "The verdict that a prover argues for. It is rewarded for this verdict.", default="accept"
+    stance: str = option(
+        "The verdict that a prover argues for. It is rewarded for this verdict. `accept` or `reject`; with `answers: "
+        "listed`, it is `correct` (a right answer), `incorrect` (a wrong answer, chosen by the game's seed), `open` "
+        "(the prover chooses, and writes `Answer:` and a letter in its first message), or the letter of an answer.",
+        default="accept",
+        example="reject",
     )
     anonymous: bool = option("Other agents do not see who wrote the agent's messages.", default=False)
     last_round_message: bool = option(
@@ -179,8 +188,14 @@ class Parameters:
         "Shuffle channels, as `channel_order` of an agent says, in each game.", default=False
     )
     randomize_prover_stance: bool = option(
-        "The provers argue for a verdict that depends on the datapoint: the parity of the SHA-256 of its solution.",
+        "The provers argue for a verdict that depends on the datapoint: the parity of the SHA-256 of its solution. "
+        "With `answers: listed`, the game's seed decides whether `correct` and `incorrect` are exchanged.",
         default=False,
+    )
+    shuffle_answers: bool = option(
+        "With `answers: listed`: each game shows the answers in an order that its seed determines. false: in the order "
+        "of the dataset.",
+        default=True,
     )
     prover_reward: float = option("A prover's reward if the verdict is the verdict that it argues for.", default=1.0)
     verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)
@@ -194,7 +209,7 @@ class Parameters:
     shared_reward: bool = option("Give every prover the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(
         "Replace every verdict: `zero` by reject, `one` by accept, `y` by the label. null: count the verifier's own "
-        "verdicts.",
+        "verdicts. With `answers: listed`, only `y` is possible: the first right answer.",
         default=None,
         example="zero",
     )
@@ -206,6 +221,12 @@ class ProtocolFile:
 
     name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
     description: str = option("A sentence that describes the game.", default="")
+    answers: Literal["accept_reject", "listed"] = option(
+        "`accept_reject`: the verifier accepts or rejects. `listed`: it chooses from the answers of the datapoint (see "
+        "the spec key `dataset.answers`).",
+        default="accept_reject",
+        example="listed",
+    )
     agents: Mapping[str, AgentSpec] = option(
         "The agents, in the order of arrays and tables. Exactly one is a verifier, unless the file has a `panel`.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
@@ -246,3 +267,27 @@ class ProtocolFile:
         example={"source": "passage"},
     )
     fixed: tuple[str, ...] = option("Parameters that a spec cannot change.", default=(), example=["max_message_rounds"])
+
+
+def file_content(file: ProtocolFile) -> dict[str, Any]:
+    """Return a protocol file as data, without later keys that have their defaults."""
+    return {
+        **_without_defaults(file, LATER_KEYS),
+        "agents": {name: _without_defaults(agent, LATER_AGENT_KEYS) for name, agent in file.agents.items()},
+        "cycle": [_without_defaults(step, LATER_STEP_KEYS) for step in file.cycle],
+        "parameters": parameter_content(file.parameters),
+    }
+
+
+def _without_defaults(section: ProtocolFile | AgentSpec | ProtocolStep, names: Collection[str]) -> dict[str, Any]:
+    """Return a section as data without those of the given keys that have their defaults."""
+    data, changed = to_plain(section), changed_keys(section)
+    return {name: value for name, value in data.items() if name not in names or name in changed}
+
+
+def parameter_content(parameters: Parameters) -> dict[str, Any]:
+    """Return the parameters that a game depends on, without later parameters that have their defaults."""
+    data: dict[str, Any] = to_plain(parameters)
+    if parameters.shuffle_answers:
+        del data["shuffle_answers"]
+    return data

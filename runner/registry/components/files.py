@@ -18,7 +18,6 @@ from runner.base.hashing import tagged_hash
 from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_loading import EXTENDS
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
@@ -26,6 +25,7 @@ from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
+    ANSWER_VARIABLES,
     CONFIDENCE,
     LAST_ROUND,
     MAX_BYTES,
@@ -36,6 +36,7 @@ from runner.game.prompts.templates import (
 )
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import file_content, parameter_content
 from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import Naming
 from runner.results.provenance.file_pins import PinnedFiles
@@ -79,7 +80,7 @@ def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
 
 
 def _protocol_data(protocol: Protocol) -> dict[str, Any]:
-    data: dict[str, Any] = to_plain(protocol.file)
+    data: dict[str, Any] = file_content(protocol.file)
     if not protocol.declares_verifier_first:
         # If the file had this key, it would declare that the parameter can be changed.
         del data["parameters"]["verifier_first"]
@@ -97,7 +98,7 @@ def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedCompo
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; name a .yaml file")
     data, protocol = load_protocol_file(path)
-    parameters = to_plain(protocol.parameters)
+    parameters = parameter_content(protocol.parameters)
     return UnnamedComponent(
         parts={Kind.PROTOCOL: PinnedFiles(path, (path,))},
         contents={"protocol.yaml": data},
@@ -150,8 +151,10 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     files = load_template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
-    variables = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
-    columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
+    lists_answers = any("decision_line" in used for used in prompts.variables.values())
+    own = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
+    variables = {name: sorted(used & own) for name, used in prompts.variables.items()}
+    columns = sorted({name for used in prompts.variables.values() for name in used - own})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
         parts={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},

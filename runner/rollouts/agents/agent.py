@@ -30,6 +30,8 @@ from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict, decision_line, display_marker
+from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
 from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
@@ -64,6 +66,14 @@ class Observation:
     prover_stance: int = 1
     datapoint: str = ""
     repeat: int = 0
+    candidates: CandidateAnswers | None = None
+    """The datapoint's candidate answers, if the protocol lists answers."""
+    given_stance: int | None = None
+    """The stance of the first prover, if the game sets it; see `Protocol.ballot`."""
+
+    @property
+    def answer_count(self) -> int | None:
+        return None if self.candidates is None else len(self.candidates.texts)
 
 
 class Agent:
@@ -170,6 +180,8 @@ class Agent:
         columns = {name: value for name, value in observation.columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
         variables = {**variables, **self._extra_variables(observation)}
+        if observation.candidates is not None:
+            variables = {**variables, **self._answer_variables(observation)}
         text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
         if not self.states_confidence or confidence_template not in prompts.sources:
@@ -184,49 +196,102 @@ class Agent:
         """Return further variables for an observation, which a selector of candidates has."""
         return {}
 
+    def _ballot(self, observation: Observation) -> Ballot:
+        assert observation.candidates is not None
+        return self.protocol_handler.ballot(observation.candidates, observation.seed, observation.given_stance)
+
+    def _answer_variables(self, observation: Observation) -> dict[str, Any]:
+        """Return the variables of the agent's templates that describe the listed answers of the game."""
+        ballot, marker = self._ballot(observation), self.hyper_params.decision_format.marker
+        form = self.hyper_params.verdict.form
+        return {
+            **ballot.variables(self.agent_name),
+            "answer_marker": ANSWER_MARKER,
+            "decision_line": decision_line(marker, len(ballot.texts), form),
+            "verdict_form": form,
+        }
+
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
         marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
         source = None if quotes is None or quotes.source in self._hidden_columns else observation.columns[quotes.source]
+        order = None if observation.candidates is None else self._ballot(observation).order
+        if order is not None and self._must_state_answer(observation.round):
+            return ResponseHint(
+                headers, scratchpad=marker, source=source, answer_order=order, answer_marker=ANSWER_MARKER
+            )
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
             return ResponseHint(headers, scratchpad=marker, source=source)
         format_ = self.hyper_params.decision_format
         must_decide = self.only_judges or protocol.questions_left(observation.round + 1, self.agent_name) == 0
+        if protocol.lists_answers:
+            form, line_start = self.hyper_params.verdict.form, display_marker(format_.marker)
+            return ResponseHint(
+                headers,
+                must_decide=must_decide,
+                scratchpad=marker,
+                answer_order=order,
+                answer_marker=line_start,
+                form=form,
+            )
         confidence_marker = format_.confidence if self.states_confidence else None
         return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker, marker)
 
+    def _must_state_answer(self, round_: int) -> bool:
+        """Return whether the agent chooses the answer that it argues for, and must state it in this round."""
+        is_first = round_ == self.protocol_handler.first_active_round(self.agent_name)
+        return self.is_prover and self.agent_spec.stance == OPEN and is_first
+
     # Response
 
-    def parse(self, text: str, round_: int) -> ParsedAnswer:
+    def parse(self, text: str, round_: int, answer_count: int | None = None) -> ParsedAnswer:
         """Parse an answer; see `runner.game.protocols.answer_parser.parse_answer`.
+
+        `answer_count` is the number of listed answers of the game.
 
         Raises:
             GenerationError: the answer is unusable, or has no decision although the agent only judges.
         """
-        return self._parse(text, round_, states_confidence=self.states_confidence)
+        return self._parse(text, round_, answer_count, states_confidence=self.states_confidence)
 
-    def _parse(self, text: str, round_: int, *, states_confidence: bool, limits_words: bool = True) -> ParsedAnswer:
-        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+    def _parse(
+        self,
+        text: str,
+        round_: int,
+        answer_count: int | None,
+        *,
+        states_confidence: bool,
+        limits_words: bool = True,
+    ) -> ParsedAnswer:
         marker, max_words = self.agent_spec.scratchpad, self.agent_params.max_response_words
         text = text[visible_start(text, marker) :].lstrip() if marker is not None else text
-        parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
+        parsed = parse_answer(
+            self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format,
+            states_confidence=states_confidence, form=self.hyper_params.verdict.form, answer_count=answer_count,
+        )  # fmt: skip
         words = count_words(parsed.messages) if self.agent_spec.word_limit == "ask" and limits_words else 0
         if words > max_words:
             raise WordLimitError(f"the answer has {words} words, and the limit is {max_words}")
         if self.only_judges and parsed.decision == Decision.NONE:
-            raise InvalidDecisionError(
-                f"decision required: the answer holds neither {format_.accept!r} nor {format_.reject!r}"
-            )
+            raise InvalidDecisionError(f"decision required: the answer holds {self._missing_verdict}")
         return parsed
 
-    def read(self, choice: Choice, round_: int) -> ParsedAnswer:
+    @property
+    def _missing_verdict(self) -> str:
+        """The text of a verdict that an answer lacks, for messages."""
+        format_ = self.hyper_params.decision_format
+        if self.protocol_handler.lists_answers:
+            return f"no {display_marker(format_.marker)!r}"
+        return f"neither {format_.accept!r} nor {format_.reject!r}"
+
+    def read(self, choice: Choice, round_: int, answer_count: int | None = None) -> ParsedAnswer:
         """Return a model's answer as parsed, after checking that it is complete and not a refusal.
 
         Raises:
             GenerationError: the answer is unusable; the message says why.
         """
-        return self.parse(self.usable_text(choice), round_)
+        return self.parse(self.usable_text(choice), round_, answer_count)
 
     def usable_text(self, choice: Choice) -> str:
         """Return the text of an answer, after checking that it is complete and not a refusal.
@@ -238,7 +303,10 @@ class Agent:
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
         """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
-        if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
+        if (
+            not (self.is_verifier and self.protocol_handler.step(round_).may_decide)
+            or self.protocol_handler.lists_answers
+        ):
             return None
         start = self._visible_start(text)
         span = verdict_span(text[start:], self.hyper_params.decision_format)
@@ -325,7 +393,7 @@ class Agent:
             calls += 1
             for index, choice in enumerate(completion.choices or (Choice(None, None),)):
                 try:
-                    parsed = self.read(choice, observation.round)
+                    parsed = self.read(choice, observation.round, observation.answer_count)
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
@@ -355,22 +423,22 @@ class Agent:
         decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_, self.agent_name)
         return self.hyper_params.votes if decides else 1
 
-    def unusable_reason(self, choice: Choice, round_: int) -> str | None:
+    def unusable_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""
         try:
-            self.read(choice, round_)
+            self.read(choice, round_, answer_count)
         except GenerationError as error:
             return f"the model refused: {error}" if choice.refusal else str(error)
         return None
 
-    def undecided_reason(self, choice: Choice, round_: int) -> str | None:
+    def undecided_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:
         """Return why the game has no verdict after a usable answer; None if it has one or a later round may decide."""
-        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+        protocol = self.protocol_handler
         if not self.is_verifier or protocol.questions_left(round_ + 1, self.agent_name) > 0:
             return None
-        if not protocol.step(round_).may_decide or self.read(choice, round_).decision != Decision.NONE:
+        if not protocol.step(round_).may_decide or self.read(choice, round_, answer_count).decision != Decision.NONE:
             return None
-        return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
+        return f"the verifier must decide, and the answer holds {self._missing_verdict}"
 
     def _reply_after_last_attempt(
         self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int
@@ -391,11 +459,11 @@ class Agent:
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
             # A verdict without a readable confidence counts: only its confidence is unknown.
             assert choice.text is not None
-            decision = self._parse(choice.text, round_, states_confidence=False).decision
+            decision = self._parse(choice.text, round_, None, states_confidence=False).decision
             return Reply(choice.text, None, decision, unusable, cut, calls, cut)
         if isinstance(error, WordLimitError) and policy == "empty_message":
             assert choice.text is not None
-            messages = self._parse(choice.text, round_, states_confidence=False, limits_words=False).messages
+            messages = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False).messages
             return Reply(choice.text, messages, Decision.NONE, unusable, calls=calls, cut=cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
@@ -435,6 +503,18 @@ class Agent:
         format_ = self.hyper_params.decision_format
         return format_.accept if label else format_.reject
 
+    def true_answer_verdict(self, observation: Observation) -> str:
+        """Return the text of the decision for a right answer of a game, with certainty if verdicts have numbers.
+
+        Raises:
+            ValueError: it is not known which answers are right.
+        """
+        ballot, verdict = self._ballot(observation), self.hyper_params.verdict
+        if not ballot.right:
+            raise ValueError("it is not known which answers are right; do not replace the verifier's guess")
+        marker = display_marker(self.hyper_params.decision_format.marker)
+        return f"{marker} {certain_verdict(min(ballot.right), len(ballot.texts), verdict.form)}"
+
     def fine_tune_example(
         self,
         observation: Observation,
@@ -450,7 +530,10 @@ class Agent:
         Raises:
             ValueError: the label must replace the guess, but the agent is not a verifier or there is no label.
         """
-        verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
+        verdict = None
+        if replace_verifier_guess_with_true_label:
+            is_listed = observation.candidates is not None
+            verdict = self.true_answer_verdict(observation) if is_listed else self.true_verdict(label)
         return supervised_example(
             self.final_prompt(observation),
             self.agent_name,

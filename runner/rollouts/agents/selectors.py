@@ -42,7 +42,7 @@ _NUMBER = {
 class Judgment(Observation):
     """The state of a game in which a selector judges the candidates, or one of them."""
 
-    candidates: Sequence[Reply] = ()
+    speeches: Sequence[Reply] = ()
     index: int = 0
     """The index of the candidate to judge; 0 for a selector that compares all."""
 
@@ -70,7 +70,7 @@ class Selector(Agent):
         """Return an observation for each answer that the selection needs."""
         shared = {field.name: getattr(observation, field.name) for field in fields(Observation)}
         count = 1 if self.compares_all else len(candidates)
-        return [Judgment(**shared, candidates=tuple(candidates), index=index) for index in range(count)]
+        return [Judgment(**shared, speeches=tuple(candidates), index=index) for index in range(count)]
 
     def example_observation(self, observation: Observation) -> Observation:
         """Return a judgment of an empty candidate."""
@@ -114,14 +114,14 @@ class Selector(Agent):
         return variables | {"stance": "accept" if self._stance(prover_stance) else "reject"}
 
     def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:
-        candidates = observation.candidates if isinstance(observation, Judgment) else ()
+        candidates = observation.speeches if isinstance(observation, Judgment) else ()
         return {"speech_candidates": [_shown_text(candidate) for candidate in candidates]}
 
     def _stance(self, prover_stance: int) -> int:
         return self.protocol_handler.stance(self.speaker, prover_stance)
 
     def _candidate_round(self, judgment: Judgment) -> Round:
-        reply = judgment.candidates[judgment.index]
+        reply = judgment.speeches[judgment.index]
         messages = [Message(channel, self.speaker, text) for channel, text in (reply.messages or {}).items()]
         return Round({self.speaker: reply.raw}, messages)
 
@@ -134,7 +134,7 @@ class Selector(Agent):
             "round": judgment.round,
             "columns": {name: value for name, value in judgment.columns.items() if name not in hidden},
         }
-        candidates = [_shown_text(candidate) for candidate in judgment.candidates]
+        candidates = [_shown_text(candidate) for candidate in judgment.speeches]
         return json.dumps({"candidates": candidates, "game": game}, default=str)
 
     def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
@@ -198,7 +198,7 @@ class Selector(Agent):
             raise InvalidResponseError(f"the answer states {found[-1]}, and the highest number is {highest}")
         return number if by == "critic" else number - 1
 
-    def unusable_reason(self, choice: Choice, round_: int) -> str | None:  # noqa: ARG002
+    def unusable_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:  # noqa: ARG002
         """Return why an answer is unusable; None if it is usable. Log-probabilities are not checked here."""
         try:
             text = self.usable_text(choice)
@@ -209,7 +209,7 @@ class Selector(Agent):
             return str(error)
         return None
 
-    def undecided_reason(self, choice: Choice, round_: int) -> str | None:  # noqa: ARG002
+    def undecided_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:  # noqa: ARG002
         """Return None, because a selector decides no game."""
         return None
 

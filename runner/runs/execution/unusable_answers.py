@@ -57,6 +57,7 @@ class AnswerChecker:
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
+        self._answer_counts = {point.id: point.answer_count for point in plan.spec.dataset.datapoints}
 
     def count(self, request: Request, completion: Completion) -> AnswerCounts:
         """Return the counts of one answer; zeros for an answer from a cache or a replay, which cost nothing."""
@@ -66,7 +67,8 @@ class AnswerChecker:
         agent = self._agents[sample.agent]
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            unusable = agent.unusable_reason(choice, sample.round) or agent.undecided_reason(choice, sample.round)
+            turn = choice, sample.round, self._answer_counts.get(sample.datapoint)
+            unusable = agent.unusable_reason(*turn) or agent.undecided_reason(*turn)
             if unusable is None and (choice.text or "").strip():
                 return AnswerCounts(1)
             problem = problem or unusable or "the answer has no content"

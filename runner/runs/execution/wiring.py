@@ -283,10 +283,15 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping.
+
+    With listed answers, the label is the index of a right answer.
+    """
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
-    return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
+    points = plan.spec.dataset.datapoints
+    labels = {p.id: p.answers.right[0] if p.answers and p.answers.right else p.label for p in points}
+    return {name: label for name, label in labels.items() if label is not None}
 
 
 def replayed_run(run: Path) -> ReplayedRun:

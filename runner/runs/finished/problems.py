@@ -383,7 +383,8 @@ class GameProblems:
         if _fault(call) == UNPARSABLE:
             try:
                 agents = self.plan.game_agents(swapped=rollout.job.swapped)
-                agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
+                choice = Choice(call.raw_message, call.finish_reason)
+                agents[call.agent].read(choice, call.round, rollout.job.datapoint.answer_count)
             except GenerationError as error:
                 reason = str(error)
         quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"

@@ -10,6 +10,7 @@ from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
+from runner.rollouts.answer_record import decision_fields, shown_columns, shown_label, votes_json
 
 if TYPE_CHECKING:
     from runner.models.journal_records import FailureRecord
@@ -99,7 +100,8 @@ class RolloutDetails:
         reason = None
         if not self._is_known_usable(call):
             choice = Choice(call.raw_message, call.finish_reason, call.error)
-            reason = self.agents[call.agent].unusable_reason(choice, call.round)
+            count = self.rollout.job.datapoint.answer_count
+            reason = self.agents[call.agent].unusable_reason(choice, call.round, count)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def _is_known_usable(self, call: Call) -> bool:
@@ -125,20 +127,21 @@ class RolloutDetails:
         rollout, job = self.rollout, self.rollout.job
         return {
             "rollout_id": job.rollout_id,
-            "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
+            "datapoint": {"id": job.datapoint.id, "label": shown_label(rollout), **shown_columns(rollout)},
             "repeat": job.repeat,
             "stance": rollout.stance,
             "swapped": job.swapped,
             "stances_exchanged": job.stances_exchanged,
             "outcome": rollout.outcome,
-            "decision": int(rollout.decision),
+            **decision_fields(rollout.decision, lists_answers=rollout.answers is not None),
+            **({} if rollout.answers is None else rollout.answers.columns()),
             "correct": rollout.correct,
             "confidence_stated": rollout.confidence_stated,
             "confidence_logprob": rollout.confidence_logprob,
             "confidence_note": rollout.confidence_note,
             "rewards": dict(rollout.rewards),
             "error": rollout.error,
-            "votes": None if rollout.votes is None else list(rollout.votes),
+            "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             **({} if rollout.panel is None else {"panel": [judge.to_json() for judge in rollout.panel]}),
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
@@ -155,7 +158,7 @@ class RolloutDetails:
                 {"channel": message.channel, "agent": message.agent, "content": message.text}
                 for message in content.messages
             ],
-            "decision": int(content.decision),
+            **decision_fields(content.decision, lists_answers=self.protocol.lists_answers),
             "rewards": dict(content.rewards),
             "cut_off": played is None,
             "answers": {name: [answer.to_json() for answer in self.answers(number, name)] for name in speakers},

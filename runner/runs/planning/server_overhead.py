@@ -128,7 +128,7 @@ def _generate_requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator
     number = 0
     while True:
         point = points[number % len(points)]
-        chat = list(agents[name].prompt(Observation(first_round, (), point.columns)))
+        chat = list(agents[name].prompt(Observation(first_round, (), point.columns, candidates=point.answers)))
         # A token has about 4 characters.
         missing_characters = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
         if missing_characters > 0:
