@@ -160,6 +160,7 @@ def test_wrong_settings_are_errors_before_play(tmp_path: Path) -> None:
         (judge, {}, r"cycle\.0\.best_of: only provers have candidates, and judge is the verifier"),
         (rules("critic"), {"rollouts": {"num_responses_per_timestep": 2}}, "trees have all candidates as branches"),
         (rules("vote"), {}, "best_of.by"),
+        ({**rules("judge"), "answers": "listed"}, {}, r"cycle\.0\.best_of\.by: `judge` needs a single verifier"),
         (rules("critic", 1), {}, "best_of.n"),
     ]
     for number, (changed, changes, message) in enumerate(cases):

@@ -205,8 +205,8 @@ def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iter
     for speaker in step.speak.keys() & set(judges):
         message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
         yield _problem_at(layered, "cycle", index, "best_of")(message)
-    if step.best_of.by == "judge" and len(judges) > 1:
-        message = "a panel has several judges, whose probabilities differ; choose another selector"
+    if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
+        message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
         yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
