@@ -14,6 +14,7 @@ import pytest
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.models.api_keys import allowed_commands
+from runner.rollouts.agents.environment import Environment
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -309,3 +310,24 @@ def test_the_user_sees_that_a_function_runs(tmp_path: Path) -> None:
     passages_spec(tmp_path, rules("function"))
     assert "command:python" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
     assert allowed_commands(["python"])
+
+
+# Display
+
+
+def test_show_prints_the_selected_candidate_and_the_private_notes(tmp_path: Path) -> None:
+    changed = {**rules("critic"), "agents": {"p0": {"scratchpad": "Say:"}}}
+    run = run_spec(passages_spec(tmp_path, changed), tmp_path / "results").folder.path
+    shown = nip_run_here("show", str(run), "d0", cwd=tmp_path).stdout
+    selected = next(row for row in table(run, "completions") if row["selected"])
+    number = (selected["vote"] or 0) + 1
+    assert f"candidate {number} of 3 by critic, score {selected['score']:g})" in shown
+    notes, _, message = selected["raw_message"].partition("Say:")
+    assert f"private notes: delivered to no one)\n  | {notes.strip()}\n" in shown
+    assert message.strip() in shown
+
+
+def test_the_array_environment_refuses_a_protocol_with_candidates(tmp_path: Path) -> None:
+    spec = load_spec(passages_spec(tmp_path, rules("critic")))
+    with pytest.raises(ValueError, match="selects answers from candidates"):
+        Environment(spec.protocol)
