@@ -244,9 +244,11 @@ def _shown_text(reply: Reply) -> str:
 
 async def respond(
     agents: Mapping[str, Agent],
+    protocol: Protocol,
     speaker: str,
     observation: Observation,
     complete: Complete,
+    *,
     wait_for_replies: WaitForReplies = asyncio.wait,
 ) -> Reply:
     """Return an agent's reply in a game: its only answer or, with `best_of`, the selected candidate.
@@ -255,7 +257,7 @@ async def respond(
         GenerationError, CallError, ProviderRefusal: see `Agent.respond`.
     """
     agent = agents[speaker]
-    selector = find_selector(agents, agent.protocol_handler, speaker, observation.round)
+    selector = find_selector(agents, protocol, speaker, observation.round)
     if selector is None:
         return await agent.respond(observation, complete, wait_for_replies=wait_for_replies)
     observations = [observation] * selector.best_of.n
