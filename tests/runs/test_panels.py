@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from collections import Counter
 from contextlib import closing
@@ -207,9 +208,26 @@ def test_a_panel_is_not_rejudged(tmp_path: Path) -> None:
 def test_the_verdicts_of_judges_are_shown(tmp_path: Path) -> None:
     run = run_spec(panel_spec(tmp_path, size=8), tmp_path / "results")
     shown = nip_run_here("show", run.run_id, cwd=tmp_path).stdout
+    finished = nip_run_here("spec.yaml", cwd=tmp_path).stdout
     for judge in JUDGES:
-        assert f"\n{judge}    {decimal(metric(run, 'judge_accuracy', judge)['value'])} [" in shown
+        accuracy = decimal(metric(run, "judge_accuracy", judge)["value"])
+        assert re.search(rf"^{judge} +judge_accuracy +{re.escape(accuracy)} \[", shown, re.MULTILINE)
+        assert f"{judge}    {accuracy} [" in finished
+    assert "judge0 and judge1 give the same verdict: " in shown
     game = nip_run_here("show", run.run_id, "p0", cwd=tmp_path).stdout
     assert "the panel decides (majority): " in game
     document = json.loads(nip_run_here("show", run.run_id, "p0", "--json", cwd=tmp_path).stdout)
     assert [verdict["agent"] for verdict in document["panel"]] == [*JUDGES]
+
+
+def test_a_query_and_compare_have_the_judges(tmp_path: Path) -> None:
+    run = run_spec(panel_spec(tmp_path, size=10), tmp_path / "results")
+    other = run_spec(panel_spec(tmp_path, size=10, seed=8), tmp_path / "results")
+    judged = json.loads(nip_run_here("sql", "@judges", f"run={run.run_id}", "--json", cwd=tmp_path).stdout)
+    rows = table(run.folder.path, "rollouts")
+    expected = {judge: sum(verdicts_of(row)[judge] == row["y"] for row in rows) / 10 for judge in JUDGES}
+    expected[None] = sum(row["correct"] for row in rows) / 10
+    assert {row["judge"]: row["accuracy"] for row in judged} == expected
+    compared = nip_run_here("compare", run.run_id, other.run_id, "--metric", "judge1.judge_accuracy", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert decimal(expected["judge1"]) in compared.stdout
