@@ -240,8 +240,8 @@ class _Record:
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",
             "input": {
-                "raw": orjson.dumps(rollout.job.datapoint.columns, option=orjson.OPT_SORT_KEYS).decode(),
-                "reference": [game.label],
+                "raw": orjson.dumps(game.columns, option=orjson.OPT_SORT_KEYS).decode(),
+                "reference": game.label.split(", "),
             },
             "output": None,
             "messages": messages,

@@ -227,6 +227,6 @@ def _needs_calls(name: str) -> bool:
 
 def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of metrics.json with recomputed metrics. Metrics that need calls do not change."""
-    needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
+    unchanged_rows = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]
-    return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *needing_calls]}
+    return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *unchanged_rows]}

@@ -167,6 +167,10 @@ class JudgedGames:
         if not self.n:
             return
         games, argued, _ = self._sorted_columns()
+        if games.is_labelled and self._protocol.lists_answers:
+            found = estimates_of(Source.VERDICTS, games.verdicts)
+            yield from (row for row in found if METRICS[row.metric].with_answers)
+            return
         if games.is_labelled:
             yield from estimates_of(Source.VERDICTS, games.verdicts)
         if games.verdicts.is_played_in_blocks:
@@ -205,7 +209,8 @@ class JudgedGames:
 
         The estimate for k = 1 is the accuracy of a single play, with equal weights for datapoints.
         """
-        if not self.n or not self.is_labelled:
+        # The majority among more than two answers does not follow from how many verdicts are right.
+        if not self.n or not self.is_labelled or self._protocol.lists_answers:
             return []
         return [estimate(METRICS[MAJORITY_ACCURACY], vote.as_quantity(k)) for k, vote in self.verdicts.votes]
 

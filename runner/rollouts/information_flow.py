@@ -13,9 +13,9 @@ from typing import Any
 from runner.base.errors import TemplateFailedError
 from runner.base.problems import Problem
 from runner.base.text import list_some
-from runner.game.prompts.templates import FORBIDDEN
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
+from runner.game.protocols.schema import FORBIDDEN
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runner.base.token_classes import TOKEN_CLASSES
 from runner.base.value_class import value_class
+from runner.game.protocols.ballot import answer_position
+from runner.game.protocols.protocol import verdict_word
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
+from runner.rollouts.answer_record import AnswerRecord, decision_fields
 
 if TYPE_CHECKING:
     from runner.rollouts.job import Job
@@ -71,6 +74,10 @@ class Call:
     usage_estimated: bool = False
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
+    selected: bool | None = None
+    """Whether this answer was selected from several candidates; None if there were no others."""
+    score: float | None = None
+    """The selector's score of this candidate, if it has one."""
     origin: str | None = None
     """The run that got this answer from a model, if the answer is a copy; in no table, like `paid`."""
 
@@ -120,7 +127,10 @@ class RoundVerdict:
         confidence = {name: getattr(self, name) for name in CONFIDENCE_FIELDS}
         optional = {"votes": list(self.votes) or None, "error": self.error, **confidence}
         present = {name: value for name, value in optional.items() if value is not None}
-        return {"round": self.round, "decision": int(self.decision), **present}
+        is_answer = answer_position(self.decision) is not None
+        if is_answer and self.votes:
+            present["votes"] = [verdict_word(vote) for vote in self.votes]
+        return {"round": self.round, **decision_fields(self.decision, lists_answers=is_answer), **present}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +176,16 @@ class Rollout:
     """The verdicts, including the last one, if the debate is judged after each round; else None."""
     panel: Sequence[PanelVerdict] | None = None
     """The verdict of each judge, in the protocol's order, if a panel decides; else None."""
+    answers: AnswerRecord | None = None
+    """The listed answers of the game and the verdict on them; None if the protocol lists no answers."""
 
     @property
     def correct(self) -> bool | None:
-        """Whether the verdict equals the label; None if transport failed or the datapoint has no label."""
-        if self.outcome == Outcome.TRANSPORT_FAILED or self.job.datapoint.label is None:
+        """Whether the verdict is right; None if transport failed or the datapoint has no label."""
+        if self.outcome == Outcome.TRANSPORT_FAILED or not self.job.datapoint.is_labelled:
             return None
+        if self.answers is not None:
+            return self.outcome == Outcome.DECIDED and bool(self.answers.is_right)
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, *verifiers: str) -> str | None:

@@ -8,6 +8,7 @@ from runner.base.errors import SpecError, TemplateFailedError
 from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.datapoint import Datapoint
@@ -22,7 +23,7 @@ def check_templates(plan: Plan) -> None:
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
     for swapped in plan.swapped_values:
-        agents: Mapping[str, Agent] = plan.agents(swapped=swapped)
+        agents: Mapping[str, Agent] = plan.game_agents(swapped=swapped)
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in agents.values():
@@ -50,6 +51,10 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
     Only the variable `questions_left` depends on the round.
     """
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
+    if isinstance(agent, Selector):
+        if agent.best_of.by != "function":
+            yield f".{agent.best_of.by}", protocol.first_active_round(agent.speaker) or 0
+        return
     used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
     judge = agent.agent_name if agent.is_verifier else None
@@ -64,9 +69,11 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
 def _failures(
     plan: Plan, agent: Agent, templates: list[tuple[str, int]], point: Datapoint
 ) -> Iterator[TemplateFailedError]:
-    for stance in {point.prover_stance if stance is None else stance for stance, _ in plan.variants}:
+    for stance, given in {(point.prover_stance if stance is None else stance, stance) for stance, _ in plan.variants}:
         for suffix, round_ in templates:
-            observation = Observation(round_, (), point.columns, prover_stance=stance)
+            observation = Observation(
+                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=given
+            )
             try:
                 agent.instructions(suffix, observation, round_)
             except TemplateFailedError as error:

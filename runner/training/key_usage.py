@@ -5,6 +5,7 @@ Commands print them, and a fetched (downloaded) plan needs the user's permission
 
 from __future__ import annotations
 
+from runner.game.prompts.templates import is_function
 from runner.models.api_keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
 from runner.runs.execution.spending import used_models
@@ -13,17 +14,21 @@ from runner.training.trainer_files import shown_files
 
 
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
-    """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers."""
+    """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers.
+
+    The Python functions that select candidates are programs, too.
+    """
     models = _models(plan).values()
+    functions = [(("python", f"{name}.py"), ()) for name in plan.spec.prompts.sources if is_function(name)]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
-        return key_uses(models)
+        return key_uses(models, functions)
     stored = plan.spec.trainer_files
     commands = [
         (trainer.command, tuple(shown_files(stored[group], trainer.command)) if group in stored else ())
         for group, trainer in plan.training.trainers.items()
         if trainer.command
     ]
-    return key_uses(models, commands)
+    return key_uses(models, [*functions, *commands])
 
 
 def required_permissions(plan: AnyPlan) -> tuple[KeyUse, ...]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
+    from runner.runs.tournaments.plan import TournamentPlan
+    from runner.spec.datasets.loader import Datapoint, Dataset
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
@@ -76,6 +78,8 @@ def execute(args: argparse.Namespace) -> int:
             shown_protocol = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
+        if spec.experiment.tournament is not None and spec.experiment.tournament.pairing != "round_robin":
+            title = f"at most, for the pairings that cost most, since results choose the pairings; {title}"
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
@@ -103,16 +107,28 @@ def _show_run(point: SpecPoint) -> None:
     from runner.training.plan import TrainingPlan
 
     spec, first_plan = point.spec, point.plan.all_games()[0]
+    is_tournament = spec.experiment.tournament is not None
     is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-    datapoints = first_plan.spec.dataset.datapoints if is_test_rerun else point.plan.games.points
+    has_other_points = is_test_rerun or is_tournament
+    datapoints = first_plan.spec.dataset.datapoints if has_other_points else point.plan.games.points
     say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
-    labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+    labels = _describe_labels(spec.dataset, datapoints)
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
-    lines = (*shard_lines(first_plan), *_describe_workers(spec), *_describe_blocks(first_plan))
+    blocks = [] if is_tournament else _describe_blocks(first_plan)
+    lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
     for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
         say(line)
+
+
+def _describe_labels(dataset: Dataset, datapoints: Sequence[Datapoint]) -> str:
+    """Return the number of right solutions, or the numbers of answers if they are listed."""
+    counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
+    if counts:
+        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"{numbers} answers each{'' if dataset.is_labelled else ', the right ones are not known'}"
+    return f"{sum(p.label == 1 for p in datapoints)} with label 1" if dataset.is_labelled else "no labels"
 
 
 def _describe_workers(spec: Spec) -> list[str]:
@@ -184,6 +200,7 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
 
     `first_plan` is the plan of the run's first games. In a benchmark, it is the same as `plan`.
     """
+    from runner.runs.tournaments.plan import TournamentPlan
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
@@ -198,6 +215,8 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
             f"{counted(size, 'tree')} of {protocol.name}, {shape.responses} answers to each step: exponential in their "
             f"{counted(shape.rounds, 'round')}, at most {tree_calls(protocol, shape.responses) * size:,} calls"
         )
+    if isinstance(plan, TournamentPlan):
+        return _describe_tournament(plan)
     if not isinstance(plan, TrainingPlan):
         return f"Run {plan.run_id} plays {limit}{games}"
     rerun = plan.training.rerun_tests
@@ -207,6 +226,18 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
     groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained_groups.items())
     iterations, method = plan.training.iterations, plan.training.method
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
+
+
+def _describe_tournament(plan: TournamentPlan) -> str:
+    """Return sentences about the players, the pairings and the games of a tournament."""
+    games = sum(leg.size for leg in plan.all_games())
+    pairing = plan.tournament.pairing.replace("_", " ")
+    return (
+        f"Run {plan.run_id} is a tournament ({pairing}) of {comma_join(plan.players)}, judged by "
+        f"{comma_join(plan.judges)}.\nAbout each datapoint, a pairing plays {plan.games_per_datapoint} games: each "
+        f"player argues each side in each seat.\n{counted(len(plan.pairings), 'pairing')} play at most "
+        f"{counted(games, 'game')} of {plan.spec.protocol.name}"
+    )
 
 
 def _estimate_costs(games: Sequence[Plan]) -> list[CostEstimate]:

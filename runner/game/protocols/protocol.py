@@ -17,11 +17,23 @@ from typing import Final
 
 from runner.base.hashing import derived_seed
 from runner.base.problems import Place
-from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, ProtocolStep
+from runner.game.protocols.ballot import (
+    CORRECT,
+    INCORRECT,
+    Ballot,
+    CandidateAnswers,
+    answer_position,
+    deal_answers,
+    draws_correct,
+    exchange_stances,
+    is_exchangeable,
+    letter_of,
+)
+from runner.game.protocols.schema import AgentSpec, BestOf, Parameters, ProtocolFile, ProtocolStep
 
 
 class Decision(IntEnum):
-    """The verifier's verdict."""
+    """The verifier's verdict. The codes of verdicts on listed answers follow; see `runner.game.protocols.ballot`."""
 
     REJECT = 0
     ACCEPT = 1
@@ -37,26 +49,37 @@ def stance_word(stance: int) -> str:
     return ACCEPT if stance else REJECT
 
 
-def label_word(label: int | None) -> str:
-    """Return a label as text for display: `accept`, `reject` or `not known`."""
+def label_word(label: int | str | None) -> str:
+    """Return a label as text for display: `accept`, `reject` or `not known`; letters of listed answers as they are."""
+    if isinstance(label, str):
+        return label
     return "not known" if label is None else stance_word(label)
 
 
-def verdict_word(decision: int) -> str:
-    """Return a word for a decision; `none` if there is no verdict."""
+def verdict_word(decision: int | str) -> str:
+    """Return a word for a decision, or the letter of the chosen answer; `none` if there is no verdict."""
+    if isinstance(decision, str):
+        return decision
+    position = answer_position(decision)
+    if position is not None:
+        return letter_of(position)
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 
-def label_player(agent: str, stance: int | None, chat_name: str | None = None, remark: str | None = None) -> str:
-    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`."""
-    stance_remark = None if stance is None else f"argues for {stance_word(stance)}"
+def label_player(agent: str, stance: int | str | None, chat_name: str | None = None, remark: str | None = None) -> str:
+    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`.
+
+    A stance as text is the letter of a listed answer.
+    """
+    word = stance if isinstance(stance, str) or stance is None else stance_word(stance)
+    stance_remark = None if word is None else f"argues for {word}"
     remarks = [text for text in (chat_name, stance_remark, remark) if text is not None]
     return f"{agent} ({'; '.join(remarks)})" if remarks else agent
 
 
-def correct_word(correct: bool | None, decision: int) -> str:
+def correct_word(correct: bool | None, decision: int | str) -> str:
     """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
-    if decision == Decision.NONE or correct is None:
+    if decision in (Decision.NONE, "none") or correct is None:
         return "-"
     return "right" if correct else "wrong"
 
@@ -259,8 +282,40 @@ class Protocol:
             order.extend(names)
         return (*order, *(name for name in self.channel_names if name not in order))
 
+    @cached_property
+    def selections(self) -> Mapping[tuple[str, str], BestOf]:
+        """The selections from candidates in any step, by the speaker and the kind of the selector."""
+        steps = [step for step in self.file.cycle if step.best_of is not None]
+        return {(name, step.best_of.by): step.best_of for step in steps if step.best_of for name in step.speak}
+
+    def hidden_columns(self, agent: str) -> frozenset[str]:
+        """Return the columns of the dataset that an agent must not see."""
+        return frozenset(column for column, agents in self.file.private.items() if agent not in agents)
+
     def default_stance(self, agent: str) -> int:
-        return int(self.agent_spec(agent).stance == ACCEPT)
+        return int(self.agent_spec(agent).stance in (ACCEPT, CORRECT))
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether the verifier chooses from listed answers, instead of accepting or rejecting."""
+        return self.file.answers == "listed"
+
+    @property
+    def may_exchange_answers(self) -> bool:
+        """Whether games can exchange right and wrong answers between the stances of provers."""
+        return is_exchangeable([self.agent_spec(name).stance for name in self.prover_names])
+
+    def ballot(self, candidates: CandidateAnswers, seed: int, given_stance: int | None = None) -> Ballot:
+        """Return the answers of a game with this seed in its order, and the answer of each prover.
+
+        `given_stance` is 1 if the first prover must argue for a right answer, 0 for a wrong one, None for its own.
+        """
+        stances = {name: self.agent_spec(name).stance for name in self.prover_names}
+        if given_stance is None and self.parameters.randomize_prover_stance:
+            given_stance = int(draws_correct(seed))
+        if given_stance is not None and self.may_exchange_answers:
+            stances = exchange_stances(stances, CORRECT if given_stance else INCORRECT)
+        return deal_answers(candidates, stances, seed, shuffle=self.parameters.shuffle_answers)
 
     @cached_property
     def are_opposed(self) -> bool:

@@ -2,6 +2,9 @@
 
 const WORDS = { 0: "reject", 1: "accept" };
 
+// The word for a label, a decision or a stance. Letters of listed answers stay as they are.
+const verdictWord = (value) => (typeof value === "string" ? value : WORDS[value]);
+
 // Tables with names from the address have no prototype, so that `constructor` is not a filter.
 const FILTERS = {
   __proto__: null,
@@ -24,7 +27,7 @@ const COMPARED = {
 // Format a value for comparison with the user's input: "accept", "yes", "12".
 function plainValue(name, value) {
   if (value === null) return "none";
-  if (["label", "decision", "stance"].includes(name)) return WORDS[value];
+  if (["label", "decision", "stance"].includes(name)) return verdictWord(value).toLowerCase();
   if (typeof value === "boolean") return value ? "yes" : "no";
   return String(value).toLowerCase();
 }

@@ -43,7 +43,7 @@ class GameView {
     return el("header", { class: "game" },
       el("nav", { "aria-label": "From game to game" }, el("a", { href: this.list.address(), "aria-keyshortcuts": "u" }, "All games"), link(-1, "Previous", "k"), link(1, "Next", "j")),
       el("h2", {}, row.datapoint, " ", this.as ? null : verdictMark(row)),
-      el("p", { class: "which" }, this.as ? null : `label ${WORDS[row.label]}, verdict ${WORDS[row.decision] ?? "none"} · `, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
+      el("p", { class: "which" }, this.as ? null : `label ${verdictWord(row.label)}, verdict ${verdictWord(row.decision) ?? "none"} · `, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
       el("div", { class: "filters", role: "group", "aria-label": "Whose view" }, views.map((name) =>
         el("button", { type: "button", "aria-pressed": String(name === this.as), onclick: () => { location.hash = this.link(row.id, name); } },
           name ? `As ${name} saw it` : "Everything"))));
@@ -98,10 +98,10 @@ class GameView {
     const last = turn.answers.findLast((answer) => !answer.unusable);
     const texts = messages.length ? messages.map((one) => game.read(one.text)) : [last ? game.read(last.text) : ""];
     const decided = turn.decision !== null && turn.decision !== undefined;
-    const stance = !this.as || this.as === turn.agent ? WORDS[game.stances?.[turn.agent]] : undefined;
+    const stance = !this.as || this.as === turn.agent ? verdictWord(game.stances?.[turn.agent]) : undefined;
     return el("article", { class: `turn agent-${place % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
       el("h5", {}, this.named(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
-        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null,
+        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${verdictWord(turn.decision)}` }, `decides: ${verdictWord(turn.decision)}`) : null,
         decided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
       texts.map((text) => said(text)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
@@ -158,13 +158,13 @@ class GameView {
   facts(row, game) {
     const yes = (value) => (value === null ? null : value ? "yes" : "no");
     const facts = [
-      ["Label", WORDS[row.label] ?? "not known"], ["Verdict", WORDS[row.decision] ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
-      ["Stance", row.stance === null ? null : WORDS[row.stance]],
+      ["Label", verdictWord(row.label) ?? "not known"], ["Verdict", verdictWord(row.decision) ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
+      ["Stance", row.stance === null ? null : verdictWord(row.stance)],
       ["Seats swapped", yes(row.swapped)], ["Stances exchanged", yes(row.stances_exchanged)],
       ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${Number(reward.toPrecision(6))}`).join(", ") || "none"],
       ...Object.entries(game.confidence).map(([name, value]) => [CONFIDENCE[name] ?? name.replaceAll("_", " "), typeof value === "number" ? rounded(value, 3) : value]),
-      ["Votes", game.votes?.map((vote) => WORDS[vote] ?? "none").join(", ")],
-      ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [WORDS[one.decision] ?? "none", one.votes ? `votes ${one.votes.map((vote) => WORDS[vote] ?? "none").join(", ")}` : null,
+      ["Votes", game.votes?.map((vote) => verdictWord(vote) ?? "none").join(", ")],
+      ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [verdictWord(one.decision) ?? "none", one.votes ? `votes ${one.votes.map((vote) => verdictWord(vote) ?? "none").join(", ")}` : null,
         typeof one.confidence_stated === "number" ? `stated ${one.confidence_stated.toFixed(2)}` : null, typeof one.confidence_logprob === "number" ? `log-probability ${rounded(one.confidence_logprob, 3)}` : null, one.error].filter(Boolean).join("; ")]),
       ...this.about.agents.map(({ name }) => [`Tokens of ${name}`, row[`tokens.${name}`] ? count(row[`tokens.${name}`]) : null]),
       ["Tokens", count(row.tokens)], ...this.paid(game), ["Seconds", (row.latency_ms / 1000).toFixed(1)],

@@ -58,7 +58,7 @@ function treeTable(run, rows) {
     el("thead", {}, el("tr", {}, ["Datapoint", "Label", "Branches", "Right", "Left out", "Pairs"].map((title, at) =>
       el("th", { scope: "col", class: at > 1 ? "number" : null }, title)))),
     el("tbody", {}, rows.map((row) => el("tr", {},
-      el("th", { scope: "row" }, el("a", { href: treeAddress(run, row) }, treeName(row))), el("td", {}, WORDS[row.label]),
+      el("th", { scope: "row" }, el("a", { href: treeAddress(run, row) }, treeName(row))), el("td", {}, verdictWord(row.label)),
       cell(row.branches), cell(row.right), cell(row.left_out), cell(row.pairs))))));
 }
 
@@ -99,7 +99,7 @@ class TreeView {
         this.beside.before ? el("a", { href: treeAddress(this.run, this.beside.before), rel: "prev" }, "Previous (k)") : null,
         this.beside.after ? el("a", { href: treeAddress(this.run, this.beside.after), rel: "next" }, "Next (j)") : null),
       el("h2", {}, treeName(tree)),
-      el("p", { class: "soft" }, `Label ${WORDS[tree.label]} · ${tree.branches} branches, ${tree.right} of them right`,
+      el("p", { class: "soft" }, `Label ${verdictWord(tree.label)} · ${tree.branches} branches, ${tree.right} of them right`,
         tree.left_out ? ` · ${tree.left_out} failed branches are left out` : "", ` · expected: ${this.worth(tree.worth)}`),
       this.learnt(),
       el("div", { class: "tools" },
@@ -182,7 +182,7 @@ class TreeView {
 }
 
 function verdictOfLeaf(node) {
-  const word = node.decision === null ? "none" : WORDS[node.decision];
+  const word = node.decision === null ? "none" : verdictWord(node.decision);
   const kind = node.decision === null ? "none" : node.correct ? "right" : "wrong";
   return el("span", { class: `verdict ${kind}` }, `verdict ${word}`);
 }

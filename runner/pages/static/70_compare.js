@@ -96,7 +96,7 @@ class PairList {
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const { pairs } = this;
     this.body.replaceChildren(this.above, ...this.shown.slice(first, last).map((at, place) => el("tr", { "aria-rowindex": first + place + 2 },
-      el("td", {}, el("a", { href: this.link(at) }, pairs.datapoint[at])), el("td", {}, WORDS[pairs.label[at]]),
+      el("td", {}, el("a", { href: this.link(at) }, pairs.datapoint[at])), el("td", {}, verdictWord(pairs.label[at])),
       el("td", {}, rightMark(pairs.base_right[at])), el("td", {}, rightMark(pairs.other_right[at])))), this.below);
   }
 
@@ -158,7 +158,7 @@ route("compare/*/*/pair/*/*", async (place, [base, other, one, two]) => {
   const link = (by, word, key) => { const next = list.beside(one, two, by); return next ? el("a", { class: "step", href: next, "aria-keyshortcuts": key }, word) : el("span", { class: "step off" }, word); };
   replaced(place, el("header", { class: "game" },
     el("nav", { "aria-label": "From pair to pair" }, el("a", { href: list.address(), "aria-keyshortcuts": "u" }, "All pairs"), link(-1, "Previous", "k"), link(1, "Next", "j")),
-    el("h2", {}, list.pairs.datapoint[at] ?? "A pair"), el("p", { class: "which" }, at < 0 ? null : `label ${WORDS[list.pairs.label[at]]} `, copyButton(() => location.href, "Copy the link"))),
+    el("h2", {}, list.pairs.datapoint[at] ?? "A pair"), el("p", { class: "which" }, at < 0 ? null : `label ${verdictWord(list.pairs.label[at])} `, copyButton(() => location.href, "Copy the link"))),
   el("div", { class: "halves" }, halves));
   announce(`The games of ${list.pairs.datapoint[at] ?? "a pair"} side by side`);
 });

@@ -68,7 +68,7 @@ class Matrix {
     const cut = rows.length > this.drawn ? `; the first ${count(this.drawn)} are shown` : "";
     this.count.textContent = `${count(rows.length)} of ${count(this.rows.length)} datapoints, those with the largest difference first${cut}`;
     this.more.hidden = !cut;
-    this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, WORDS[row.label] ?? "not known"),
+    this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, verdictWord(row.label) ?? "not known"),
       row.cells.map((cell, at) => el("td", {}, cell.games ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
   }
 

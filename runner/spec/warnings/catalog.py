@@ -10,11 +10,14 @@ from datetime import date
 
 from runner.base.text import comma_join, list_some
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, display_marker
+from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import find_faults, messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
 from runner.spec.assembly import Spec
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
+from runner.spec.checks.listed_answers import order_notes
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
 from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
@@ -57,6 +60,10 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
 def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
     """Return the texts that express an agent's decisions, by the template variables that have them."""
     format_ = spec.experiment.decision_format
+    if spec.protocol.lists_answers:
+        texts = {"decision_line": display_marker(format_.marker)} if agent in spec.protocol.verifier_names else {}
+        if spec.protocol.agent_spec(agent).stance == OPEN:
+            texts["answer_marker"] = ANSWER_MARKER
     return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
 
 
@@ -137,10 +144,15 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
         )
 
 
+def _answer_order(spec: Spec) -> Iterator[str]:
+    """Warn about listed answers whose order reveals the right one."""
+    return order_notes(spec.protocol, spec.dataset)
+
+
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
-    revealed_speakers,
+    revealed_speakers, _answer_order,
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
