@@ -251,6 +251,7 @@ def tables_page() -> str:
         "completions": "A row for each call of a model, answered or failed.",
         "comparisons": "A view with a test for every two runs of the same task. Name the runs in your query.",
         "flips": "A view with a row for each datapoint that one run mostly judges right and another mostly wrong.",
+        "ratings": "A view with a row for each player of a [tournament](../how-to/run-a-tournament.md) and side.",
         "notes": "A row for each note that a reader wrote on a run or a game.",
         "ranks": "A row for each run with a rank.",
         "rank_tests": "A row for each test behind the ranks.",
@@ -325,6 +326,8 @@ def protocols_page() -> str:
         parameters = file.parameters
         first = "starts" if parameters.verifier_first else "does not start"
         lines += [f"- Rounds: {parameters.max_message_rounds} by default; the verifier {first}."]
+        if file.panel is not None:
+            lines += [f"- Panel: the rule is `{file.panel.rule}`."]
         if file.fixed:
             lines += ["- Fixed parameters: " + ", ".join(f"`{key}`" for key in file.fixed) + "."]
     parameters_node = resolve(schema, schema["properties"]["parameters"])
@@ -347,6 +350,8 @@ def protocols_page() -> str:
         items = resolve(schema, node)
         child = items.get("additionalProperties") or items.get("items")
         keys.append((f"`{name}`", node.get("description", "")))
+        if "properties" in items:
+            keys += [(f"`{name}.{key}`", child.get("description", "")) for key, child in items["properties"].items()]
         if isinstance(child, dict) and "properties" in (target := resolve(schema, child)):
             prefix = f"{name}[]" if "items" in items else f"{name}.NAME"
             keys += [(f"`{prefix}.{key}`", child.get("description", "")) for key, child in target["properties"].items()]

@@ -229,7 +229,10 @@ def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]
 
 
 _game_share = partial(Metric, source=Source.GAMES, is_proportion=True)
-_JUDGE_DECISION = "(list_filter(panel::JSON[], judge -> judge->>'agent' = '{agent}')[1]->>'decision')::INT"
+_JUDGE_DECISION = (
+    "json_extract_string(panel, '$[*].decision')"
+    "[list_position(json_extract_string(panel, '$[*].agent'), '{agent}')]::INT"
+)
 _judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False, with_answers=True)
 _verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")

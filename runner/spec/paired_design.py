@@ -105,7 +105,8 @@ def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Sea
 
 def _pairs_of_one_role(protocol: Protocol) -> Iterator[Seats]:
     for first, second in combinations(protocol.agent_names, 2):
-        if protocol.agent_spec(first).role == protocol.agent_spec(second).role:
+        # The judges of a panel have no opponents, so there is no advantage of a seat to measure.
+        if protocol.agent_spec(first).role == protocol.agent_spec(second).role == "prover":
             yield first, second
 
 
@@ -136,7 +137,9 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
                 hint = did_you_mean(name, protocol.agent_names) or f"; choose two of {comma_join(protocol.agent_names)}"
                 yield f"{protocol.name} has no agent {name!r}{hint}"
         are_known = all(name in protocol.agent_names for name in seats["swap"])
-        if are_known and set(seats["swap"]) not in map(set, possible_pairs):
+        if are_known and set(seats["swap"]) <= set(protocol.verifier_names):
+            yield f"{' and '.join(seats['swap'])} are judges of a panel; only seats of provers can be swapped"
+        elif are_known and set(seats["swap"]) not in map(set, possible_pairs):
             example = " and ".join(possible_pairs[0])
             yield f"{' and '.join(seats['swap'])} are seats of different roles; choose seats of one role: {example}"
 

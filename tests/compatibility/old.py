@@ -90,7 +90,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 ADDED_COLUMNS = (
     "reasoning", "verdict_logprobs", "vote", "swapped", "confidence_stated", "confidence_logprob", "confidence_note",
-    "votes", "verdicts", "stances_exchanged", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
+    "votes", "verdicts", "stances_exchanged", "panel", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
     "audio_output_tokens", "service_tier", "usage_estimated", "selected", "score", "words", "removed_words",
     "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
 )  # fmt: skip

@@ -185,18 +185,29 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
-    for index, step in enumerate(file.cycle):
-        for speaker, channels in step.speak.items():
-            yield from _speaker_problems(file, layered, index, speaker, channels)
-            if step.best_of is not None and speaker in file.agents and file.agents[speaker].role == "verifier":
-                message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
-                yield _problem_at(layered, "cycle", index, "best_of")(message)
+    for index in range(len(file.cycle)):
+        yield from _step_problems(file, layered, index)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
         yield from _stance_problems(file, layered, name)
     yield from _column_problems(file, layered)
     parameters = [parameter.name for parameter in fields(Parameters)]
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
+
+
+def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    step = file.cycle[index]
+    for speaker, channels in step.speak.items():
+        yield from _speaker_problems(file, layered, index, speaker, channels)
+    if step.best_of is None:
+        return
+    judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
+    for speaker in step.speak.keys() & set(judges):
+        message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
+        yield _problem_at(layered, "cycle", index, "best_of")(message)
+    if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
+        message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
+        yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
 def _unknown_names(
