@@ -178,7 +178,9 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         yield _problem_at(layered, "panel")(
             f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
-    elif file.panel is None and len(verifiers) > 1:
+    elif file.panel is not None:
+        yield from _panel_problems(file, layered)
+    elif len(verifiers) > 1:
         message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
         yield _problem_at(layered, "agents")(message.format(found))
     elif not verifiers:
@@ -197,6 +199,17 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
     yield from _column_problems(file, layered)
     parameters = [parameter.name for parameter in fields(Parameters)]
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
+
+
+def _panel_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
+    """Yield a problem for each rule that a panel does not allow."""
+    if file.answers != "accept_reject":
+        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
+        yield _problem_at(layered, "answers")(message)
+    for index, step in enumerate(file.cycle):
+        if step.best_of is not None and step.best_of.by == "judge":
+            message = "a panel has no single judge to select the best candidate; choose another selector"
+            yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
 def _unknown_names(

@@ -64,7 +64,9 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
         texts = {"decision_line": display_marker(format_.marker)} if agent in spec.protocol.verifier_names else {}
         if spec.protocol.agent_spec(agent).stance == OPEN:
             texts["answer_marker"] = ANSWER_MARKER
-    return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
+    if agent not in spec.protocol.verifier_names or spec.protocol.lists_answers:
+        return {}
+    return {"accept": format_.accept, "reject": format_.reject}
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
