@@ -251,6 +251,7 @@ def tables_page() -> str:
         "completions": "A row for each call of a model, answered or failed.",
         "comparisons": "A view with a test for every two runs of the same task. Name the runs in your query.",
         "flips": "A view with a row for each datapoint that one run mostly judges right and another mostly wrong.",
+        "ratings": "A view with a row for each player of a [tournament](../how-to/run-a-tournament.md) and side.",
         "notes": "A row for each note that a reader wrote on a run or a game.",
         "ranks": "A row for each run with a rank.",
         "rank_tests": "A row for each test behind the ranks.",

@@ -266,13 +266,15 @@ class Engine:
             parts.calls.extend(calls_of(request.sample, completion, agents[request.sample.agent]))
             return completion
 
+        async def reply(name: str) -> Reply:
+            wait = self._await_replies
+            return await respond(agents, self.protocol, name, observation, complete, wait_for_replies=wait)
+
         if len(turn.speakers) == 1:
             (name,) = turn.speakers
-            return {name: await respond(agents, name, observation, complete, self._await_replies)}
+            return {name: await reply(name)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
-        tasks = [
-            asyncio.create_task(respond(agents, name, observation, complete, self._await_replies)) for name in speakers
-        ]
+        tasks = [asyncio.create_task(reply(name)) for name in speakers]
         await self._await_replies(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 

@@ -33,6 +33,6 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     turn = next(game)
     while turn.round < until:
         observation = job.observation(turn.round, turn.rounds)
-        replies = {name: await respond(agents, name, observation, answer_undecided) for name in turn.speakers}
+        replies = {name: await respond(agents, protocol, name, observation, answer_undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds

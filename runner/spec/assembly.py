@@ -24,7 +24,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import PromptSet, is_function, load_prompts, source_path
+from runner.game.prompts.templates import PromptSet, load_prompts, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -291,10 +291,9 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
 
 
 def _function_folders(spec: Spec) -> Iterator[Path]:
-    """Yield the folder of prompts if it has Python functions, since these need consent if they were downloaded."""
-    folder = spec.origin.named_files.prompts
-    if folder is not None and any(map(is_function, spec.prompts.sources)):
-        yield folder
+    """Yield the folder of each Python function, since a function needs consent if its folder was downloaded."""
+    for prompts in (spec.prompts, *spec.player_prompts.values()):
+        yield from (Path(prompts.files[name].file).parent for name in prompts.functions)
 
 
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:

@@ -5,7 +5,6 @@ Commands print them, and a fetched (downloaded) plan needs the user's permission
 
 from __future__ import annotations
 
-from runner.game.prompts.templates import is_function
 from runner.models.api_keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
 from runner.runs.execution.spending import used_models
@@ -19,7 +18,8 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     The Python functions that select candidates are programs, too.
     """
     models = _models(plan).values()
-    functions = [(("python", f"{name}.py"), ()) for name in plan.spec.prompts.sources if is_function(name)]
+    prompts = (plan.spec.prompts, *plan.spec.player_prompts.values())
+    functions = [(("python", f"{name}.py"), ()) for templates in prompts for name in templates.functions]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
         return key_uses(models, functions)
     stored = plan.spec.trainer_files

@@ -14,17 +14,18 @@ import pytest
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.models.api_keys import allowed_commands
+from runner.rollouts.agents.environment import Environment
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hidden_passages import Script, passages_spec, play_script
-from tests.support.processes import nip_run_here, start_nip_run_silently, wait_or_kill, wait_until
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_for_requests, wait_or_kill
 from tests.support.runs import derived_files, journal_records, only_run, read_calls, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 
-LOGPROBS = {"models": {"m": {"logprobs": True, "top_logprobs": 5}}}
+LOGPROBS: dict[str, Any] = {"models": {"m": {"logprobs": True, "top_logprobs": 5}}}
 
 
 def rules(by: str, n: int = 3) -> dict[str, Any]:
@@ -154,12 +155,13 @@ def test_a_file_without_the_function_is_an_error_before_play(source: str, messag
 
 def test_wrong_settings_are_errors_before_play(tmp_path: Path) -> None:
     judge = {"cycle": [{"speak": {"judge": ["main"]}, "best_of": {"n": 2, "by": "critic"}}]}
-    cases = [
+    cases: list[Any] = [
         (rules("judge"), {}, "set models.m.logprobs=true and models.m.top_logprobs=5"),
         (rules("preference"), {"agents": {"p0": {"model": "m", "selector": "small"}}}, "no model group 'small'"),
         (judge, {}, r"cycle\.0\.best_of: only provers have candidates, and judge is the verifier"),
         (rules("critic"), {"rollouts": {"num_responses_per_timestep": 2}}, "trees have all candidates as branches"),
         (rules("vote"), {}, "best_of.by"),
+        ({**rules("judge"), "answers": "listed"}, {}, r"cycle\.0\.best_of\.by: `judge` needs a single verifier"),
         (rules("critic", 1), {}, "best_of.n"),
     ]
     for number, (changed, changes, message) in enumerate(cases):
@@ -266,13 +268,13 @@ def test_candidates_are_one_call_where_the_server_gives_several_answers(tmp_path
 @pytest.mark.gate
 def test_a_killed_run_repeats_no_recorded_call(tmp_path: Path) -> None:
     with run_chat_server(text="Score: 4. Decision: accept", latency=[0.0, 0.02]) as server:
-        changes = {"base_url": server.base_url, "size": 12, "rollouts": {"concurrency": 3}}
+        changes: dict[str, Any] = {"base_url": server.base_url, "size": 12, "rollouts": {"concurrency": 3}}
         path = passages_spec(tmp_path, rules("critic"), models={"m": {"share_prompts": False}}, **changes)
         expected = derived_files(run_spec(path, tmp_path / "whole").folder.path)
         needed = server.requests
         for goal in (9, 30, 60):
             process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
-            wait_until(lambda goal=goal: process.poll() is not None or server.requests - needed >= goal)  # noqa: B023
+            wait_for_requests(server, "requests", needed + goal, process)
             process.kill()
             process.wait()
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
@@ -308,3 +310,24 @@ def test_the_user_sees_that_a_function_runs(tmp_path: Path) -> None:
     passages_spec(tmp_path, rules("function"))
     assert "command:python" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
     assert allowed_commands(["python"])
+
+
+# Display
+
+
+def test_show_prints_the_selected_candidate_and_the_private_notes(tmp_path: Path) -> None:
+    changed = {**rules("critic"), "agents": {"p0": {"scratchpad": "Say:"}}}
+    run = run_spec(passages_spec(tmp_path, changed), tmp_path / "results").folder.path
+    shown = nip_run_here("show", str(run), "d0", cwd=tmp_path).stdout
+    selected = next(row for row in table(run, "completions") if row["selected"])
+    number = (selected["vote"] or 0) + 1
+    assert f"candidate {number} of 3 by critic, score {selected['score']:g})" in shown
+    notes, _, message = selected["raw_message"].partition("Say:")
+    assert f"private notes: delivered to no one)\n  | {notes.strip()}\n" in shown
+    assert message.strip() in shown
+
+
+def test_the_array_environment_refuses_a_protocol_with_candidates(tmp_path: Path) -> None:
+    spec = load_spec(passages_spec(tmp_path, rules("critic")))
+    with pytest.raises(ValueError, match="selects answers from candidates"):
+        Environment(spec.protocol)

@@ -225,7 +225,9 @@ def test_a_query_and_compare_have_the_judges(tmp_path: Path) -> None:
     other = run_spec(panel_spec(tmp_path, size=10, seed=8), tmp_path / "results")
     judged = json.loads(nip_run_here("sql", "@judges", f"run={run.run_id}", "--json", cwd=tmp_path).stdout)
     rows = table(run.folder.path, "rollouts")
-    expected = {judge: sum(verdicts_of(row)[judge] == row["y"] for row in rows) / 10 for judge in JUDGES}
+    expected: dict[str | None, float] = {
+        judge: sum(verdicts_of(row)[judge] == row["y"] for row in rows) / 10 for judge in JUDGES
+    }
     expected[None] = sum(row["correct"] for row in rows) / 10
     assert {row["judge"]: row["accuracy"] for row in judged} == expected
     compared = nip_run_here("compare", run.run_id, other.run_id, "--metric", "judge1.judge_accuracy", cwd=tmp_path)

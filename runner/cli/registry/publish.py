@@ -224,6 +224,11 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
             f"{manifest.run_id} is shard {manifest.shard} of run {run_id}; merge the run, then publish it: nip-run "
             f"merge {run_id}"
         )
+    if manifest.is_tournament:
+        raise UsageError(
+            f"{manifest.run_id} is a tournament, which cannot be published yet; publish the runs of its pairings, such "
+            f"as {manifest.example_part}"
+        )
     parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for run in (folder, *parts):
         try:

@@ -182,11 +182,17 @@ class PromptSet:
         """The variables of each template in sorted order, because processes exchange cached texts by key."""
         return {name: sorted(variables) for name, variables in self.variables.items()}
 
+    @property
+    def functions(self) -> list[str]:
+        """The names of the Python functions that select candidates."""
+        return [name for name in self.sources if is_function(name)]
+
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
         """The variables that each template uses."""
-        templates = {name: source for name, source in self.sources.items() if not is_function(name)}
-        return {name: variables_of(source) for name, source in templates.items()}
+        return {
+            name: frozenset() if is_function(name) else variables_of(source) for name, source in self.sources.items()
+        }
 
 
 def template_names(protocol: Protocol) -> list[str]:
@@ -199,6 +205,10 @@ def template_names(protocol: Protocol) -> list[str]:
     return [*names, *dict.fromkeys(selectors)]
 
 
+STORED_SUFFIXES = (SUFFIX, f"{FUNCTION}.py.txt")
+"""The ends of the names of files that a run's folder of prompts has."""
+
+
 def is_function(name: str) -> bool:
     """Return whether a name is that of a Python function that selects candidates, and not of a template."""
     return name.endswith(FUNCTION)
@@ -206,7 +216,7 @@ def is_function(name: str) -> bool:
 
 def stored_name(name: str) -> str:
     """Return the name of the file that stores a template or function with a run. Python never imports it."""
-    return f"{name}.py.txt" if is_function(name) else name + SUFFIX
+    return name.removesuffix(FUNCTION) + STORED_SUFFIXES[is_function(name)]
 
 
 def source_path(folder: Path, name: str) -> Path:

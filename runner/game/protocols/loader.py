@@ -178,8 +178,9 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         yield _problem_at(layered, "panel")(
             f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
-    elif file.panel is not None:
-        yield from _panel_problems(file, layered)
+    elif file.panel is not None and file.answers != "accept_reject":
+        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
+        yield _problem_at(layered, "answers")(message)
     elif len(verifiers) > 1:
         message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
         yield _problem_at(layered, "agents")(message.format(found))
@@ -187,12 +188,8 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
-    for index, step in enumerate(file.cycle):
-        for speaker, channels in step.speak.items():
-            yield from _speaker_problems(file, layered, index, speaker, channels)
-            if step.best_of is not None and speaker in file.agents and file.agents[speaker].role == "verifier":
-                message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
-                yield _problem_at(layered, "cycle", index, "best_of")(message)
+    for index in range(len(file.cycle)):
+        yield from _step_problems(file, layered, index)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
         yield from _stance_problems(file, layered, name)
@@ -201,15 +198,19 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
 
 
-def _panel_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
-    """Yield a problem for each rule that a panel does not allow."""
-    if file.answers != "accept_reject":
-        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
-        yield _problem_at(layered, "answers")(message)
-    for index, step in enumerate(file.cycle):
-        if step.best_of is not None and step.best_of.by == "judge":
-            message = "a panel has no single judge to select the best candidate; choose another selector"
-            yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
+def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    step = file.cycle[index]
+    for speaker, channels in step.speak.items():
+        yield from _speaker_problems(file, layered, index, speaker, channels)
+    if step.best_of is None:
+        return
+    judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
+    for speaker in step.speak.keys() & set(judges):
+        message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
+        yield _problem_at(layered, "cycle", index, "best_of")(message)
+    if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
+        message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
+        yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
 def _unknown_names(

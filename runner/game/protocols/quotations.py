@@ -275,7 +275,7 @@ def _flatten_character(character: str) -> str:
 
 # Code fences, line numbers and quotation marks around a quote
 
-_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)[^\n`]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+(?:```|~~~)[^\n`]*+(?=\n|\Z)", re.MULTILINE)
 _NUMBER_FORMS = (
     r"\[L?(\d{1,7})\](?!\S)",
     r"\(L?(\d{1,7})\)(?!\S)",

@@ -33,6 +33,11 @@ def without_notes(text: str, marker: str | None) -> str:
     return marker if position < 0 else text[position:]
 
 
+def private_notes(text: str, marker: str | None) -> str:
+    """Return the private notes of an answer: the text before its marker; empty if the agent has no notes."""
+    return "" if marker is None else text[: max(_find_last(text, marker), 0)].strip()
+
+
 def _find_last(text: str, marker: str) -> int:
     position = text.rfind(marker)
     return position if position >= 0 or len(text.lower()) != len(text) else text.lower().rfind(marker.lower())

@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import SUFFIX
+from runner.game.prompts.templates import STORED_SUFFIXES
 from runner.registry.bundles import parameters, readme, run_data
 from runner.registry.bundles.models import build_model_drafts
 from runner.registry.bundles.run_facts import (
@@ -157,7 +157,7 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
     stored_files = read_index(trainers)
     names = {stored_name(group, path) for group, files in stored_files.items() for path in files.files}
     names |= {INDEX} if stored_files else set()
-    prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
+    prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(STORED_SUFFIXES))
     contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _published_spec(folder, spec)}
     contents |= {f"{DATA}/{name}": folder.path / name for name in _RUN_FILES if (folder.path / name).is_file()}
     contents |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}

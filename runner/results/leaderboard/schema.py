@@ -271,9 +271,19 @@ FROM {_JOIN}
 WHERE (a.accuracy - 0.5) * (b.accuracy - 0.5) < 0;
 """
 
+_RATINGS = """
+CREATE OR REPLACE VIEW ratings AS
+SELECT
+    run_id, agent AS player,
+    CASE metric WHEN 'rating' THEN 'overall' WHEN 'rating_right' THEN 'right' ELSE 'wrong' END AS side,
+    value, stderr, ci_low, ci_high, n, clusters, reason
+FROM metrics WHERE metric IN ('rating', 'rating_right', 'rating_wrong');
+"""
+
 VIEWS = {
     "shared_answers": _SHARED_ANSWERS, "copies": _COPIES,
     "leaderboard": f"CREATE OR REPLACE VIEW leaderboard AS {LEADERBOARD_SQL};", "flips": _FLIPS,
+    "ratings": _RATINGS,
 }  # fmt: skip
 """The SQL that creates each view, after the views that it reads."""
 
@@ -362,13 +372,14 @@ _TOKEN_COMMENTS = {
 
 COMMENTS: Mapping[str, Mapping[str, str]] = {
     "runs": {
-        "kind": "benchmark: measures models; training: a training run, or the run with the games of an iteration",
+        "kind": "benchmark: measures models; training: a training run, or the run with the games of an iteration; "
+        "tournament: rates players",
         "status": "running, done, incomplete (too many rollouts were lost in transport), failed or interrupted",
         "spec": "the resolved spec, with all defaults",
         "git_commit": "the commit of the repository with the spec; NULL: the spec is not in a repository",
         "git_dirty": "whether the repository or the spec itself had uncommitted changes",
-        "parent_run_id": "the training run that this run is a part of",
-        "iteration": "the iteration of that training run, from 0",
+        "parent_run_id": "the training run or tournament that this run is a part of",
+        "iteration": "the iteration of that training run, or the pairing of that tournament, from 0",
         "completions": "number of answered calls of models",
         "cached_tokens": "prompt tokens that the provider read from its cache",
         "cost_usd": "cost in US dollars; NULL: the price of a model is unknown",
@@ -455,6 +466,12 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "accuracy_b": "the share of right verdicts on this datapoint in run_b",
         "rollout_a": "a rollout with the majority verdict: nip-run show RUN_A ROLLOUT_A RUN_B ROLLOUT_B",
         "rollout_b": "a rollout with the majority verdict",
+    },
+    "ratings": {
+        "player": "the player's name in `tournament.players`",
+        "side": "right, wrong (the rating for arguing for such answers), or overall, the mean of both",
+        "value": "Elo points above the average player of the tournament",
+        "n": "number of the player's games with a winner",
     },
     "leaderboard": {
         "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",

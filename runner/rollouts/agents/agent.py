@@ -215,7 +215,9 @@ class Agent:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
         marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
-        source = None if quotes is None or quotes.source in self._hidden_columns else observation.columns[quotes.source]
+        source = (
+            None if quotes is None or quotes.source in self._hidden_columns else observation.columns.get(quotes.source)
+        )
         order = None if observation.candidates is None else self._ballot(observation).order
         if order is not None and self._must_state_answer(observation.round):
             return ResponseHint(

@@ -19,7 +19,7 @@ from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
 from runner.game.prompts.chat_format import format_chat
 from runner.game.protocols.answer_parser import verdict_fork
-from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.protocol import Protocol, stance_word
 from runner.game.protocols.rounds import Message, Reply, Round, Selection
 from runner.game.protocols.schema import BestOf
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
@@ -111,7 +111,9 @@ class Selector(Agent):
 
     def _variables(self, prover_stance: int, round_: int) -> dict[str, Any]:
         variables = super()._variables(prover_stance, round_)
-        return variables | {"stance": "accept" if self._stance(prover_stance) else "reject"}
+        if self.best_of.by != "judge":
+            return variables
+        return variables | {"stance": stance_word(self._stance(prover_stance))}
 
     def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:
         candidates = observation.speeches if isinstance(observation, Judgment) else ()
@@ -130,7 +132,9 @@ class Selector(Agent):
         hidden = self._hidden_columns
         game = {
             "agent": self.speaker,
-            "stance": "accept" if self._stance(judgment.prover_stance) else "reject",
+            "stance": None
+            if self.protocol_handler.lists_answers
+            else stance_word(self._stance(judgment.prover_stance)),
             "round": judgment.round,
             "columns": {name: value for name, value in judgment.columns.items() if name not in hidden},
         }
@@ -240,9 +244,11 @@ def _shown_text(reply: Reply) -> str:
 
 async def respond(
     agents: Mapping[str, Agent],
+    protocol: Protocol,
     speaker: str,
     observation: Observation,
     complete: Complete,
+    *,
     wait_for_replies: WaitForReplies = asyncio.wait,
 ) -> Reply:
     """Return an agent's reply in a game: its only answer or, with `best_of`, the selected candidate.
@@ -251,7 +257,7 @@ async def respond(
         GenerationError, CallError, ProviderRefusal: see `Agent.respond`.
     """
     agent = agents[speaker]
-    selector = find_selector(agents, agent.protocol_handler, speaker, observation.round)
+    selector = find_selector(agents, protocol, speaker, observation.round)
     if selector is None:
         return await agent.respond(observation, complete, wait_for_replies=wait_for_replies)
     observations = [observation] * selector.best_of.n

@@ -64,12 +64,13 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
     """Return the spec of a finished benchmark. `name` is the subject of error messages, such as "run pilot".
 
     Raises:
-        UsageError: the run is not finished, or is a training run.
+        UsageError: the run is not finished, or its games are separate runs.
         RunError: the run's files are damaged or have changed since they were written.
     """
     manifest = run.manifest()
-    if manifest.is_training_run:
-        raise UsageError(f"{name} is a training run; name one of its test runs (`nip-run runs` lists them)")
+    if manifest.has_parts:
+        runs = "runs" if manifest.is_tournament else "test runs"
+        raise UsageError(f"{name} is {manifest.kind_name}; name one of its {runs} (`nip-run runs` lists them)")
     if manifest.status not in PLAYED or not run.table("rollouts").is_file():
         raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
     try:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.base.errors import RunError
-from runner.game.prompts.templates import is_function
+from runner.game.prompts.templates import PromptSet
 from runner.models.client import Connection
 from runner.models.interface import Choice, Completion, Request
 
@@ -21,9 +21,9 @@ MODEL = "function"
 """The name of the model in the records of these calls."""
 
 
-def with_functions(connection: Connection, sources: Mapping[str, str]) -> Connection:
-    """Return a connection that answers the requests of selectors with the functions among the sources of prompts."""
-    functions = {name: _load(name, source) for name, source in sources.items() if is_function(name)}
+def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
+    """Return a connection that answers the requests of selectors with the functions of the prompts."""
+    functions = {name: _load(name, prompts.sources[name]) for name in prompts.functions}
     if not functions:
         return connection
 

@@ -198,7 +198,7 @@ class Wiring:
             sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
-        live = with_functions(live, self.plan.spec.prompts.sources)
+        live = with_functions(live, self.plan.spec.prompts)
         if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
         combined = ReplayThenLive(replayer, live, self.replay.until_round)

@@ -50,15 +50,15 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
 
 
 def check_has_games(manifest: Manifest) -> None:
-    """Check that a run has games to judge, and is not a training run.
+    """Check that a run has games to judge, and is not a training run or a tournament.
 
     Raises:
-        UsageError: the run is a training run.
+        UsageError: the games are in separate runs.
     """
-    if manifest.is_training_run:
+    if manifest.has_parts:
         raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
+            f"{manifest.run_id} is {manifest.kind_name}, and its games are separate runs: judge one of these runs "
+            f"instead, such as {manifest.example_part}"
         )
 
 

@@ -276,10 +276,10 @@ class FinishedRun:
         return stacked(rollout_arrays)
 
     def _check_has_games(self) -> None:
-        if self.manifest.is_training_run:
+        if self.manifest.has_parts:
             raise UsageError(
-                f"{self.run_id} is a training run; its games are separate runs ({self.run_id}-i0 and so on), which "
-                "parts() returns"
+                f"{self.run_id} is {self.manifest.kind_name}; its games are separate runs "
+                f"({self.manifest.example_part} and so on), which parts() returns"
             )
 
     def __repr__(self) -> str:

@@ -86,9 +86,16 @@ class RolloutDetails:
         return [name for name in self.protocol.agent_names if (number, name) in self.turns or name in raw]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
-        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any."""
+        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any.
+
+        If the answer was selected from several candidates, the other candidates are left out.
+        """
         answers = []
+        rounds = self.rollout.rounds
+        selection = rounds[number].selections.get(agent) if number < len(rounds) else None
         for call in self.turns.get((number, agent), ()):
+            if selection is not None and call.vote != selection.index:
+                continue
             if call.is_answer:
                 answers.append(self.answer(call))
                 if answers[-1].unusable_reason is None:

@@ -13,6 +13,7 @@ from runner.runs.tournaments.games import GameCounts, TournamentGames
 from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
 from runner.runs.tournaments.round_log import datapoints_played, read_rounds
 from runner.statistics.clustered_means import Quantity
+from runner.statistics.intervals import student_tail
 from runner.statistics.intransitivity import Intransitivity, intransitivity
 from runner.statistics.ratings import SIDES, RatingModel
 
@@ -74,18 +75,38 @@ def totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
 
 def quantity_row(quantity: Quantity) -> dict[str, Any]:
     """Return a number with its interval, in the form of a row of `metrics`."""
-    low, high = quantity.interval or (None, None)
+    ends = quantity.interval or (None, None)
+    numbers = (None if number is None else round(number, 9) for number in (quantity.value, quantity.stderr, *ends))
+    value, stderr, low, high = numbers
     return {
-        "value": quantity.value, "stderr": quantity.stderr, "ci_low": low, "ci_high": high,
+        "value": value, "stderr": stderr, "ci_low": low, "ci_high": high,
         "n": quantity.n, "clusters": quantity.clusters, "reason": quantity.reason,
     }  # fmt: skip
+
+
+def player_differences(games: TournamentGames, first: str, second: str) -> list[dict[str, Any]]:
+    """Return the differences between two players' ratings by side, with the p-value of a t-test."""
+    model, rows = games.model(), []
+    numbers = [games.plan.players.index(name) for name in (first, second)]
+    for side in SIDES:
+        difference = model.difference(numbers[0], numbers[1], side)
+        p = None
+        if difference.value is not None and difference.stderr:
+            p = min(1.0, 2 * student_tail(abs(difference.value) / difference.stderr, difference.clusters - 1))
+        rows.append({"side": side, **quantity_row(difference), "p": p})
+    return rows
 
 
 def _ratings(plan: TournamentPlan, model: RatingModel, games: TournamentGames) -> Iterator[dict[str, Any]]:
     """Yield the ratings of each player, best overall first, with the number of the player's games."""
     order = range(len(plan.players))
     overall = [model.rating(player, "overall").value for player in order]
-    for player in sorted(order, key=lambda player: (-(overall[player] or 0.0), player)):
+
+    def place(player: int) -> tuple[bool, float, int]:
+        value = overall[player]
+        return value is None, 0.0 if value is None else -round(value, 6), player
+
+    for player in sorted(order, key=place):
         counts = _counts_of_player(player, games)
         for side in SIDES:
             row = quantity_row(model.rating(player, side))

@@ -144,7 +144,7 @@ class _RunPlayer:
             servers=self._servers,
             admission=self._permits,
         )
-        return with_functions(connection, plan.spec.prompts.sources)
+        return with_functions(connection, plan.spec.prompts)
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan

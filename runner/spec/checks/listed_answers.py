@@ -69,7 +69,10 @@ def answer_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset
             "right; use a protocol with the stances open or letters, or a dataset with labels"
         )
         yield "dataset.answers", message
-    if experiment.rollouts.num_responses_per_timestep is not None:
+    if experiment.training is not None and experiment.training.method == "malt":
+        message = "malt plays trees of responses, which need accept or reject; set expert_iteration"
+        yield "training.method", message
+    elif experiment.rollouts.num_responses_per_timestep is not None:
         yield "rollouts.num_responses_per_timestep", "trees of responses need accept or reject; remove this key"
     if experiment.fine_tune is not None and "verl" in experiment.fine_tune.formats:
         yield "fine_tune.formats", "verl files have labels 0 and 1, which listed answers do not have; remove verl"

@@ -51,6 +51,9 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
         headers = _required_headers(spec.protocol, agent) if spec.rejudged is None else ()
         if "headers" not in used and any(header.lower() not in text.lower() for header in headers):
             yield f"{never} `headers`, so {agent} does not learn how to start a message to each channel; add this"
+        marker = spec.protocol.agent_spec(agent).scratchpad
+        if marker is not None and "scratchpad_marker" not in used and marker.lower() not in text.lower():
+            yield f"{never} `scratchpad_marker`, so {agent} does not learn how to end its private notes; add this"
         decisions = _decision_texts(spec, agent).items()
         missing = [f"`{name}`" for name, decision_text in decisions if name not in used and decision_text not in text]
         if missing:
@@ -64,9 +67,8 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
         texts = {"decision_line": display_marker(format_.marker)} if agent in spec.protocol.verifier_names else {}
         if spec.protocol.agent_spec(agent).stance == OPEN:
             texts["answer_marker"] = ANSWER_MARKER
-    if agent not in spec.protocol.verifier_names or spec.protocol.lists_answers:
-        return {}
-    return {"accept": format_.accept, "reject": format_.reject}
+        return texts
+    return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
