@@ -7,11 +7,12 @@ and the index of the candidate in the place of the vote.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Self
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import GenerationError, InvalidResponseError, RunError
@@ -65,6 +66,14 @@ class Selector(Agent):
     def compares_all(self) -> bool:
         """Whether one answer compares all candidates; otherwise, each candidate gets a score of its own."""
         return self.best_of.compares_all
+
+    def with_rule(self, best_of: BestOf) -> Self:
+        """Return this selector with the rule of a step, whose number of candidates may differ."""
+        if best_of == self.best_of:
+            return self
+        selector = copy.copy(self)
+        selector.best_of = best_of
+        return selector
 
     def judgments(self, observation: Observation, candidates: Sequence[Reply]) -> list[Judgment]:
         """Return an observation for each answer that the selection needs."""
@@ -235,7 +244,7 @@ def find_selector(agents: Mapping[str, Agent], protocol: Protocol, speaker: str,
     """Return the selector of an agent's answer in a round; None if the agent answers once."""
     best_of = protocol.step(round_).best_of
     selector = None if best_of is None else agents.get(selector_name(speaker, best_of))
-    return selector if isinstance(selector, Selector) else None
+    return selector.with_rule(best_of) if isinstance(selector, Selector) and best_of is not None else None
 
 
 def _shown_text(reply: Reply) -> str:
