@@ -289,6 +289,7 @@ ADDED = (
     '  confidence: "Confidence:"\n',
     "verdict:\n  confidence: null\n",
     "until: null\n",
+    "tournament: null\n",
     "votes: 1\nrejudge: null\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
     "  from: null\n",
