@@ -466,11 +466,16 @@ def _load_player_prompts(spec: Spec, layered: LayeredData, problems: list[Proble
             problems.append(layered.problem_at(key_path, message))
             continue
         may_quote, columns = partial(layered.may_quote, key_path), spec.dataset.columns
-        with _collect_problems(problems):
+        template_problems: list[Problem] = []
+        with _collect_problems(template_problems):
             templates[name] = load_prompts(
                 folder, spec.protocol, columns, place, may_quote, names_columns=shows_columns, agents=seats
             )
-            problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
+            template_problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
+        key = ".".join(key_path)
+        problems.extend(
+            replace(problem, key=key) if problem.key == "prompts" else problem for problem in template_problems
+        )
     return templates
 
 

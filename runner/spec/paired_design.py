@@ -52,6 +52,8 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
             yield key, f"{key} works only with kind: benchmark; remove {key}"
         elif experiment.rollouts.num_responses_per_timestep is not None:
             yield key, f"trees of responses cannot be paired; remove {key}, or rollouts.num_responses_per_timestep"
+    if experiment.kind == "tournament":
+        return
     if experiment.stances is not None:
         yield from (("stances", reason) for reason in stance_problems(protocol, prompts))
     if experiment.seats is not None:

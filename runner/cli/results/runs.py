@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     ]
     print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)
     if part_counts and not args.quiet:
-        note("the finished parts of training runs are not listed; add -v to list them")
+        note("finished parts of other runs are not listed; add -v to list them")
     return ExitCode.DONE
 
 

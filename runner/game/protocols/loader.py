@@ -272,7 +272,7 @@ def _column_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         if column in FORBIDDEN:
             yield _problem_at(layered, "private", column)("no agent ever sees the label; remove this column")
     if file.quotes is not None and file.quotes.source in FORBIDDEN:
-        message = "the label is no text to quote; name the column with the text"
+        message = "the label cannot be quoted; name the column with the text"
         yield _problem_at(layered, "quotes", "source")(message)
 
 
