@@ -11,11 +11,14 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
         "swapped": "BOOLEAN",
         "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+        "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+        "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
-        "content": "VARCHAR",
+        "content": "VARCHAR", "words": "INTEGER", "removed_words": "INTEGER", "verified_quotes": "INTEGER",
+        "unverified_quotes": "INTEGER", "over_limit_quotes": "INTEGER", "quoted_words": "INTEGER",
     },
     "completions": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
@@ -24,6 +27,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
         "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
         "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
+        "selected": "BOOLEAN", "score": "DOUBLE",
     },
 }  # fmt: skip
 """The columns of each table with their SQL types. This is a stable format."""

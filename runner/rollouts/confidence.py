@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from runner.base.errors import GenerationError
+from runner.game.protocols.answer_parser import ParsedAnswer
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rewards import forced_decision
 from runner.game.protocols.rounds import Round
@@ -45,14 +46,16 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
     if forced_decision(verifier.protocol_handler, decision) is not None:
         return Confidence(note=FORCED)
     round_ = len(rounds) - 1
-    answers = list(_answers(verifier, rounds[-1], calls, round_))
-    stated = [_parse(verifier, text, round_)[1] for text, _ in answers] if settings.states else []
+    answers = list(answers_that_decided(verifier, rounds[-1], calls, round_))
+    stated = [_stated(verifier, text, round_) for text, _ in answers] if settings.states else []
     by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
     notes = [*_stated_note(stated), *_logprob_notes(by_logprobs)]
     return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
 
 
-def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
+def answers_that_decided(
+    verifier: Agent, last: Round, calls: Sequence[Call], round_: int, answer_count: int | None = None
+) -> Iterator[tuple[str, Call | None]]:
     """Yield the text and the call of each vote that decided or, if there are no votes, of the verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
@@ -62,11 +65,14 @@ def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            call = _call_of_vote(verifier, [call for call in own_calls if call.vote == vote], round_, decision)
+            of_vote = [call for call in own_calls if call.vote == vote]
+            call = _call_of_vote(verifier, of_vote, round_, decision, answer_count)
             yield ("" if call is None else call.raw_message or ""), call
 
 
-def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
+def _call_of_vote(
+    verifier: Agent, answers: Sequence[Call], round_: int, decision: int, answer_count: int | None
+) -> Call | None:
     """Return the call whose answer counted as a vote, among the calls of the vote; None if there are none.
 
     Among the calls of the last attempt, prefer the first one with this decision; otherwise, return the last one.
@@ -74,18 +80,25 @@ def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decisio
     last_attempt = max((call.attempt for call in answers), default=0)
     candidates = [call for call in answers if call.attempt == last_attempt]
     for call in candidates:
-        if call.error is None and _parse(verifier, call.raw_message or "", round_)[0] == decision:
+        parsed = (
+            None if call.error is not None else parse_or_none(verifier, call.raw_message or "", round_, answer_count)
+        )
+        if parsed is not None and parsed.decision == decision:
             return call
     return candidates[-1] if candidates else None
 
 
-def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float | None]:
-    """Return the decision and the stated confidence of an answer; both are None if it is unusable."""
+def parse_or_none(verifier: Agent, text: str, round_: int, answer_count: int | None = None) -> ParsedAnswer | None:
+    """Return an answer as parsed; None if it is unusable."""
     try:
-        parsed = verifier.parse(text, round_)
+        return verifier.parse(text, round_, answer_count)
     except GenerationError:
-        return None, None
-    return parsed.decision, parsed.confidence
+        return None
+
+
+def _stated(verifier: Agent, text: str, round_: int) -> float | None:
+    parsed = parse_or_none(verifier, text, round_)
+    return None if parsed is None else parsed.confidence
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:

@@ -24,8 +24,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import SUFFIX as TEMPLATE
-from runner.game.prompts.templates import PromptSet, load_prompts
+from runner.game.prompts.templates import PromptSet, load_prompts, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -34,11 +33,13 @@ from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
 from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
-from runner.spec.checks.columns import column_problems
+from runner.spec.checks.columns import column_problems, protocol_column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
+from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
+from runner.spec.checks.panels import panel_problems
 from runner.spec.checks.tournaments import seats_of, tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
@@ -193,6 +194,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
         place = layered.place(_DATASET)
         place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
+    if dataset is not None and protocol is not None:
+        problems.extend(protocol_column_problems(dataset, protocol, layered.place(("protocol", "use"))))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
@@ -208,6 +211,8 @@ def _check_sections(
         yield from unplayable_parameters(protocol, _place_finder(layered))
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
+        yield from panel_problems(layered, protocol, sound)
+        yield from section_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -221,7 +226,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
     return NamedFiles(
         protocol.paths,
         folder,
-        () if folder is None else tuple(folder / (name + TEMPLATE) for name in own_templates),
+        () if folder is None else tuple(source_path(folder, name) for name in own_templates),
         _dataset_file(layered, layered.data["dataset"]["path"]),
     )
 
@@ -266,7 +271,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     problems.extend(chat_formats.mixed_problems(models, mixed_agents, place_of))
     if problems:
         raise SpecError(problems)
-    fetched = fetched_folder(layered.folders.values())
+    fetched = fetched_folder([*layered.folders.values(), *_function_folders(spec)])
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -285,6 +290,12 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     )
 
 
+def _function_folders(spec: Spec) -> Iterator[Path]:
+    """Yield the folder of each Python function, since a function needs consent if its folder was downloaded."""
+    for prompts in (spec.prompts, *spec.player_prompts.values()):
+        yield from (Path(prompts.files[name].file).parent for name in prompts.functions)
+
+
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
     """Yield problems of sections that are valid alone, but not together."""
     experiment, protocol, dataset, place_of = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
@@ -294,6 +305,7 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *until_problems(experiment),
         *execution_problems(experiment),
         *unlabelled_problems(experiment, protocol, dataset),
+        *answer_problems(experiment, protocol, dataset),
         *training_problems(experiment, protocol, dataset),
         *tournament_problems(experiment, protocol, spec.prompts, spec.player_prompts),
         *rejudge_conflicts(experiment),
@@ -344,6 +356,8 @@ def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collecti
     """Return the model groups that the run calls, with `rejudge` only the judge's; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
+        return None
+    if protocol.file.panel is not None:  # `panel_problems` reports it
         return None
     judge = agents.get(protocol.verifier_name)
     return [str(judge.get("model"))] if isinstance(judge, dict) else None

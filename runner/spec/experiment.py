@@ -60,6 +60,20 @@ class AgentSettings:
     model: str = option("The model group that plays the agent: the name of an entry of `models`.", example="strong")
     max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
+    selector: str | None = option(
+        "The model group that selects among the agent's candidates, if the protocol has `best_of` with `preference` or "
+        "`critic`. null: the agent's own.",
+        default=None,
+        example="small",
+    )
+    train_scratchpad: bool = option(
+        "Include the agent's private notes (`scratchpad` in the protocol) in training data.", default=False
+    )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The model groups that are called for the agent."""
+        return (self.model,) if self.selector is None else (self.model, self.selector)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +198,7 @@ class Until:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune:
-    """The fine-tune files that a run writes to `fine_tune/`."""
+    """The fine-tuning files that a run writes to `fine_tune/`."""
 
     agents: tuple[str, ...] | None = option(
         "The agents to write files for; null: all agents.", default=None, example=["verifier"]
@@ -223,8 +237,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol file, or "
-        "an installed protocol OWNER/NAME@VERSION.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, panel_debate, solo_verifier), the path of a "
+        "protocol file, or an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )
 

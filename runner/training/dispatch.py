@@ -16,8 +16,8 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
 from runner.runs.tournaments.plan import TournamentPlan

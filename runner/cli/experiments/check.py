@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
     from runner.runs.tournaments.plan import TournamentPlan
+    from runner.spec.datasets.loader import Datapoint, Dataset
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
@@ -47,6 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
 
     results: Results = args.results
@@ -81,6 +83,8 @@ def execute(args: argparse.Namespace) -> int:
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
+        most = max_calls(estimates, spec.experiment)
+        say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
     return _check_servers(args, points, results)[1]
 
 
@@ -110,12 +114,21 @@ def _show_run(point: SpecPoint) -> None:
     say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
-    labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+    labels = _describe_labels(spec.dataset, datapoints)
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
     blocks = [] if is_tournament else _describe_blocks(first_plan)
     lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
     for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
         say(line)
+
+
+def _describe_labels(dataset: Dataset, datapoints: Sequence[Datapoint]) -> str:
+    """Return the number of right solutions, or the numbers of answers if they are listed."""
+    counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
+    if counts:
+        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"{numbers} answers each{'' if dataset.is_labelled else ', the right ones are not known'}"
+    return f"{sum(p.label == 1 for p in datapoints)} with label 1" if dataset.is_labelled else "no labels"
 
 
 def _describe_workers(spec: Spec) -> list[str]:
@@ -245,11 +258,13 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
 
     from runner.cli.experiments.shards import shard_as_json
     from runner.cli.terminal.schedule import schedule_as_json
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
     from runner.training.key_usage import key_uses_of
 
     plan, spec = point.plan, point.spec
     games = plan.all_games()
+    estimates = _estimate_costs(games)
     return {
         "spec": point.path,
         "run_id": plan.run_id,
@@ -267,7 +282,8 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
         "servers": _server_urls(plan),
-        "models": [asdict(estimate) for estimate in _estimate_costs(games)],
+        "models": [asdict(estimate) for estimate in estimates],
+        "max_calls": max_calls(estimates, spec.experiment),
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

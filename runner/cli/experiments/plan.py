@@ -49,9 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="estimate the duration and the bottleneck with N workers (execution.processes)",
     )
-    add("--shards", type=int, metavar="N", help="the same for N shards, each on its own machine")
+    add("--shards", type=int, metavar="N", help="estimate them for N shards, each on its own machine")
     add("--cores", type=int, metavar="N", help="number of cores for all workers; default: this machine's")
-    add("--like", metavar="RUN", help="take game lengths and server speed from this run; default: the newest that fits")
+    add(
+        "--like",
+        metavar="RUN",
+        help="take game lengths and server speed from this run; default: a run of the spec or a similar one",
+    )
     add("--measure", type=float, metavar="S", help="seconds to spend on each measurement; default: 2")
 
 

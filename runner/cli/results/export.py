@@ -1,4 +1,4 @@
-"""Write fine-tune files, results and transcripts for other tools, or send runs to MLflow.
+"""Write fine-tuning files, results and transcripts for other tools, or send runs to MLflow.
 
 Examples:
   nip-run export RUN --format openai
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         required=True,
         choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
-        help="fine-tune files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
+        help="fine-tuning files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
         "and transcripts: the others",
     )
     _add_fine_tuning_options(parser)

@@ -18,6 +18,7 @@ from runner.results.metric_computation import NO_LABELS
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import (
     COLUMNS,
+    judge_rows,
     lost_games_lines,
     metric_rows,
     missing_intervals,
@@ -30,17 +31,9 @@ from runner.runs.finished.stored_problems import collect_problems, load_problems
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
 _JSON_METRICS = (
-    "outcomes",
-    "metrics",
-    "iterations",
-    "tests",
-    "until",
-    "variance",
-    "ratings",
-    "effects",
-    "pairings",
-    "intransitivity",
-)
+    "outcomes", "metrics", "judge_pairs", "iterations", "tests", "until", "variance",
+    "ratings", "effects", "pairings", "intransitivity",
+)  # fmt: skip
 """Keys of the metrics file that the JSON output includes."""
 
 
@@ -144,6 +137,7 @@ def _show_summary(result: FinishedRun) -> None:
     for name, text in (
         (RANKING_METRIC, f"{value}{_interval_note(accuracy, value)}"),
         *signal_rows(result.metrics),
+        *judge_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", _describe_cost(manifest)),

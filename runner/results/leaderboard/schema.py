@@ -25,7 +25,9 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
 NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
     "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+    "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+    "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
 }  # fmt: skip
 """The columns of `rollouts` added after 0.1.0."""
 
@@ -434,7 +436,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stance": "the verdict that all provers argue for. 0: reject, 1: accept; NULL: they have different stances",
         "swapped": "whether two seats had exchanged their players; NULL: the run exchanges none",
         "stances_exchanged": "whether the provers had exchanged opposite stances; NULL: the run exchanges none",
-        "decision": f"the verdict of the verifier. {_VERDICT}",
+        "decision": f"the verdict of the verifier, or of the panel. {_VERDICT}",
         "correct": "whether the decision equals the label; false without a decision; NULL: lost in transport",
         "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
         "rewards": "the reward of each agent: rewards->>'verifier'",
@@ -444,6 +446,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "confidence_note": "why a requested confidence is unknown, or only a bound",
         "votes": "the decision of each vote; NULL: there is one answer",
         "verdicts": "with rejudge --verdict each: round, decision, votes and confidences of every verdict",
+        "panel": "the verdict of each judge of a panel: agent, round, decision, votes and confidences; NULL: no panel",
     },
     "datapoints": {
         "group": 'the group; without group_by, the datapoint id (quote the name: "group")',
@@ -455,7 +458,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank": "the first rank in the run's 95 % confidence set, within its list",
         "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list; 1 if it favors the one placed lower"},
+    "rank_tests": {"p": "p-value of the sign-flip test of the two runs; 1 if the test favors the lower-ranked run"},
     "flips": {
         "run_a": "the first run; each pair is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",
@@ -472,15 +475,15 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
     },
     "leaderboard": {
         "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",
-        "accuracy": "right verdicts, of all rollouts that were not lost in transport",
-        "n": "rollouts that were not lost in transport",
-        "clusters": "independent groups of datapoints",
+        "accuracy": "share of right verdicts among the rollouts that were not lost in transport",
+        "n": "number of rollouts that were not lost in transport",
+        "clusters": "number of independent groups of datapoints",
         "rank": "the first rank of the run's 95 % confidence set; NULL: see reason",
         "rank_last": "the last rank of the run's 95 % confidence set",
         "reason": "why the run is unranked",
-        "stopped": "how the run, or the run it judges, stopped early: its interval is a confidence sequence",
+        "stopped": "how the run, or the run that it judges again, stopped early; its CI is a confidence sequence",
         "shared_with": "the run with the most answers in common",
-        "shared": "number of verdicts, at most, from answers shared with shared_with",
+        "shared": "maximum number of verdicts from the same answers as verdicts of shared_with",
         "list": "number of the run's list, from 1; a benchmark has a list for each task",
     },
 }  # fmt: skip
@@ -514,7 +517,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "p-value of the sign-flip test; NULL: one group, samples of one system, or forced or copied verdicts",
+        "p": "p-value of the sign-flip test; NULL: no test (one group, one system, or forced or copied verdicts)",
         "detectable": "the minimum detectable difference at 80 % power, if the groups' differences spread as here",
         "groups": "independent groups of datapoints",
         "differing": "number of groups whose accuracy differs",
