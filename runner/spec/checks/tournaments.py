@@ -14,6 +14,9 @@ from runner.spec.tournament_settings import TournamentSettings
 GAMES_PER_DATAPOINT = 4
 """The games of a pairing about each datapoint: each player argues each side in each seat."""
 
+PANEL = "panel"
+"""The name of the only judge if the protocol has a panel."""
+
 _SECTION = "tournament"
 
 
@@ -23,7 +26,9 @@ def seats_of(settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...
 
 
 def judges_of(experiment: Experiment, settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...]:
-    """Return the model groups that judge."""
+    """Return the model groups that judge; a panel counts as one judge with this name."""
+    if protocol.file.panel is not None:
+        return (PANEL,)
     return settings.judges or (experiment.agents[protocol.verifier_name].model,)
 
 
@@ -31,11 +36,14 @@ def called_groups(experiment: Experiment, protocol: Protocol) -> list[str]:
     """Return the model groups that a tournament calls: of players, judges, and provers that no player plays."""
     settings = experiment.tournament
     assert settings is not None
-    others = [
-        experiment.agents[name].model for name in protocol.prover_names if name not in seats_of(settings, protocol)
-    ]
+    replaced = {*seats_of(settings, protocol)}
+    judges: tuple[str, ...] = ()
+    if protocol.file.panel is None:
+        replaced.add(protocol.verifier_name)
+        judges = judges_of(experiment, settings, protocol)
+    others = [experiment.agents[name].model for name in protocol.agent_names if name not in replaced]
     players = (player.model for player in settings.players.values())
-    return list(dict.fromkeys((*players, *judges_of(experiment, settings, protocol), *others)))
+    return list(dict.fromkeys((*players, *judges, *others)))
 
 
 def count_pairings(experiment: Experiment, settings: TournamentSettings, protocol: Protocol) -> int:
@@ -142,6 +150,10 @@ def _excluded_keys(experiment: Experiment, protocol: Protocol) -> Iterator[tuple
     if experiment.rollouts.num_responses_per_timestep is not None:
         key = "rollouts.num_responses_per_timestep"
         yield key, f"a tournament plays single games; remove {key}"
+    if protocol.lists_answers:
+        yield "protocol.use", f"the verdicts of {protocol.name} choose from listed answers; use a protocol without them"
+    if protocol.file.panel is not None and experiment.tournament is not None and experiment.tournament.judges:
+        yield f"{_SECTION}.judges", f"{protocol.name} has a panel, whose models are in `agents`; remove judges"
     if protocol.parameters.force_guess is not None:
         yield "protocol.force_guess", "a replaced verdict chooses no winner; set protocol.force_guess to null"
 

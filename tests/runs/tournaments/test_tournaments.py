@@ -97,20 +97,20 @@ def test_more_games_extend_the_runs_of_the_pairings(tmp_path: Path) -> None:
 
 
 def test_a_tournament_shares_games_with_a_run_that_has_played_them(tmp_path: Path) -> None:
+    two_players = {"players": {"medium": None}}
     with run_chat_server() as server:
-        benchmark = tournament_spec(
-            tmp_path, server.base_url, size=2, kind="benchmark", tournament=None, stances="both", cache="cache.sqlite",
+
+        def count_requests(results: str, **changes: Any) -> int:
+            before = server.requests
+            run_spec(tournament_spec(tmp_path, server.base_url, size=2, **changes), tmp_path / results)
+            return server.requests - before
+
+        alone = count_requests("alone", tournament=two_players)
+        benchmark = count_requests(
+            "shared", kind="benchmark", tournament=None, stances="both", cache="cache.sqlite",
             agents={"prover0": {"model": "strong"}, "prover1": {"model": "weak"}},
         )  # fmt: skip
-        run_spec(benchmark, tmp_path / "results")
-        requests = server.requests
-        tournament = tournament_spec(
-            tmp_path, server.base_url, size=2, cache="cache.sqlite",
-            tournament={"players": {"medium": None}},
-        )  # fmt: skip
-        result = run_spec(tournament, tmp_path / "results")
-        assert len(parts_of(result)) == 2
-        assert server.requests == 2 * requests
+        assert count_requests("shared", tournament=two_players, cache="cache.sqlite") == alone - benchmark
 
 
 @pytest.mark.parametrize("pairing", ["swiss", "adaptive"])
