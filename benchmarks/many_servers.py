@@ -62,7 +62,7 @@ def played(
     )  # fmt: skip
     process = start_nip_run("spec.yaml", cwd=here)
     meanwhile(servers)
-    code, _, said = wait_for_exit(process, 600)
+    code, _, said = wait_for_exit(process)
     run = only_run(here / "results")
     completions = table(run, "completions")
     return FinishedGames(
@@ -86,12 +86,12 @@ def away_and_back(calls: int, after: list[int]) -> Callable[[ServerFleet], None]
     """
 
     def happens(servers: ServerFleet) -> None:
-        wait_until(lambda: sum(servers.requests()) > calls / 5, 120)
+        wait_until(lambda: sum(servers.requests()) > calls / 5)
         servers.stop(DOWN)
-        wait_until(lambda: sum(servers.requests()) > calls * 2 / 5, 120)
+        wait_until(lambda: sum(servers.requests()) > calls * 2 / 5)
         before = servers.requests()[DOWN]
         servers.start(DOWN)
-        wait_until(lambda: servers.requests()[DOWN] > before + CONCURRENCY, 120)
+        wait_until(lambda: servers.requests()[DOWN] > before + CONCURRENCY)
         after.extend(servers.requests())
 
     return happens
@@ -153,7 +153,7 @@ def played_nowhere(here: Path, base_urls: list[str]) -> tuple[int, str]:
     here.mkdir()
     group = {"provider": "openai", "model": "tiny", "base_url": base_urls}
     spec_file(here, None, size=50, retry=RETRY, models={"m": group})
-    code, _, said = wait_for_exit(start_nip_run("spec.yaml", cwd=here), 120)
+    code, _, said = wait_for_exit(start_nip_run("spec.yaml", cwd=here))
     return code, said
 
 

@@ -321,11 +321,16 @@ def protocols_page() -> str:
         for step in file.cycle:
             speakers = ", ".join(f"{agent} in {' and '.join(channels)}" for agent, channels in step.speak.items())
             drawn = " (one of them, chosen at random)" if step.draw == "one" else ""
-            steps.append((speakers or "no agent") + drawn)
+            best_of = "" if step.best_of is None else f" (best of {step.best_of.n} by `{step.best_of.by}`)"
+            steps.append((speakers or "no agent") + drawn + best_of)
         lines += ["- Cycle: " + "; then ".join(steps) + "."]
         parameters = file.parameters
         first = "starts" if parameters.verifier_first else "does not start"
         lines += [f"- Rounds: {parameters.max_message_rounds} by default; the verifier {first}."]
+        for column, agents in file.private.items():
+            lines += [f"- Private column: `{column}` ({', '.join(agents)})."]
+        if file.quotes is not None:
+            lines += [f"- Checked quotes: of the column `{file.quotes.source}`."]
         if file.panel is not None:
             lines += [f"- Panel: the rule is `{file.panel.rule}`."]
         if file.fixed:

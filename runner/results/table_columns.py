@@ -32,6 +32,13 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """The columns of each table with their SQL types. This is a stable format."""
 
+OPTIONAL_COLUMNS = frozenset((
+    "panel", "answer", "right_answers", "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
+    "words", "removed_words", "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
+    "selected", "score",
+))  # fmt: skip
+"""Columns that earlier versions did not write. A row without such a column has no value for it."""
+
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",

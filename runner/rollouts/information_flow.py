@@ -6,13 +6,15 @@ same in both cases, so a difference means that the fact reaches the agent in ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from runner.base.errors import TemplateFailedError
 from runner.base.problems import Problem
 from runner.base.text import list_some
+from runner.game.protocols.ballot import CORRECT, INCORRECT
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
 from runner.game.protocols.schema import FORBIDDEN
@@ -29,34 +31,56 @@ MAX_ROUNDS = 6
 
 
 def flow_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for each agent whose prompts change if only the datapoint's label changes."""
-    points = [
-        point
-        for label in (0, 1)
-        for point in spread_evenly([point for point in plan.points if point.label == label], MAX_POINTS)
-    ]
+    """Yield a problem for each agent whose prompts change if only a fact changes that the agent must not know.
+
+    These facts are the label, or which of the listed answers are right, and the columns that the protocol hides from
+    the agent. A prover may know the answer that it argues for, even if the protocol defines it as right or wrong.
+    """
+    labels = dict.fromkeys(point.label for point in plan.points)
+    groups = [[point for point in plan.points if point.label == label] for label in labels]
+    points = [point for group in groups for point in spread_evenly(group, MAX_POINTS)]
     for name, agent in plan.agents().items():
         if plan.debates is not None and not agent.is_verifier:
             continue
-        leaking = [point.id for point in points if _reveals_label(plan, agent, point)]
-        if leaking:
-            message = (
-                f"{name}'s prompt changes if only the label of a datapoint changes: {list_some(leaking, 5)}; "
-                f"{name} must not learn the label from its prompt"
-            )
-            place = plan.spec.prompts.place(name, 1)
-            yield Problem(place, f"agents.{name}", message, "a prompt that depends on the label")
+        changes: dict[str, Callable[[Datapoint], Datapoint]] = {
+            f"the column {column!r}": partial(_with_other_value, column=column)
+            for column in sorted(plan.spec.protocol.hidden_columns(name))
+        }
+        if agent.is_verifier or agent.agent_spec.stance not in (CORRECT, INCORRECT):
+            changes["the label"] = _with_other_label
+        for fact, change in changes.items():
+            leaking = [point.id for point in points if _depends_on(agent, point, change(point))]
+            if leaking:
+                message = (
+                    f"{name}'s prompt changes if only {fact} of a datapoint changes: {list_some(leaking, 5)}; "
+                    f"{name} must not learn {fact} from its prompt"
+                )
+                place = plan.spec.prompts.place(name, 1)
+                yield Problem(place, f"agents.{name}", message, f"a prompt that depends on {fact.partition(' ')[2]}")
 
 
-def _reveals_label(plan: Plan, agent: Agent, point: Datapoint) -> bool:
-    assert point.label is not None
-    flipped_label = 1 - point.label
-    columns = {name: flipped_label if name in FORBIDDEN else value for name, value in point.columns.items()}
-    flipped = replace(point, label=flipped_label, columns=columns)
-    stance = point.prover_stance  # the stance of a game does not depend on its label
+def _with_other_value(point: Datapoint, column: str) -> Datapoint:
+    value = point.columns.get(column)
+    return replace(point, columns={**point.columns, column: value * 2 if isinstance(value, str) and value else "other"})
+
+
+def _with_other_label(point: Datapoint) -> Datapoint:
+    """Return the datapoint with the other label or another right answer; unchanged if its owner hides this."""
+    if point.answers is not None and point.answers.right is not None:
+        right = {(index + 1) % len(point.answers.texts) for index in point.answers.right}
+        return replace(point, answers=replace(point.answers, right=tuple(sorted(right))))
+    if point.label is None:
+        return point
+    label = 1 - point.label
+    columns = {name: label if name in FORBIDDEN else value for name, value in point.columns.items()}
+    return replace(point, label=label, columns=columns)
+
+
+def _depends_on(agent: Agent, point: Datapoint, changed: Datapoint) -> bool:
+    stance = point.prover_stance  # the stance of a game does not depend on the changed fact
     return any(
-        _prompt(agent, point, round_, stance) != _prompt(agent, flipped, round_, stance)
-        for round_ in _rounds_to_compare(plan.spec.protocol, agent.agent_name)
+        _prompt(agent, point, round_, stance) != _prompt(agent, changed, round_, stance)
+        for round_ in _rounds_to_compare(agent.protocol_handler, agent.agent_name)
     )
 
 

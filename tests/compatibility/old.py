@@ -92,7 +92,8 @@ ADDED_COLUMNS = (
     "reasoning", "verdict_logprobs", "vote", "swapped", "confidence_stated", "confidence_logprob", "confidence_note",
     "votes", "verdicts", "stances_exchanged", "panel", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
     "audio_output_tokens", "service_tier", "usage_estimated", "selected", "score", "words", "removed_words",
-    "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
+    "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words", "answer", "right_answers",
+    "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
 )  # fmt: skip
 """Columns of the tables that 0.1.0 did not have: null for all that it kept."""
 

@@ -210,6 +210,20 @@ def test_a_selector_may_have_a_model_group_of_its_own(tmp_path: Path) -> None:
     assert run_spec(path, tmp_path / "results").manifest.completions == 7
 
 
+def test_steps_may_have_different_numbers_of_candidates(tmp_path: Path) -> None:
+    cycle = [
+        *({"speak": {"p0": ["main"]}, "best_of": {"n": n, "by": "critic"}} for n in (4, 2)),
+        {"speak": {"judge": ["main"]}},
+    ]
+    changed = {"cycle": cycle, "parameters": {"max_message_rounds": 3, "min_message_rounds": 3}}
+    path = passages_spec(tmp_path, changed)
+    (estimate,) = estimate_costs(Plan(load_spec(path)))
+    rows = table(run_spec(path, tmp_path / "results").folder.path, "completions")
+    counts = Counter((row["round"], row["agent"]) for row in rows)
+    assert counts == {(0, "p0"): 4, (0, "p0.critic"): 4, (1, "p0"): 2, (1, "p0.critic"): 2, (2, "judge"): 1}
+    assert estimate.calls == (13, 13)
+
+
 @pytest.mark.parametrize("by", ["preference", "critic", "judge", "function"])
 def test_a_replay_and_a_rebuilt_run_have_the_same_tables(by: str, tmp_path: Path) -> None:
     path = passages_spec(tmp_path, rules(by), size=4, **LOGPROBS)

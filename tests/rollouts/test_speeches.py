@@ -1,4 +1,4 @@
-"""What others see of an answer: private columns, checked quotes, limits of words, and private notes."""
+"""The part of an answer that others see: private columns, checked quotes, limits of words, and private notes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_selector_that_is_the_judge_must_not_see_it_either(tmp_path: Path) -> 
     [
         ({"private": {"passage": ["p0", "pX"]}}, r"rules\.yaml:\d+:\d+: private\.passage\.1: no agent 'pX'"),
         ({"private": {"label": ["p0"]}}, r"rules\.yaml:\d+:\d+: private\.label: no agent ever sees the label"),
-        ({"quotes": {"source": "y"}}, r"rules\.yaml:\d+:\d+: quotes\.source: the label is no text to quote"),
+        ({"quotes": {"source": "y"}}, r"rules\.yaml:\d+:\d+: quotes\.source: the label cannot be quoted"),
         ({"private": {"hint": ["p0"]}}, "`private.hint` of hidden needs the column 'hint', which the dataset lacks"),
         ({"quotes": {"source": "text"}}, "`quotes.source` of hidden needs the column 'text', which the dataset lacks"),
     ],

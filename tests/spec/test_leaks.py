@@ -12,8 +12,9 @@ import pytest
 
 from runner import SpecError
 from runner.game.protocols.rounds import Round
-from runner.rollouts.agents.agent import Observation
+from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.estimate import estimate_costs
+from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_spec
@@ -203,6 +204,75 @@ def test_a_label_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
     assert (verifier.key, prover.key) == ("agents.verifier", "agents.prover")
     assert Path(verifier.place.file).name == "verifier.jinja"
     assert "verifier's prompt changes if only the label of a datapoint changes: p0, p2" in verifier.message
+
+
+HIDDEN = (
+    "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {note: [prover]},"
+    " quotes: {source: note, max_words_per_message: 9}}"
+)
+
+
+def test_a_template_that_shows_a_private_column_to_another_agent_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="this agent must not see the column"):
+        spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}", "verifier": PLAIN + "{{ note }}"})
+
+
+def test_a_private_column_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}"})
+    assert list(flow_problems(Plan(spec))) == []
+    instructions = Agent.instructions
+
+    def leak_length(agent: Agent, suffix: str, observation: Observation, round_: int) -> str:
+        text = instructions(agent, suffix, observation, round_)
+        return text if len(observation.columns["note"]) < 60 else text + " "
+
+    monkeypatch.setattr(Agent, "instructions", leak_length)
+    (problem,) = flow_problems(Plan(spec))
+    assert problem.key == "agents.verifier"
+    assert "verifier's prompt changes if only the column 'note' of a datapoint changes: p0, p" in problem.message
+
+
+LISTED = (
+    "{name: own, extends: consultancy, agents: {prover: {stance: open},"
+    " verifier: {last_round_message: false}}, fixed: [randomize_prover_stance]}"
+)
+
+
+def listed_spec(folder: Path) -> Spec:
+    """A spec of a consultancy about listed answers, of which the second is right for all datapoints."""
+    (folder / "own.yaml").write_text(LISTED)
+    (folder / "prompts").mkdir()
+    for name in ("prover", "verifier", "verifier.last_round"):
+        text = "{{ question }} {% for item in answers %}{{ item }}{% endfor %} {{ decision_marker }}"
+        (folder / "prompts" / f"{name}.jinja").write_text(text.replace(" {{ decision_marker }}", ""))
+    path = spec_file(folder, protocol=None, prompts="prompts", fine_tune=None)
+    points = [
+        {"id": f"p{i}", "label": 2, "question": f"What is {i} + 1?", "answers": [f"{i + k} or so" for k in range(3)]}
+        for i in range(16)
+    ]
+    (folder / "data.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    spec = json.loads(path.read_text())
+    dataset = {"path": "data.jsonl", "answers": "answers"}
+    path.write_text(json.dumps({**spec, "protocol": {"use": "own.yaml"}, "dataset": dataset}))
+    return load_spec(path)
+
+
+def test_a_right_answer_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = listed_spec(tmp_path)
+    assert list(flow_problems(Plan(spec))) == []
+    observation = Job.observation
+
+    def leak_answer(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
+        seen = observation(job, round_, rounds)
+        assert job.datapoint.answers is not None
+        return replace(seen, columns={**seen.columns, "question": f"Hint: {job.datapoint.answers.right}"})
+
+    monkeypatch.setattr(Job, "observation", leak_answer)
+    assert {problem.key for problem in flow_problems(Plan(spec))} == {"agents.prover", "agents.verifier"}
 
 
 def test_thirty_leaks_are_planted() -> None:

@@ -178,7 +178,10 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         yield _problem_at(layered, "panel")(
             f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
-    elif file.panel is None and len(verifiers) > 1:
+    elif file.panel is not None and file.answers != "accept_reject":
+        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
+        yield _problem_at(layered, "answers")(message)
+    elif len(verifiers) > 1:
         message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
         yield _problem_at(layered, "agents")(message.format(found))
     elif not verifiers:
@@ -269,7 +272,7 @@ def _column_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
         if column in FORBIDDEN:
             yield _problem_at(layered, "private", column)("no agent ever sees the label; remove this column")
     if file.quotes is not None and file.quotes.source in FORBIDDEN:
-        message = "the label is no text to quote; name the column with the text"
+        message = "the label cannot be quoted; name the column with the text"
         yield _problem_at(layered, "quotes", "source")(message)
 
 

@@ -284,9 +284,10 @@ class Protocol:
 
     @cached_property
     def selections(self) -> Mapping[tuple[str, str], BestOf]:
-        """The selections from candidates in any step, by the speaker and the kind of the selector."""
-        steps = [step for step in self.file.cycle if step.best_of is not None]
-        return {(name, step.best_of.by): step.best_of for step in steps if step.best_of for name in step.speak}
+        """The selections from candidates by the speaker and the kind of the selector, each with the largest `n`."""
+        rules = [(step.best_of, step.speak) for step in self.file.cycle if step.best_of is not None]
+        rules.sort(key=lambda rule: rule[0].n)
+        return {(name, best_of.by): best_of for best_of, speak in rules for name in speak}
 
     def hidden_columns(self, agent: str) -> frozenset[str]:
         """Return the columns of the dataset that an agent must not see."""

@@ -76,9 +76,9 @@ def show_quotations(message: str, quotations: Sequence[Quotation], verified: Seq
     return "".join([*parts, _replace_marks(message[end:])])
 
 
-def count_verified_words(shown: str) -> int:
+def count_verified_words(visible_text: str) -> int:
     """Return the number of words in the verified quotes of a message as others see it."""
-    return sum(len(part.partition(f"</{VERIFIED}>")[0].split()) for part in shown.split(f"<{VERIFIED}>")[1:])
+    return sum(len(part.partition(f"</{VERIFIED}>")[0].split()) for part in visible_text.split(f"<{VERIFIED}>")[1:])
 
 
 def locate_quote(quote: str, source: str) -> Span | None:
@@ -239,7 +239,7 @@ def _normalize(text: str) -> str:
 
 @dataclass(frozen=True)
 class _PreparedText:
-    """A source. `original` has the same length as the source, but spaces in the place of ignored line numbers."""
+    """A source. `original` has the same length as the source, but spaces instead of ignored line numbers."""
 
     original: str
 
@@ -303,7 +303,7 @@ def _prepare_source(source: str) -> tuple[_PreparedText, ...]:
 
 
 def _blank_line_numbers(text: str, *, is_part: bool) -> str:
-    """Return a text with spaces in the place of its line numbers, or unchanged if its lines are not numbered.
+    """Return a text with spaces instead of its line numbers, or unchanged if its lines are not numbered.
 
     Lines are numbered if each line except for empty ones has a number that is greater than the one before. With
     `is_part`, the text may begin in the middle of a line.

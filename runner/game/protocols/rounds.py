@@ -52,7 +52,7 @@ class Selection:
 
 @value_class(frozen=True, slots=True)
 class Reply:
-    """An agent's reply in a round. A decision has no `messages` (None).
+    """An agent's reply in a round. A decision has no `messages` (None), except that of a judge of a panel.
 
     `retry_count` and `token_limit` are defined as in the original implementation: the number of unusable answers, and
     whether the accepted answer ended at the token limit. If all attempts failed, the last answer counts as a retry and
@@ -186,7 +186,7 @@ def _play_panel(
             may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
             prover_stance=prover_stance,
         )  # fmt: skip
-        said = {name: _said(reply, speakers[name]) if name in new_votes else reply for name, reply in replies.items()}
+        said = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
         played.append(replace(_round(said, decision, rewards, ()), panel=new_votes))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
@@ -209,9 +209,9 @@ def _new_votes(
     return votes
 
 
-def _said(verdict: Reply, channels: Sequence[str]) -> Reply:
-    """Return a verdict with its text as the message in each channel."""
-    return replace(verdict, messages=dict.fromkeys(channels, verdict.raw))
+def _without_ignored_verdict(reply: Reply, counts: bool) -> Reply:
+    """Return a reply without messages if it is a verdict that does not count, since it is too early."""
+    return reply if counts or reply.decision == Decision.NONE else replace(reply, messages=None)
 
 
 def argued_decisions(protocol: Protocol, ballot: Ballot, texts: Sequence[Mapping[str, str]]) -> dict[str, int]:

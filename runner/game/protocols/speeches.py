@@ -67,14 +67,14 @@ def deliver(
     messages, counts, words_left = {}, {}, max_words
     quoted = _words_quoted(agent, rounds)
     for channel, text in reply.messages.items():
-        shown, count = text, MessageCounts()
+        visible_text, count = text, MessageCounts()
         if limits_words:
-            shown, count = _truncate(text, words_left)
+            visible_text, count = _truncate(text, words_left)
             words_left -= count.words or 0
         if quotes is not None:
-            shown, count = _check_quotes(protocol, shown, str(columns[quotes.source]), quoted, count)
+            visible_text, count = _check_quotes(protocol, visible_text, str(columns[quotes.source]), quoted, count)
             quoted += count.quoted_words or 0
-        messages[channel], counts[channel] = shown, count
+        messages[channel], counts[channel] = visible_text, count
     return replace(reply, messages=messages, counts=counts)
 
 
@@ -108,8 +108,8 @@ def _check_quotes(
         )
         verified.append(quotation.is_verified and fits)
         in_message += quotation.words if verified[-1] else 0
-    found = sum(quotation.is_verified for quotation in quotations)
+    in_source = sum(quotation.is_verified for quotation in quotations)
     return show_quotations(text, quotations, verified), replace(
         counts, verified_quotes=sum(verified), unverified_quotes=len(verified) - sum(verified),
-        over_limit_quotes=found - sum(verified), quoted_words=in_message,
+        over_limit_quotes=in_source - sum(verified), quoted_words=in_message,
     )  # fmt: skip

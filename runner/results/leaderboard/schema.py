@@ -494,6 +494,12 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "messages": {
         "round": "from 0",
         "content": "the delivered text: '' if the agent's answer had no part for this channel",
+        "words": "number of words, if the protocol enforces a limit (`word_limit`); else NULL",
+        "removed_words": "number of words over the limit, which were removed",
+        "verified_quotes": "number of quotes that the source has, if the protocol checks quotes; else NULL",
+        "unverified_quotes": "number of quotes that others see as unverified",
+        "over_limit_quotes": "number of those that the source has, but that exceed a limit of quoted words",
+        "quoted_words": "number of words in verified quotes",
     },
     "completions": {
         "round": "from 0",
@@ -505,7 +511,9 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "error": "why the attempt failed, or the answer could not be used",
         "reasoning": "the model's reasoning before its answer, if the server returns it",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
-        "vote": "number of the vote; NULL: the first vote",
+        "vote": "number of the vote or candidate (`best_of`); NULL: the first one",
+        "selected": "whether the answer was selected from several candidates; NULL: there were no others",
+        "score": "the selector's score of this candidate; NULL: it gives none",
         **_TOKEN_COMMENTS,
         "service_tier": "the processing tier that the provider reports; NULL: not reported",
         "usage_estimated": "true: a token count was missing or implausible, so nip-run estimated it from the text",

@@ -461,12 +461,12 @@ class Agent:
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
             # A verdict without a readable confidence counts: only its confidence is unknown.
             assert choice.text is not None
-            decision = self._parse(choice.text, round_, None, states_confidence=False).decision
-            return Reply(choice.text, None, decision, unusable, cut, calls, cut)
+            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
         if isinstance(error, WordLimitError) and policy == "empty_message":
             assert choice.text is not None
-            messages = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False).messages
-            return Reply(choice.text, messages, Decision.NONE, unusable, calls=calls, cut=cut)
+            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(choice.text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)

@@ -1,17 +1,18 @@
 """Selectors: choose one of several candidates for an agent's answer (`best_of` in a step of the protocol).
 
-Each judgment of a selector is an ordinary call. Its sample has the name `AGENT.SELECTOR` in the place of the agent,
-and the index of the candidate in the place of the vote.
+Each judgment of a selector is an ordinary call. Its sample has the name `AGENT.SELECTOR` instead of the agent's,
+and the index of the candidate instead of the vote's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Self
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import GenerationError, InvalidResponseError, RunError
@@ -40,7 +41,7 @@ _NUMBER = {
 
 @value_class(frozen=True)
 class Judgment(Observation):
-    """The state of a game in which a selector judges the candidates, or one of them."""
+    """The state of a game when a selector judges the candidates, or one of them."""
 
     speeches: Sequence[Reply] = ()
     index: int = 0
@@ -65,6 +66,14 @@ class Selector(Agent):
     def compares_all(self) -> bool:
         """Whether one answer compares all candidates; otherwise, each candidate gets a score of its own."""
         return self.best_of.compares_all
+
+    def with_rule(self, best_of: BestOf) -> Self:
+        """Return this selector with the rule of a step, whose number of candidates may differ."""
+        if best_of == self.best_of:
+            return self
+        selector = copy.copy(self)
+        selector.best_of = best_of
+        return selector
 
     def judgments(self, observation: Observation, candidates: Sequence[Reply]) -> list[Judgment]:
         """Return an observation for each answer that the selection needs."""
@@ -193,13 +202,13 @@ class Selector(Agent):
     def _number(self, text: str) -> float:
         """Return the last number that an answer states, as a score or as an index from 0."""
         by = self.best_of.by
-        found = _NUMBER[by].findall(text)
-        if not found:
+        numbers = _NUMBER[by].findall(text)
+        if not numbers:
             form = {"preference": "Best: NUMBER", "critic": "Score: NUMBER", "function": "a number"}[by]
             raise InvalidResponseError(f"the answer does not end with {form!r}")
-        number, highest = float(found[-1]), MAX_SCORE if by == "critic" else self.best_of.n
+        number, highest = float(numbers[-1]), MAX_SCORE if by == "critic" else self.best_of.n
         if not (0 if by == "critic" else 1) <= number <= highest:
-            raise InvalidResponseError(f"the answer states {found[-1]}, and the highest number is {highest}")
+            raise InvalidResponseError(f"the answer states {numbers[-1]}, and the highest number is {highest}")
         return number if by == "critic" else number - 1
 
     def unusable_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:  # noqa: ARG002
@@ -225,17 +234,17 @@ def selector_name(speaker: str, best_of: BestOf) -> str:
 
 def selector_group(experiment: Experiment, protocol: Protocol, speaker: str, best_of: BestOf) -> str:
     """Return the model group that a selector calls. A Python function calls none, but its calls need a group."""
-    own = experiment.agents[speaker]
+    settings = experiment.agents[speaker]
     if best_of.by == "judge":
         return experiment.agents[protocol.verifier_name].model
-    return own.model if own.selector is None or best_of.by == "function" else own.selector
+    return settings.model if settings.selector is None or best_of.by == "function" else settings.selector
 
 
 def find_selector(agents: Mapping[str, Agent], protocol: Protocol, speaker: str, round_: int) -> Selector | None:
     """Return the selector of an agent's answer in a round; None if the agent answers once."""
     best_of = protocol.step(round_).best_of
     selector = None if best_of is None else agents.get(selector_name(speaker, best_of))
-    return selector if isinstance(selector, Selector) else None
+    return selector.with_rule(best_of) if isinstance(selector, Selector) and best_of is not None else None
 
 
 def _shown_text(reply: Reply) -> str:

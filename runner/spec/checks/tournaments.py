@@ -66,6 +66,12 @@ def tournament_problems(
         return
     if experiment.kind != "tournament":
         yield _SECTION, "tournament works only with `kind: tournament`; set kind, or remove tournament"
+    if protocol.file.panel is not None:
+        yield (
+            _SECTION,
+            f"{protocol.name} has a panel, and the games of a tournament have one judge; use another protocol",
+        )
+        return
     yield from _group_problems(experiment, settings)
     yield from _player_problems(settings, player_prompts)
     seat_problems = list(_seat_problems(settings, protocol))

@@ -67,6 +67,7 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
         texts = {"decision_line": display_marker(format_.marker)} if agent in spec.protocol.verifier_names else {}
         if spec.protocol.agent_spec(agent).stance == OPEN:
             texts["answer_marker"] = ANSWER_MARKER
+        return texts
     return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
 
 

@@ -78,7 +78,7 @@ def test_a_quote_is_found_where_the_source_has_it_first() -> None:
 
 
 LONG = 50_000
-"""A length at which quadratic work would take minutes."""
+"""A length that would take minutes if the work were quadratic."""
 
 LONG_TEXTS = {
     "opening marks": "<quote>" * LONG,
