@@ -27,7 +27,7 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
         atomic_write(inputs / "prompts" / (name + SUFFIX), source)
     protocol = to_plain(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    atomic_write(inputs / "dataset.jsonl", _dataset_lines(plan))
     if plan.debates is not None:
         atomic_write(inputs / DEBATES, plan.debates.lines())
     spec = resolved_spec(plan)
