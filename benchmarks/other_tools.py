@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -54,6 +55,7 @@ def install(tool: str, folder: Path) -> list[str]:
             venv.create(here, with_pip=True)
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
+            shutil.rmtree(here)
             raise RuntimeError(f"{' '.join(packages)} cannot be installed: {done.stderr.strip()[-2000:]}")
     return command
 
