@@ -222,7 +222,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol file, or "
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier; with several answers: "
+        "answer_debate, consultancy, open_consultancy), the path of a protocol file, or "
         "an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )

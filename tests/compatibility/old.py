@@ -91,7 +91,8 @@ def contents(folder: Path) -> dict[str, str]:
 ADDED_COLUMNS = (
     "reasoning", "verdict_logprobs", "vote", "swapped", "confidence_stated", "confidence_logprob", "confidence_note",
     "votes", "verdicts", "stances_exchanged", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
-    "audio_output_tokens", "service_tier", "usage_estimated",
+    "audio_output_tokens", "service_tier", "usage_estimated", "answer", "right_answers", "answer_order",
+    "argued_answers", "answer_scores", "p_right", "answer_brier",
 )  # fmt: skip
 """Columns of `completions` and `rollouts` that 0.1.0 did not have: null for all that it kept."""
 
@@ -284,7 +285,8 @@ ADDED = (
     "stances: null\n",
     "seats: null\n",
     '  confidence: "Confidence:"\n',
-    "verdict:\n  confidence: null\n",
+    "verdict:\n  confidence: null\n  form: answer\n",
+    "  shuffle_answers: true\n",
     "until: null\n",
     "votes: 1\nrejudge: null\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage

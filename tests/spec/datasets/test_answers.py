@@ -11,6 +11,8 @@ from runner.spec.datasets.datapoint import Datapoint
 from tests.support.dataset_files import datapoint_ids, jsonl, load, read_load_error, write_parquet
 
 THREE = ["Paris", "Rome", "Oslo"]
+EACH = "each answer must be a text or a number, and not empty: a (row 1)"
+LIST = "column 'o' must be a list of answers, or a text with a JSON list: a (row 1)"
 
 
 def point(folder: Path, label: Any, answers: Any = THREE, **settings: Any) -> Datapoint:
@@ -46,8 +48,8 @@ def test_a_file_may_count_answers_from_zero(tmp_path: Path) -> None:
 def test_a_label_that_names_two_different_answers_is_refused(tmp_path: Path) -> None:
     content = jsonl({"id": "a", "label": 2, "o": [2, 3, 1]})
     assert read_load_error(tmp_path, content, answers="o") == (
-        "dataset.right_answers: label '2' is the text of answer 1 and the number of answer 2; set dataset.right_answers "
-        "to text or number: a (row 1)"
+        "dataset.right_answers: label '2' is the text of answer 1 and the number of answer 2; set "
+        "dataset.right_answers to text or number: a (row 1)"
     )
     assert right(tmp_path, 2, [2, 3, 1], right_answers="text") == (0,)
     assert right(tmp_path, 2, [2, 3, 1], right_answers="number") == (1,)
@@ -88,9 +90,9 @@ def test_rows_with_a_word_to_skip_are_not_used(tmp_path: Path) -> None:
     [
         ({"label": "A", "o": ["x"]}, "dataset.answers: a datapoint needs from 2 to 26 answers, not 1: a (row 1)"),
         ({"label": "A", "o": ["x", "x"]}, "dataset.answers: two answers are the same text 'x': a (row 1)"),
-        ({"label": "A", "o": ["x", ""]}, "dataset.answers: each answer must be a text or a number, and not empty: a (row 1)"),
-        ({"label": "A", "o": ["x", None]}, "dataset.answers: each answer must be a text or a number, and not empty: a (row 1)"),
-        ({"label": "A", "o": "x"}, "dataset.answers: column 'o' must be a list of answers, or a text with a JSON list: a (row 1)"),
+        ({"label": "A", "o": ["x", ""]}, "dataset.answers: " + EACH),
+        ({"label": "A", "o": ["x", None]}, "dataset.answers: " + EACH),
+        ({"label": "A", "o": "x"}, "dataset.answers: " + LIST),
         (
             {"label": "D", "o": THREE},
             "dataset.right_answers: label 'D' is not the text, letter or number (from 1) of an answer: a (row 1)",
