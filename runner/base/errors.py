@@ -52,6 +52,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from runner.base.exit_codes import ExitCode
 
+ANSWERS_ARE_SAVED = "All answers so far are saved in the run's journal and are not paid for again"
+"""A sentence of messages about an interrupted or failed run, before or after the advice on how to resume it."""
+
 if TYPE_CHECKING:
     from runner.base.problems import Problem
 
@@ -221,7 +224,7 @@ class BudgetExhausted(NipRunError):
 
 
 class Interrupted(NipRunError):
-    """A signal stopped the run. Every answer that was paid for is stored."""
+    """A signal stopped the run. Every answer that was paid for is saved."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -339,6 +342,14 @@ class InvalidConfidenceError(InvalidDecisionError):
 
 class NotAllActiveChannelsInResponseError(InvalidResponseError):
     """The answer lacks a message for a channel where the agent must speak."""
+
+
+class ScratchpadError(InvalidResponseError):
+    """An answer does not separate the agent's private notes from its message."""
+
+
+class WordLimitError(InvalidResponseError):
+    """An answer has more visible words than the protocol allows."""
 
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):

@@ -40,7 +40,7 @@ VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
 _NO_TRACEBACK = {"traceback": "", "traceback_ansi": ""}
-_VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
+_VERDICT_FACTS = ("votes", "verdicts", "panel", *CONFIDENCE_FIELDS)
 """Facts about a game that are part of its score."""
 
 

@@ -175,6 +175,7 @@ class ExportedGame:
             **({} if rollout.answers is None else rollout.answers.columns()),
             "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+            "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
             **{name: getattr(rollout, name) for name in CONFIDENCE_FIELDS},
         }
         return {name: value for name, value in optional_facts.items() if value is not None}
@@ -353,8 +354,9 @@ class RunSource:
         return self._swapped_players[agent] if game.rollout.job.swapped else agent
 
     @property
-    def verifier(self) -> AgentRow:
-        return next(row for row in self.manifest.agents if row["role"] == "verifier")
+    def verifiers(self) -> list[AgentRow]:
+        """The verifier, or the judges of a panel."""
+        return [row for row in self.manifest.agents if row["role"] == "verifier"]
 
     def metric(self, name: str) -> Mapping[str, Any] | None:
         """Return the row of a metric of the game as a whole, or None if it has no value."""

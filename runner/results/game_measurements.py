@@ -39,6 +39,8 @@ class GameVerdict(NamedTuple):
     stated: float | None = None
     logprob: float | None = None
     is_bound: bool = False
+    panel: tuple[int, ...] | None = None
+    """The verdict of each judge of a panel, in the protocol's order; None without a panel."""
     answers: AnswerVerdictFacts | None = None
     """The verdict on listed answers. Then `label` is 1, and `decision` is 1 if the verdict is right, 0 if wrong."""
 
@@ -123,6 +125,33 @@ class AgentFacts:
     """The values of the original implementation's `token_limit_proportion`."""
 
 
+class JudgeFacts(NamedTuple):
+    """The facts about one judge of a panel in one game that its metrics are computed from."""
+
+    decision: int
+    panel_decision: int
+    label: int | None
+
+    @property
+    def correct(self) -> tuple[float, ...]:
+        """1.0 if the judge's verdict is right, else 0.0, as the only value; empty without a label."""
+        return () if self.label is None else _TRUTH_VALUES[self.decision == self.label]
+
+    @property
+    def advantage(self) -> tuple[float, ...]:
+        """1.0 if only the judge is right, -1.0 if only the panel is, else 0.0; empty without a label."""
+        if self.label is None:
+            return ()
+        return (float((self.decision == self.label) - (self.panel_decision == self.label)),)
+
+    @property
+    def agrees(self) -> tuple[float, ...]:
+        """1.0 if the judge and the panel have the same verdict, else 0.0; empty if one has none."""
+        if Decision.NONE in (self.decision, self.panel_decision):
+            return ()
+        return _TRUTH_VALUES[self.decision == self.panel_decision]
+
+
 def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]:
     facts, names = GameFacts(protocol, rollout), tuple(METRICS)
     for name, compute in _metric_functions(Source.GAMES, names, protocol.lists_answers):
@@ -134,6 +163,15 @@ def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]
                 yield agent_facts.name, name, tuple(values)
         if agent_facts.limited:
             yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
+    for judge in rollout.panel or ():
+        judge_facts = JudgeFacts(judge.verdict.decision, _decision(rollout), rollout.job.datapoint.label)
+        for name, compute in _metric_functions(Source.JUDGES, names):
+            if values := compute(judge_facts):
+                yield judge.agent, name, values
+
+
+def _decision(rollout: Rollout) -> int:
+    return int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
 
 
 @cache
@@ -177,8 +215,11 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
 def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
     """Return the number of rounds that an undecided game did not reach. The original implementation counts them as 0.
 
-    The result for a debate that is judged again is 0, since it has no further rounds.
+    The result for a debate that is judged again is 0, since it has no further rounds, and so is that for a panel, which
+    may end a game undecided before its last round.
     """
+    if protocol.file.panel is not None:
+        return 0
     if rollout.outcome != Outcome.NO_DECISION or any(played_round.asked is not None for played_round in rollout.rounds):
         return 0
     return protocol.max_message_rounds - len(rollout.rounds)
@@ -186,15 +227,16 @@ def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
 
 def _game_verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     job, point = rollout.job, rollout.job.datapoint
-    decision = int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
+    panel = None if rollout.panel is None else tuple(judge.verdict.decision for judge in rollout.panel)
+    decision = _decision(rollout)
     if rollout.answers is not None:
         code = decision if decision == Decision.NONE else int(bool(rollout.correct))
         label = 1 if point.is_labelled else None
         return GameVerdict(point.id, point.group, label, code, swapped=job.swapped, answers=answer_facts(rollout))
     verdict = GameVerdict(
-        point.id, point.group, point.label, decision,
+        point.id, point.group, point.label, _decision(rollout),
         stated=rollout.confidence_stated, logprob=rollout.confidence_logprob,
-        is_bound=is_bound(rollout.confidence_note),
+        is_bound=is_bound(rollout.confidence_note), panel=panel,
     )  # fmt: skip
     if job.stance is None and job.swapped is None:
         return verdict

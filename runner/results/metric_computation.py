@@ -72,6 +72,8 @@ class Metrics:
         rows = [self._estimate(None, metric) for metric in self._metrics_of(Source.GAMES, Source.DATAPOINTS)]
         for agent in self._protocol.agent_names:
             rows.extend(self._estimate(agent, metric) for metric in self._metrics_of(Source.AGENTS))
+        for judge in self._protocol.verifier_names if self._protocol.file.panel is not None else ():
+            rows.extend(self._estimate(judge, metric) for metric in self._metrics_of(Source.JUDGES))
         rows.extend(self._judged.estimates())
         rows.extend(self._answers.estimates())
         return rows
@@ -138,6 +140,8 @@ class Metrics:
             content["methods"] = interval_methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
             content["vote_curve"] = [_vote_row(vote) for vote in votes]
+        if pairs := self._judged.judge_pairs():
+            content["judge_pairs"] = pairs
         if curves := {**self._judged.reliability_curves(), **self._answers.reliability_curves()}:
             content["reliability_curves"] = curves
         return content

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ACCURACY = "accuracy"
 BALANCED_ACCURACY = "balanced_accuracy"
+JUDGE_ACCURACY, JUDGE_ADVANTAGE = "judge_accuracy", "judge_advantage"
 SENSITIVITY = "sensitivity"
 CRITERION = "criterion"
 DECISION = "decision"
@@ -61,6 +62,8 @@ class Source(Enum):
     """`Verdicts` of complete blocks, the stances of one player, and the probabilities by log-probabilities."""
     SEATS = "each seat of a block"
     """`Verdicts` of complete blocks, and the stances of one seat."""
+    JUDGES = "each judge of a panel"
+    """`JudgeFacts` of one judge in one rollout. `compute` returns its values; the metric is the mean of all values."""
     FORECASTS = "probabilities"
     """`Forecasts` of one kind of confidence."""
     LOGPROBS = "log-probabilities"
@@ -164,7 +167,7 @@ class Metric:
     @property
     def is_mean_of_rollouts(self) -> bool:
         """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
-        return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
+        return self.source in (Source.GAMES, Source.AGENTS, Source.JUDGES) and bool(self.sql)
 
     @property
     def is_compared(self) -> bool:
@@ -220,12 +223,17 @@ _DECIDED = "coalesce(decision <> 2, answer IS NOT NULL)"
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
     parameters = protocol.parameters
-    if agent == protocol.verifier_name or parameters.shared_reward:
+    if agent in protocol.verifier_names or parameters.shared_reward:
         return parameters.verifier_incorrect_penalty, parameters.verifier_reward
     return 0.0, parameters.prover_reward
 
 
 _game_share = partial(Metric, source=Source.GAMES, is_proportion=True)
+_JUDGE_DECISION = (
+    "json_extract_string(panel, '$[*].decision')"
+    "[list_position(json_extract_string(panel, '$[*].agent'), '{agent}')]::INT"
+)
+_judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False, with_answers=True)
 _verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
 _forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
@@ -512,7 +520,7 @@ _TABLE = (
     ),
     Metric(
         name="position_bias",
-        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), as the mean "
+        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), the mean "
         "over both assignments of the stances and over both labels",
         over="games with provers of opposite stances",
         source=Source.BLOCKS,
@@ -547,8 +555,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player's stance is the label, minus `expected_score` if it is not: "
-        "the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
+        description="`expected_score` in games whose label is the player's stance, minus `expected_score` in the other "
+        "games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -559,8 +567,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference_logprob",
-        description="mean ln P(the verdict is the player's stance) if this stance is the label, minus this mean if "
-        "it is not: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
+        description="mean of ln P(the verdict is the player's stance) in games whose label is this stance, minus the "
+        "mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
@@ -578,6 +586,33 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         better=0,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
+    ),
+    _judge_metric(
+        name=JUDGE_ACCURACY,
+        description="share of right verdicts of the judge; a game without its verdict counts as wrong",
+        compute=lambda judge: judge.correct,
+        is_proportion=True,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE",
+        has_worst=True,
+        show=Show.SUMMARY,
+    ),
+    _judge_metric(
+        name=JUDGE_ADVANTAGE,
+        description="accuracy of the judge - accuracy of the panel, on the same games",
+        compute=lambda judge: judge.advantage,
+        unit="difference of shares",
+        low=-1.0,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE - correct::INT::DOUBLE",
+    ),
+    _judge_metric(
+        name="panel_agreement",
+        description="share of games in which the judge's verdict is the panel's decision",
+        compute=lambda judge: judge.agrees,
+        over="each judge, games in which both decided",
+        is_proportion=True,
+        better=0,
+        needs_labels=False,
+        sql=f"CASE WHEN decision <> 2 AND {_JUDGE_DECISION} <> 2 THEN ({_JUDGE_DECISION} = decision)::INT::DOUBLE END",
     ),
     _forecast_metric(
         name="brier",

@@ -159,7 +159,7 @@ def verifier_variables(folder: RunFolder) -> frozenset[str]:
 def verifier_columns(spec: Spec) -> frozenset[str]:
     """Return the columns of a spec's dataset that the verifier's templates use."""
     templates = spec.prompts.variables.items()
-    used = (names for template, names in templates if template.partition(".")[0] == spec.protocol.verifier_name)
+    used = (names for template, names in templates if template.partition(".")[0] in spec.protocol.verifier_names)
     return frozenset().union(*used) & frozenset(spec.dataset.columns)
 
 

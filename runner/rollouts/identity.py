@@ -36,6 +36,7 @@ MUTABLE_KEYS = (
     "budget",
     "cache",
     "agents.*.freeze",
+    "agents.*.train_scratchpad",
 )
 """Keys that may change when a run resumes. They affect which games are played and how, but not a game's content."""
 
@@ -119,5 +120,8 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
-    """Return the settings of an agent that a game depends on: all but `freeze`, which matters only for training."""
-    return {name: value for name, value in to_plain(agent).items() if name != "freeze"}
+    """Return the settings of an agent that a game depends on: all that do not matter only for training."""
+    content = {name: value for name, value in to_plain(agent).items() if name not in ("freeze", "train_scratchpad")}
+    if agent.selector is None:  # as in 0.1.0, which had no selectors
+        del content["selector"]
+    return content

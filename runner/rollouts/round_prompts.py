@@ -11,6 +11,7 @@ from runner.game.protocols.rounds import Round, play
 from runner.models.connectors import offline_answer
 from runner.models.interface import Completion, Request, ResponseHint
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.agents.selectors import respond
 from runner.rollouts.job import Job
 
 
@@ -18,7 +19,7 @@ def _undecided(hint: ResponseHint) -> ResponseHint:
     """Return the hint of an answer that decides nothing. A prover may still state the answer that it argues for."""
     if hint.answer_order is not None and hint.answer_marker == ANSWER_MARKER:
         return hint
-    return ResponseHint(hint.headers)
+    return replace(hint, accept=None, reject=None, answer_order=None, answer_marker="")
 
 
 async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
@@ -32,6 +33,6 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     turn = next(game)
     while turn.round < until:
         observation = job.observation(turn.round, turn.rounds)
-        replies = {name: await agents[name].respond(observation, answer_undecided) for name in turn.speakers}
+        replies = {name: await respond(agents, protocol, name, observation, answer_undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds

@@ -259,7 +259,16 @@ def test_exports_name_answers_by_the_letters_of_the_game(played: Path, tmp_path:
 
 def test_a_true_verdict_replaces_a_guess_in_fine_tuning_files_and_verl_is_refused(played: Path, tmp_path: Path) -> None:
     shown(
-        played, "export", played.name, "--format", "openai", "--agent", "verifier", "--true-labels", "--out", str(tmp_path)
+        played,
+        "export",
+        played.name,
+        "--format",
+        "openai",
+        "--agent",
+        "verifier",
+        "--true-labels",
+        "--out",
+        str(tmp_path),
     )
     files = list(tmp_path.rglob("verifier.sft.jsonl"))
     last = [json.loads(line)["messages"][-1]["content"] for line in files[0].read_text().splitlines()]

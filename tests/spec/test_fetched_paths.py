@@ -81,6 +81,9 @@ OUTSIDE: dict[str, Changes] = {
         "fine_tune": None,
         "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(own_run(got))}},
     },
+    "tournament.players.NAME.prompts": lambda _: {
+        "tournament": {"players": {"a": {"model": "m", "prompts": "../own/prompts"}, "b": {"model": "m"}}},
+    },
     "training.from": lambda got: {
         "kind": "training",
         "fine_tune": None,

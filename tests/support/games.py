@@ -9,11 +9,18 @@ from typing import Any
 from runner.documents.dataclass_schema import from_plain
 from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.answer_parser import DecisionFormat, parse_answer
-from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
 from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
+from tests.support.paths import ROOT
+
+ABOUT_CODE = [name for name in builtin_names() if (ROOT / "prompts" / "code_validation" / name).is_dir()]
+"""The built-in protocols with prompts about programs."""
+
+ONE_VERIFIER = [name for name in ABOUT_CODE if load_protocol(name).file.panel is None]
+"""The built-in protocols without a panel."""
 
 STRICT = DecisionFormat()
 LENIENT = DecisionFormat(lenient=True)

@@ -9,6 +9,7 @@ from runner.cli.terminal.output import say, wrap_width
 from runner.cli.terminal.wrapping import wrap_lines
 from runner.game.protocols.protocol import Decision, correct_word, label_player, label_word, verdict_word
 from runner.game.protocols.rounds import Round
+from runner.game.protocols.speeches import private_notes
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.answer_record import shown_columns, shown_label, shown_stances
 from runner.rollouts.rollout import RoundVerdict
@@ -139,12 +140,26 @@ class _TranscriptPrinter:
         if undelivered:
             self._print_answer_heading(number, agent, "before its first header: delivered to no one", color)
             self._print_lines(undelivered, "  | ", f"2;{color}")
+        notes = private_notes(raw, self.details.protocol.agent_spec(agent).scratchpad)
+        if notes:
+            self._print_answer_heading(number, agent, "private notes: delivered to no one", color)
+            self._print_lines(notes, "  | ", f"2;{color}")
+        candidate = self._describe_candidate(number, played, agent)
         for message in messages:
-            listeners = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
-            self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}", color)
+            listeners = comma_join(self.details.listeners(message.channel, agent)) or "nobody"
+            self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}{candidate}", color)
             text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
             self._print_lines(text, "  ", color)
         self._print_truncation(usable, color)
+
+    def _describe_candidate(self, number: int, played: Round, agent: str) -> str:
+        """Return words for an answer that was selected from several candidates; empty for any other."""
+        selection, best_of = played.selections.get(agent), self.details.protocol.step(number).best_of
+        if selection is None or best_of is None:
+            return ""
+        score = selection.scores[selection.index] if selection.scores else None
+        score_text = "" if score is None else f", score {score:.3g}"
+        return f"; candidate {selection.index + 1} of {best_of.n} by {best_of.by}{score_text}"
 
     def _placeholder_for_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
         """Return a text that says why a message is empty."""
@@ -153,14 +168,18 @@ class _TranscriptPrinter:
         return EMPTY if raw.strip() else NO_CONTENT
 
     def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
-        if answer is not None and answer.is_cut:
+        if answer is not None and answer.is_truncated:
             self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
     def _print_protocol_decision(self, number: int, played: Round | None) -> None:
         """Print a decision that the protocol made instead of an agent."""
         if played is None or played.decision == Decision.NONE:
             return
-        verifier = self.details.protocol.verifier_name
+        protocol = self.details.protocol
+        if protocol.file.panel is not None:
+            say(f"\n[round {number}] the panel decides ({protocol.file.panel.rule}): {verdict_word(played.decision)}")
+            return
+        verifier = protocol.verifier_name
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 

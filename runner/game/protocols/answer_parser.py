@@ -40,7 +40,7 @@ class DecisionFormat:
 
 @value_class(frozen=True, slots=True)
 class ParsedAnswer:
-    """A parsed answer: the message for each channel, or a decision and no messages."""
+    """A parsed answer: the message for each channel, or a decision, which is a message only if a panel decides."""
 
     messages: Mapping[str, str] | None
     decision: int
@@ -77,7 +77,7 @@ def parse_answer(
     channels = protocol.can_be_active(round_).get(agent) if round_ < protocol.max_message_rounds else None
     if not channels:
         raise AgentNotActiveInChannelError(f"{agent} does not speak in round {round_} of {protocol.name}")
-    may_decide = agent == protocol.verifier_name and protocol.step(round_).may_decide
+    may_decide = agent in protocol.verifier_names and protocol.step(round_).may_decide
     if protocol.lists_answers:
         count = answer_count or MAX_ANSWERS
         _check_stated_answer(protocol, agent, round_, text, count)
@@ -87,9 +87,10 @@ def parse_answer(
     elif may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
-            return ParsedAnswer(
-                None, decision, _accept_probability(text, decision, format_) if states_confidence else None
-            )
+            # The other members of a panel may hear the verdict; without a panel, the game ends.
+            messages = dict.fromkeys(channels, text) if protocol.file.panel is not None else None
+            confidence = _accept_probability(text, decision, format_) if states_confidence else None
+            return ParsedAnswer(messages, decision, confidence)
     if len(channels) == 1:
         return ParsedAnswer({channels[0]: text}, Decision.NONE)
     return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)

@@ -20,7 +20,8 @@ from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.ballot import CORRECT, INCORRECT, OPEN
 from runner.game.protocols.protocol import ACCEPT, REJECT, Protocol
-from runner.game.protocols.schema import Parameters, ProtocolFile
+from runner.game.protocols.schedule import verifiers_without_decision
+from runner.game.protocols.schema import FORBIDDEN, Parameters, ProtocolFile
 
 
 def protocol_schema() -> dict[str, Any]:
@@ -130,7 +131,22 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
-    return Protocol(file, replace(file.parameters, **parameter_values), declares_verifier_first, paths=paths)
+    return Protocol(
+        file,
+        replace(file.parameters, **parameter_values),
+        declares_verifier_first,
+        paths=paths,
+        places=_find_places(file, layered),
+    )
+
+
+def _find_places(file: ProtocolFile, layered: LayeredData) -> dict[str, Place]:
+    """Return the place of each agent, channel and step, by dotted key."""
+    keys: list[tuple[str | int, ...]] = [("agents", name) for name in file.agents]
+    keys += [("channels", name) for name in file.channels]
+    for number, step in enumerate(file.cycle):
+        keys += [("cycle", number), *(("cycle", number, "speak", speaker) for speaker in step.speak)]
+    return {".".join(map(str, key)): layered.place(key) for key in keys}
 
 
 def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
@@ -157,20 +173,44 @@ def _starts_with_verifier(file: ProtocolFile) -> bool:
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
     verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
-    if len(verifiers) != 1:
-        yield _problem_at(layered, "agents")(
-            f"exactly one agent must be the verifier; here {comma_join(verifiers) or 'none'} is"
+    found = comma_join(verifiers) or "none"
+    if file.panel is not None and len(verifiers) < 2:
+        yield _problem_at(layered, "panel")(
+            f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
+    elif file.panel is not None and file.answers != "accept_reject":
+        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
+        yield _problem_at(layered, "answers")(message)
+    elif len(verifiers) > 1:
+        message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
+        yield _problem_at(layered, "agents")(message.format(found))
+    elif not verifiers:
+        yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
-    for index, step in enumerate(file.cycle):
-        for speaker, channels in step.speak.items():
-            yield from _speaker_problems(file, layered, index, speaker, channels)
+    for index in range(len(file.cycle)):
+        yield from _step_problems(file, layered, index)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
         yield from _stance_problems(file, layered, name)
+    yield from _column_problems(file, layered)
     parameters = [parameter.name for parameter in fields(Parameters)]
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
+
+
+def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    step = file.cycle[index]
+    for speaker, channels in step.speak.items():
+        yield from _speaker_problems(file, layered, index, speaker, channels)
+    if step.best_of is None:
+        return
+    judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
+    for speaker in step.speak.keys() & set(judges):
+        message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
+        yield _problem_at(layered, "cycle", index, "best_of")(message)
+    if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
+        message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
+        yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
 def _unknown_names(
@@ -223,6 +263,17 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
             yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     if len(set(listed)) < len(listed):
         yield order("a channel is listed twice; remove one")
+
+
+def _column_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
+    """Yield a problem for each agent in `private` that does not exist, and for rules that would reveal the label."""
+    for column, agents in file.private.items():
+        yield from _unknown_names("agent", agents, file.agents, layered, "private", column)
+        if column in FORBIDDEN:
+            yield _problem_at(layered, "private", column)("no agent ever sees the label; remove this column")
+    if file.quotes is not None and file.quotes.source in FORBIDDEN:
+        message = "the label cannot be quoted; name the column with the text"
+        yield _problem_at(layered, "quotes", "source")(message)
 
 
 def _stance_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iterator[Problem]:
@@ -286,6 +337,12 @@ def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Proble
     if low > high:
         key = "protocol.min_message_rounds"
         yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high}); lower it")
+    elif protocol.file.panel is not None:
+        for name, in_all_games in verifiers_without_decision(protocol).items():
+            if in_all_games:
+                key, rounds = f"agents.{name}", f"from {low - 1} to {high - 1} (rounds count from 0)"
+                message = f"{name} may decide in no round {rounds}; add a step in which {name} may decide, or remove it"
+                yield Problem(protocol.place(key), key, message)
     elif not any(protocol.can_ever_decide(round_) for round_ in range(high)):
         yield Problem(
             where("protocol"),

@@ -78,6 +78,7 @@ class DummyModel:
 
     async def complete(self, request: Request) -> Completion:
         text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
+        text = _with_notes_and_quote(request, text)
         usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
@@ -99,6 +100,8 @@ def _seed(purpose: str, request: Request) -> int:
 
 def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
     hint = request.hint
+    if hint.number is not None:
+        return f"{_text(rng, word_count)}\n\n{hint.number[0]} {rng.randint(1, hint.number[1])}"
     if hint.answer_order is not None:
         return _answer_with_choice(request, rng, label, word_count)
     may_decide = hint.accept is not None and hint.reject is not None
@@ -145,6 +148,20 @@ def _message(request: Request, rng: random.Random, word_count: int | None) -> st
         return _text(rng, word_count)
     words_each = None if word_count is None else word_count // len(headers)
     return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in headers)
+
+
+def _with_notes_and_quote(request: Request, text: str) -> str:
+    """Return an answer with private notes before it and a quote after it, if the request expects them.
+
+    A quarter of the quotes have another word at the end, so that the source does not have them.
+    """
+    hint, rng = request.hint, random.Random(_seed("dummy-quotes", request))
+    words = (hint.source or "").split()
+    if words:
+        start = rng.randrange(len(words))
+        quote = [*words[start : start + 6], *(["indeed"] if rng.random() < 0.25 else [])]
+        text = f"{text} <quote>{' '.join(quote)}</quote>"
+    return text if hint.scratchpad is None else f"{_sentence(rng)}\n\n{hint.scratchpad} {text}"
 
 
 def _text(rng: random.Random, word_count: int | None) -> str:

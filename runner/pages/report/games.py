@@ -307,7 +307,12 @@ class _Packer:
         return None if price is None else round(price.cost_of(call.usage), 9)
 
     def _decision(self, agent: str, played: Round | None) -> int | str | None:
-        if played is None or agent != self.game.details.protocol.verifier_name or played.decision == Decision.NONE:
+        if played is not None and agent in played.panel:
+            return int(played.panel[agent].decision)
+        protocol = self.game.details.protocol
+        if played is None or protocol.file.panel is not None or agent != protocol.verifier_name:
+            return None
+        if played.decision == Decision.NONE:
             return None
         return verdict_word(played.decision) if self.game.rollout.answers is not None else int(played.decision)
 

@@ -120,7 +120,7 @@ class RunTally:
         for call in details.rollout.calls:
             if not call.is_answer:
                 continue
-            tally = self._agents[call.agent]
+            tally = self._agents[call.agent.partition(".")[0]]
             tally.calls += 1
             tally.repeats += call.attempt > 0
             tally.prompt_tokens += call.prompt_tokens
@@ -131,7 +131,7 @@ class RunTally:
                 price = details.prices[call.agent]
                 tally.usd = None if tally.usd is None or price is None else tally.usd + price.cost_of(call.usage)
         for failure in details.failures:
-            self._agents[failure.sample.agent].failed += 1
+            self._agents[failure.sample.agent.partition(".")[0]].failed += 1
 
     @property
     def lists_answers(self) -> bool:

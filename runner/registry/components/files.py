@@ -76,10 +76,10 @@ def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
     extends_others = EXTENDS in read_yaml(path).data
-    return dump(_plain_protocol(protocol)).encode() if extends_others else _read_file(path), protocol
+    return dump(_protocol_data(protocol)).encode() if extends_others else _read_file(path), protocol
 
 
-def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
+def _protocol_data(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = file_content(protocol.file)
     if not protocol.declares_verifier_first:
         # If the file had this key, it would declare that the parameter can be changed.
@@ -94,7 +94,7 @@ def remove_nulls(value: Any) -> Any:
     return [remove_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; name a .yaml file")
     data, protocol = load_protocol_file(path)
@@ -147,7 +147,7 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     files = load_template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
@@ -172,7 +172,7 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 # Datasets
 
 
-def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in _TABLE_SUFFIXES:
         raise UsageError(f"{path} is not a dataset file; name a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
@@ -180,7 +180,7 @@ def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     name = f"dataset{path.suffix}"
     licence = naming.dataset_licence or naming.licence
     labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
-    splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
+    splits = Counter(str(point.columns["split"]) for point in dataset.datapoints if point.columns.get("split"))
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
     columns = {
         "id": "text",

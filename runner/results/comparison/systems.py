@@ -232,10 +232,12 @@ def load_system(names: Sequence[str | Path], results: Results) -> System:
 
 
 def _check_comparable(folder: RunFolder, manifest: Manifest) -> None:
-    if manifest.is_training_run:
+    if manifest.has_parts:
         parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
+        players = "two of its players with `--players A B`, or the runs of its games"
+        what = players if manifest.is_tournament else "its games or tests"
         raise UsageError(
-            f"{folder.run_id} is a training run; compare its games or tests: {comma_join(parts[-4:]) or 'none yet'}"
+            f"{folder.run_id} is {manifest.kind_name}; compare {what}: {comma_join(parts[-4:]) or 'none yet'}"
         )
     if manifest.status not in PLAYED:
         raise UsageError(f"run {folder.run_id} is {manifest.status}; compare it once it is done")

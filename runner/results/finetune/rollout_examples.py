@@ -51,7 +51,7 @@ def supervised_examples(
     turns = _answered_rounds(agent, rollout.rounds)
     if not turns:
         return []
-    answers = {round_: rollout.rounds[round_].raw[agent.agent_name] for round_ in turns}
+    answers = {round_: agent.learned_text(rollout.rounds[round_].raw[agent.agent_name]) for round_ in turns}
     learnable = [round_ for round_ in turns if is_trainable(agent, rollout, round_)]
     if replace_verifier_guess_with_true_label and agent.is_verifier:
         answers[turns[-1]] = _true_verdict(agent, rollout, turns[-1])
@@ -127,7 +127,7 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     for round_ in _answered_rounds(agent, rollout.rounds):
         yield RlTurn(
             prompt=prompt_messages(agent, job.observation(round_, rollout.rounds[:round_])),
-            response=rollout.rounds[round_].raw[name],
+            response=agent.learned_text(rollout.rounds[round_].raw[name]),
             reward=rollout.rewards[name],
             ground_truth=label,
             datapoint_id=job.datapoint.id,

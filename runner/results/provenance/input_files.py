@@ -12,12 +12,15 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import ANSWERS, SUFFIX
+from runner.game.prompts.templates import ANSWERS, stored_name
 from runner.game.protocols.schema import file_content
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.loader import Dataset
 from runner.spec.rejudged_run import DEBATES
+
+PLAYERS = "players"
+"""The folder in a run's `inputs/` with the templates of players of a tournament that have their own."""
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
@@ -25,7 +28,11 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     inputs = folder.make("inputs")
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
-        atomic_write(inputs / "prompts" / (name + SUFFIX), source)
+        atomic_write(inputs / "prompts" / stored_name(name), source)
+    for player, templates in plan.spec.player_prompts.items():
+        player_folder = folder.make("inputs", PLAYERS, player)
+        for name, source in templates.sources.items():
+            atomic_write(player_folder / stored_name(name), source)
     protocol = file_content(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
@@ -56,6 +63,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
     """Return the spec as data, without the key `execution`. Its paths name the files that are saved with the run."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
+    for player in plan.spec.player_prompts:
+        data["tournament"]["players"][player]["prompts"] = f"inputs/{PLAYERS}/{player}"
     parameters = to_plain(plan.spec.protocol.parameters)
     selection: dict[str, Any] = {
         "columns": {},

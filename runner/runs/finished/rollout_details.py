@@ -30,7 +30,7 @@ class RecordedAnswer:
     unusable_reason: str | None
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the answer was truncated at the token limit."""
         return self.finish_reason == "length"
 
@@ -70,11 +70,11 @@ class RolloutDetails:
 
         The content of a round that an error ended is None.
         """
-        played = self.rollout.rounds
+        finished_rounds = self.rollout.rounds
         called_rounds = {number for number, _ in self.turns}
-        for number in range(len(played) + 1):
-            if only_round in (None, number) and (number < len(played) or number in called_rounds):
-                yield number, played[number] if number < len(played) else None
+        for number in range(len(finished_rounds) + 1):
+            if only_round in (None, number) and (number < len(finished_rounds) or number in called_rounds):
+                yield number, finished_rounds[number] if number < len(finished_rounds) else None
 
     def ignores_verdict(self, number: int) -> bool:
         """Return whether a verdict in this round is too early to count."""
@@ -86,9 +86,16 @@ class RolloutDetails:
         return [name for name in self.protocol.agent_names if (number, name) in self.turns or name in raw]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
-        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any."""
+        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any.
+
+        If the answer was selected from several candidates, the other candidates are left out.
+        """
         answers = []
+        rounds = self.rollout.rounds
+        selection = rounds[number].selections.get(agent) if number < len(rounds) else None
         for call in self.turns.get((number, agent), ()):
+            if selection is not None and call.vote != selection.index:
+                continue
             if call.is_answer:
                 answers.append(self.answer(call))
                 if answers[-1].unusable_reason is None:
@@ -109,16 +116,16 @@ class RolloutDetails:
         rounds, agent = self.rollout.rounds, call.agent
         if call.round >= len(rounds) or len(self.turns[call.round, agent]) > 1:
             return False
-        played = rounds[call.round]
+        round_ = rounds[call.round]
         return (
-            played.counts(agent) and played.retry_counts.get(agent) == 0 and played.raw.get(agent) == call.raw_message
+            round_.counts(agent) and round_.retry_counts.get(agent) == 0 and round_.raw.get(agent) == call.raw_message
         )
 
     def failed_calls(self, number: int, agent: str) -> list[FailureRecord]:
         """Return the failed calls of an agent in a round."""
         return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
-    def hearers(self, channel: str, agent: str) -> list[str]:
+    def listeners(self, channel: str, agent: str) -> list[str]:
         """Return the agents that see a channel, without `agent`."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
@@ -143,6 +150,7 @@ class RolloutDetails:
             "error": rollout.error,
             "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+            **({} if rollout.panel is None else {"panel": [judge.to_json() for judge in rollout.panel]}),
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 

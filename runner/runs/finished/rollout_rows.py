@@ -131,7 +131,7 @@ class RolloutList:
     row_filter: RowFilter
     limit: int | None
     further_count: int | None = field(default=0, init=False)
-    """The number of selected rollouts beyond `limit`, set after the last row; None if above 0 but not counted."""
+    """The number of selected rollouts beyond `limit`, set after the last row; None if it is above 0 but unknown."""
 
     def rows(self) -> Iterator[RolloutRow]:
         """Read the run's files, and yield a row for each selected rollout.

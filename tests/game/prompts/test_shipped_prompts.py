@@ -24,7 +24,8 @@ from tests.support.prompt_variables import make_prompt_variables
 
 SHIPPED = ROOT / "prompts" / "code_validation"
 LISTED = [name for name in builtin_names() if load_protocol(name).lists_answers]
-BINARY = [name for name in builtin_names() if name not in LISTED]
+QUOTING = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
+BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING)]
 AGENTS = [(name, agent) for name in BINARY for agent in template_names(load_protocol(name))]
 
 
@@ -97,11 +98,11 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
 
 
 def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED)):
+    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED), (PASSAGES, QUOTING)):
         for name in names:
-            files = {path.name.removesuffix(".jinja") for path in (folder / name).iterdir()}
+            files = {path.name.partition(".jinja")[0].removesuffix(".py") for path in (folder / name).iterdir()}
             protocol = load_protocol(name)
-            confidence = [protocol.verifier_name + CONFIDENCE] if folder == SHIPPED else []
+            confidence = [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == SHIPPED else []
             assert files == {*template_names(protocol), *confidence}
         assert {path.name for path in folder.iterdir()} == set(names)
 
@@ -109,6 +110,7 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
 # Prompts about listed answers
 
 QUESTIONS = ROOT / "prompts" / "question_answering"
+PASSAGES = ROOT / "prompts" / "passages"
 ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo"), (1,))
 
 

@@ -85,14 +85,20 @@ def test_rows_with_a_word_to_skip_are_not_used(tmp_path: Path) -> None:
     assert "rows without a right answer" in read_load_error(tmp_path, content, answers="o")
 
 
+EMPTY_ANSWER = "dataset.answers: each answer must be a text or a number, and not empty: a (row 1)"
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"label": "A", "o": ["x"]}, "dataset.answers: a datapoint needs from 2 to 26 answers, not 1: a (row 1)"),
         ({"label": "A", "o": ["x", "x"]}, "dataset.answers: two answers are the same text 'x': a (row 1)"),
-        ({"label": "A", "o": ["x", ""]}, "dataset.answers: " + EACH),
-        ({"label": "A", "o": ["x", None]}, "dataset.answers: " + EACH),
-        ({"label": "A", "o": "x"}, "dataset.answers: " + LIST),
+        ({"label": "A", "o": ["x", ""]}, EMPTY_ANSWER),
+        ({"label": "A", "o": ["x", None]}, EMPTY_ANSWER),
+        (
+            {"label": "A", "o": "x"},
+            "dataset.answers: column 'o' must be a list of answers, or a text with a JSON list: a (row 1)",
+        ),
         (
             {"label": "D", "o": THREE},
             "dataset.right_answers: label 'D' is not the text, letter or number (from 1) of an answer: a (row 1)",

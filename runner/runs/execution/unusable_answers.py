@@ -52,15 +52,15 @@ class AnswerCounts(NamedTuple):
         return max_share is not None and self.answers >= MIN_ANSWERS and self.unusable > max_share * self.answers
 
 
-class AnswerJudge:
-    """Decides whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
+class AnswerChecker:
+    """Checks whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
-        self._agents, self._models = plan.agents(), plan.spec.experiment.models
+        self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
         self._answer_counts = {point.id: point.answer_count for point in plan.spec.dataset.datapoints}
 
-    def judge(self, request: Request, completion: Completion) -> AnswerCounts:
-        """Return the counts of one answer. Answers from a cache or a replay cost nothing and do not count."""
+    def count(self, request: Request, completion: Completion) -> AnswerCounts:
+        """Return the counts of one answer; zeros for an answer from a cache or a replay, which cost nothing."""
         if completion.from_cache:
             return AnswerCounts()
         sample, problem = request.sample, ""
