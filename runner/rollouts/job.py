@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.base.value_class import value_class
-from runner.game.protocols.ballot import Ballot
-from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.ballot import CORRECT, INCORRECT, Ballot
+from runner.game.protocols.protocol import Protocol, stance_word
 from runner.game.protocols.rounds import Round
 from runner.rollouts.agents.agent import Observation
 from runner.spec.datasets.loader import Datapoint
@@ -39,6 +39,15 @@ class Job:
             if variant is not None:
                 number = 2 * number + variant
         return number
+
+    @property
+    def stance_name(self) -> str | None:
+        """The stance that provers argue (of opposed provers, the first) as a word; None if `stances` is not set."""
+        if self.stance is None:
+            return None
+        if self.datapoint.answers is not None:
+            return CORRECT if self.stance else INCORRECT
+        return stance_word(self.stance)
 
     @property
     def prover_stance(self) -> int:

@@ -17,7 +17,7 @@ class Variant(Protocol):
     """The properties of a job or transcript that distinguish the games of a block."""
 
     @property
-    def stance(self) -> int | None: ...
+    def stance_name(self) -> str | None: ...
     @property
     def swapped(self) -> bool | None: ...
     @property
@@ -29,8 +29,8 @@ def describe_variant(game: Variant) -> list[str]:
     parts = []
     if game.stances_exchanged is not None:
         parts.append("stances exchanged" if game.stances_exchanged else "stances as written")
-    elif game.stance is not None:
-        parts.append(f"stance {stance_word(game.stance)}")
+    elif game.stance_name is not None:
+        parts.append(f"stance {game.stance_name}")
     if game.swapped is not None:
         parts.append("seats swapped" if game.swapped else "seats as written")
     return parts
@@ -90,7 +90,8 @@ class RolloutTranscript:
     error: str | None = None
     """The error that ended the game, if any."""
     stance: int | None = None
-    """The stance that provers argued (of opposed provers, the first); None if the spec key `stances` is not set."""
+    """The stance that provers argued (of opposed provers, the first); None if the spec key `stances` is not set, or if
+    the protocol lists answers."""
     swapped: bool | None = None
     """Whether two seats had exchanged their players; None if the spec key `seats` is not set."""
     stances_exchanged: bool | None = None
@@ -130,13 +131,18 @@ class RolloutTranscript:
             tuple(answers),
             decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED and listed is None else None,
             correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
-            stance=job.stance, swapped=job.swapped, stances_exchanged=job.stances_exchanged,
+            stance=None if listed else job.stance, swapped=job.swapped, stances_exchanged=job.stances_exchanged,
             confidence_stated=rollout.confidence_stated, confidence_logprob=rollout.confidence_logprob,
             confidence_note=rollout.confidence_note, stances=shown_stances(protocol, rollout),
             answer=None if listed is None else listed.chosen_letter,
             right_answers=None if right is None else tuple(right.split(", ")),
             answer_scores=None if listed is None else listed.columns()["answer_scores"],
         )  # fmt: skip
+
+    @property
+    def stance_name(self) -> str | None:
+        """`accept` or `reject`, if the spec key `stances` is set."""
+        return None if self.stance is None else stance_word(self.stance)
 
     @property
     def verdict(self) -> str | None:

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--stance",
-        choices=("accept", "reject"),
+        choices=("accept", "reject", "correct", "incorrect"),
         help="with `stances: both`: the game whose provers argue for this; if stances are opposite, the first prover's",
     )
     add("--swapped", action="store_true", help="with `seats: swap`: the game with exchanged players")
@@ -106,14 +106,19 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
     """Return the first game of the datapoint with the requested stance, and with or without swapped players."""
+    from runner.game.protocols.ballot import CORRECT
     from runner.game.protocols.protocol import ACCEPT
 
+    right = CORRECT if plan.spec.protocol.lists_answers else ACCEPT
+    possible = ("correct", "incorrect") if plan.spec.protocol.lists_answers else ("accept", "reject")
+    if stance not in (None, *possible):
+        raise UsageError(f"--stance {stance} has no meaning in {plan.spec.protocol.name}; use {' or '.join(possible)}")
     if stance is not None and plan.spec.experiment.stances is None:
         raise UsageError("--stance needs a spec with `stances: both`; omit --stance")
     if swapped and plan.seats is None:
         raise UsageError("--swapped needs a spec with `seats: swap`; omit --swapped")
     for job in plan.jobs():
-        matches = (stance is None or job.stance == int(stance == ACCEPT)) and bool(job.swapped) == swapped
+        matches = (stance is None or job.stance == int(stance == right)) and bool(job.swapped) == swapped
         if matches and (datapoint is None or job.datapoint.id == datapoint):
             return job
     datapoint_ids = [point.id for point in plan.spec.dataset.datapoints]

@@ -281,13 +281,14 @@ def _stance_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Ite
     stance, is_prover = file.agents[name].stance, file.agents[name].role == "prover"
     problem = _problem_at(layered, "agents", name, "stance")
     if file.answers == "accept_reject" and stance not in _BINARY_STANCES:
-        listed = "; correct, incorrect, open and letters need the protocol key answers: listed"
-        hint = did_you_mean(stance, _BINARY_STANCES) or (listed if _is_listed_stance(stance) else "; write one of them")
+        if _is_listed_stance(stance):
+            hint = "; correct, incorrect, open and letters need the protocol key answers: listed"
+        else:
+            hint = did_you_mean(stance, _BINARY_STANCES) or "; write one of them"
         yield problem(f"{stance!r} is not one of {comma_join(_BINARY_STANCES)}{hint}")
     elif file.answers == "listed" and is_prover and not _is_listed_stance(stance):
-        hint = did_you_mean(stance, _LISTED_STANCES)
-        reason = "with answers: listed, a prover needs a stance: correct, incorrect, open, or a letter from A to Z"
-        yield problem(reason if stance in _BINARY_STANCES else f"{stance!r} is not a stance{hint}; {reason}")
+        needed = "a prover about listed answers needs the stance correct, incorrect, open, or a letter from A to Z"
+        yield problem(f"{needed}, not {stance!r}{did_you_mean(stance, _LISTED_STANCES)}")
 
 
 def _is_listed_stance(stance: str) -> bool:

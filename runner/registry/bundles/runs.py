@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import RunError
+from runner.base.errors import ReleaseError, RunError
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
@@ -63,6 +63,7 @@ def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draf
 
     Raises:
         RunError, SpecError: a file of the run is missing or damaged.
+        ReleaseError: the run cannot be published without its rows.
     """
     manifest = replace_sources(folder.manifest(), naming.sources)
     spec = ModelSource(folder.path).spec
@@ -82,6 +83,11 @@ def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draf
         facts=collect_facts(folder, manifest, metrics, datapoints),
     )
     has_rows = naming.dataset_licence != NO_ROWS
+    if not has_rows and (spec.get("dataset") or {}).get("answers") is not None:
+        raise ReleaseError(
+            f"{folder.run_id} cannot be published without its rows, because its verdicts choose from answers in the "
+            "rows; publish the rows, or do not publish the run"
+        )
     contents: dict[str, Content] = {
         **_run_files(folder, spec),
         **_start_files(folder),

@@ -178,8 +178,11 @@ def _verdicts_by_debate(system: System) -> dict[_Debate, tuple[str, int]]:
         run_id = folder.run_id if manifest.rejudge_of is None else manifest.rejudge_of.run_id
         table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
         judged = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
+        # A listed answer has the code of `runner.game.protocols.ballot`: 3 for A. Judges of one debate see one order.
         sides = "coalesce(swapped, false), coalesce(stance, -1), coalesce(stances_exchanged, false)"
-        for *debate, decision in judged.project(f"datapoint_id, repeat, {sides}, coalesce(decision, 2)").fetchall():
+        for *debate, decision in judged.project(
+            f"datapoint_id, repeat, {sides}, coalesce(decision, ascii(answer) - 62, 2)"
+        ).fetchall():
             datapoint, repeat, swapped, stance, exchanged = debate
             verdicts[run_id, datapoint, repeat, swapped, stance, exchanged] = groups[datapoint], decision
     return verdicts

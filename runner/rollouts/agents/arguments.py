@@ -55,6 +55,19 @@ def checked_protocol(handler: object) -> Protocol:
     raise TypeError(f"protocol_handler is {text}, not a Protocol; pass spec.protocol of the loaded spec")
 
 
+def check_binary(protocol: Protocol) -> None:
+    """Check that verdicts accept or reject, because arrays have no place for listed answers.
+
+    Raises:
+        ValueError: the protocol lists answers.
+    """
+    if protocol.lists_answers:
+        raise ValueError(
+            f"arrays have no listed answers, so {protocol.name} cannot be played with them; run its spec with "
+            "`runner.run`, or use a protocol whose verdicts accept or reject"
+        )
+
+
 def _differences(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
     settings = hyper_params.protocol
     is_other_protocol = not settings.use.endswith((".yaml", ".yml")) and settings.use != handler.name

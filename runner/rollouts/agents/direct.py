@@ -21,6 +21,7 @@ from runner.game.protocols.rounds import Reply
 from runner.models.connectors import offline_answer, sync_client
 from runner.models.interface import Choice, Request, ResponseHint, SampleKey
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
+from runner.rollouts.agents.arguments import check_binary
 from runner.spec.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ class DirectAgent(Agent):
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 
+        check_binary(self.protocol_handler)
         check_round(self.protocol_handler, int(round_))
         present_columns = {name: scalar(value) for name, value in columns.items() if value is not None}
         rounds = rounds_from_arrays(self.protocol_handler, *histories)
@@ -229,6 +231,7 @@ class DirectAgent(Agent):
 
     def _request(self, chat: Sequence[ChatMessage]) -> Request:
         """Return a request for an answer to a chat that does not belong to a game."""
+        check_binary(self.protocol_handler)
         format_ = self.hyper_params.decision_format
         accept, reject = (format_.accept, format_.reject) if self.is_verifier else (None, None)
         marker = format_.confidence if self.states_confidence else None

@@ -19,7 +19,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import FinishedGame, Reply, Round, play
-from runner.rollouts.agents.arguments import checked_protocol
+from runner.rollouts.agents.arguments import check_binary, checked_protocol
 from runner.rollouts.agents.arrays import (
     HISTORIES,
     NestedArrayDict,
@@ -73,6 +73,7 @@ class Environment:
 
     def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
         self.protocol_handler = checked_protocol(protocol_handler)
+        check_binary(self.protocol_handler)
         if self.protocol_handler.file.panel is not None:
             raise ValueError(
                 f"{self.protocol_handler.name} has a panel of judges, whose games end at different times for different "

@@ -16,6 +16,7 @@ from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
 from runner.game.protocols.schema import FORBIDDEN
 from runner.rollouts.agents.agent import Observation
+from runner.rollouts.agents.arguments import check_binary
 from runner.rollouts.agents.arrays import HISTORIES, rounds_from_arrays
 from runner.rollouts.agents.nested_arrays import Array, NestedArrayDict
 
@@ -49,6 +50,7 @@ def observation_of(
     Keys that are not part of a timestep count as the datapoint's columns. The label does not: templates must never see
     the label.
     """
+    check_binary(protocol)
     columns = {
         name: scalar(flat[name][index])
         for name in flat

@@ -55,6 +55,9 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
     folder = fetch_release(registry, reference_of(row), work_folder / "release").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
+    if plan.spec.protocol.lists_answers:
+        return {"refused": "competitions score verdicts that accept or reject, but this run's verdicts choose from "
+                "listed answers; publish a run of another protocol"}  # fmt: skip
     metrics = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
     game_counts: Counter[str] = Counter()
     origin_counts: Counter[str] = Counter()
