@@ -110,9 +110,7 @@ def _find_missing_columns(path: Path) -> frozenset[str]:
 def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
     """Describe the columns that differ, with both values; empty if no column differs."""
     columns = [
-        name
-        for name, value in recomputed.items()
-        if name not in ignored and not _is_recorded(recorded, name, value)
+        name for name, value in recomputed.items() if name not in ignored and not _is_recorded(recorded, name, value)
     ]
     columns += [name for name in recorded if name not in recomputed]
     descriptions = [
