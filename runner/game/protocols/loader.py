@@ -53,7 +53,7 @@ _LISTED_STANCES = (CORRECT, INCORRECT, OPEN)
 _SPEC_KEYS = {"dataset", "models", "prompts", "protocol"}
 """Keys that only specs have, not protocol files."""
 
-_PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
+_PROTOCOL_KEYS = {"cycle", "channels", "panel", "parameters", "fixed"}
 """Keys that only protocol files have, not specs."""
 
 
