@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from runner.runs.tournaments.adaptive_pairing import most_informative
 from runner.runs.tournaments.games import TournamentGames
+from runner.runs.tournaments.pairings import Pairing, swiss_round
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.round_log import Round
-from runner.statistics.adaptive_pairing import most_informative
-from runner.statistics.pairings import Pairing, swiss_round
 
 
 @dataclass(frozen=True)

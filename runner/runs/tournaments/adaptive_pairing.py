@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from runner.runs.tournaments.pairings import Pairing
 from runner.statistics.clustered_means import Floats
-from runner.statistics.pairings import Pairing
 from runner.statistics.ratings import ELO, RatingModel, design_rows, logistic
 
 
