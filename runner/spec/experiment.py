@@ -237,7 +237,7 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, panel_debate, solo_verifier), the path of a "
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier or another one), the path of a "
         "protocol file, or an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )

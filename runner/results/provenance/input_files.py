@@ -12,7 +12,8 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import ANSWERS, stored_name
+from runner.game.prompts.templates import stored_name
+from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.schema import file_content
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan

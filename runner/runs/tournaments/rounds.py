@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from runner.runs.tournaments.adaptive_pairing import most_informative
 from runner.runs.tournaments.games import TournamentGames
-from runner.runs.tournaments.pairings import Pairing, swiss_round
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.round_log import Round
+from runner.statistics.pairing import most_informative, swiss_round
+from runner.statistics.round_robin import Pairing
 
 
 @dataclass(frozen=True)
