@@ -1,10 +1,10 @@
-"""nip-run with everything on, beside plain coroutines that make the same calls.
+"""The cost of nip-run with all of its outputs, compared with plain coroutines that make the same calls.
 
-A rollout is five completions: nip with a verifier that decides in the last of five rounds. Every path runs in a
-process of its own against one loopback server, in turns; the figures are medians. Time and CPU count from the first
-call to the last byte on disk; imports, reading the spec and rendering the plain paths' prompts come before.
+A rollout is five completions: nip with a verifier that decides in the last of five rounds. The paths alternate, each in
+a process of its own, against one loopback server; the figures are medians. Time and CPU count from the first call to
+the last byte on disk; imports, reading the spec and rendering the plain paths' prompts are not counted.
 
-    official      AsyncOpenAI as it comes, `chat.completions.create`, its retries off
+    official      AsyncOpenAI with default settings, `chat.completions.create`, without retries
     leanest       AsyncOpenAI with its aiohttp transport, `post` of ready bytes, the answer's bytes read by orjson
     aiohttp       no OpenAI client at all
     nip-run       journal, records, tables, metrics, fine-tune files, leaderboard
@@ -35,7 +35,7 @@ Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
 def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int, rounds: int = ROUNDS) -> Path:
-    """A spec of `rollouts` datapoints whose games all last that many rounds."""
+    """Write a spec with `rollouts` datapoints, whose games all last `rounds` rounds; return its path."""
     rows = (
         {
             "id": f"p{i}", "label": i % 2, "question": f"Write f(x) that returns x + {i}. " + "Mind the limits. " * 20,
@@ -77,20 +77,20 @@ def prompt_starts(spec: Spec) -> list[list[list[dict[str, str]]]]:
 
 
 async def plain(chats: list[list[list[dict[str, str]]]], ask: Ask, concurrency: int) -> None:
-    """Every game in a coroutine of its own; `chats` holds what each turn's prompt starts with."""
+    """Play each game in a coroutine; `chats` has the first messages of each turn's prompt, by game and turn."""
     gate = asyncio.Semaphore(concurrency)
 
     async def game(starts: list[list[dict[str, str]]]) -> None:
-        said: list[str] = []
+        texts: list[str] = []
         async with gate:
             for turn, start in enumerate(starts):
                 messages = start[:1]
-                for index, text in enumerate(said):
+                for index, text in enumerate(texts):
                     own = (turn - index) % 2 == 0
                     name = "Verifier" if index % 2 == 0 else "Expert"
                     messages.append({"role": "assistant", "content": text} if own else
                                     {"role": "user", "name": name, "content": text})  # fmt: skip
-                said.append(await ask(messages + start[1:]))
+                texts.append(await ask(messages + start[1:]))
 
     await asyncio.gather(*map(game, chats))
 
@@ -141,7 +141,7 @@ async def bare(base_url: str, chats: Any, concurrency: int) -> None:
 
 def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds: int) -> None:
     """Play one path and print its figures."""
-    # Everything that any path needs is imported before the clock starts.
+    # Import what any path needs before the clock starts.
     import aiohttp  # noqa: F401
     import openai  # noqa: F401
     import scipy.special  # noqa: F401
@@ -169,10 +169,10 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds:
 
 
 def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> dict[str, Any]:
-    """Medians of each path, and the requests and bytes that the server saw from it."""
+    """Return the medians of each path, with the requests and bytes that the server received from it."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
+    measurements: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
     with run_chat_server(latency=latency, decide=0.0) as server:
         before = server.stats()
         for _ in range(repeat):
@@ -183,19 +183,19 @@ def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, .
                 row["bytes"] = after["body_bytes"] - before["body_bytes"]
                 row["max_open"] = after["max_open"]
                 before = after
-                found[path].append(row)
+                measurements[path].append(row)
     names = ("wall", "cpu", "calls", "bytes", "max_open", "peak_mb")
-    return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in found.items()}
+    return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in measurements.items()}
 
 
-def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
-    ours = found["nip-run"]
+def compare(title: str, medians: dict[str, Any], rollouts: int) -> None:
+    ours = medians["nip-run"]
     rows = [
         (
             path, row["wall"], row["cpu"] * 1000 / rollouts, ours["wall"] / row["wall"], ours["cpu"] / row["cpu"],
             int(row["calls"]), int(row["bytes"] / rollouts), int(row["peak_mb"]),
         )
-        for path, row in found.items()
+        for path, row in medians.items()
     ]  # fmt: skip
     columns = (
         "path", "wall s", "CPU ms/rollout", "nip-run's wall", "nip-run's CPU", "calls", "bytes/rollout", "peak MB",
@@ -204,27 +204,25 @@ def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
 
 
 def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
-    """CPU time of one more rollout, answered at once: what a run costs once is in neither path's figure."""
+    """Measure the CPU time of each additional rollout, answered at once; constant costs of a run cancel out."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[float]] = {path: [] for path in paths}
+    cpu: dict[str, list[float]] = {path: [] for path in paths}
     with run_chat_server(latency=0.0, decide=0.0) as server:
         for _ in range(repeat):
             for path in paths:
                 low, high = (
                     child(__file__, path, server.base_url, size, concurrency, ROUNDS)["cpu"] for size in (small, large)
                 )
-                found[path].append((high - low) * 1000 / (large - small))
-    ratios = {
-        path: [ours / row for ours, row in zip(found["nip-run"], rows, strict=True)] for path, rows in found.items()
-    }
-    rows = [(path, median(found[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
+                cpu[path].append((high - low) * 1000 / (large - small))
+    ratios = {path: [ours / row for ours, row in zip(cpu["nip-run"], rows, strict=True)] for path, rows in cpu.items()}
+    rows = [(path, median(cpu[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
     columns = ("path", "CPU ms/rollout", "nip-run's CPU over it", "lowest", "highest")
     table(f"slopes between {small} and {large} rollouts, {repeat} times", columns, rows)
 
 
 def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tuple[object, ...]:
-    """Wall time beside that of a client which costs nothing."""
+    """Return a row that compares the wall time with that of an ideal client, which only waits for answers."""
     ideal = math.ceil(rollouts / concurrency) * ROUNDS * latency
     return concurrency, rollouts, ideal, wall, wall / ideal
 
@@ -305,7 +303,7 @@ def main() -> None:
     slow = measure(args.latency, args.rollouts, args.concurrency, PATHS, args.repeat)
     compare(f"{about}, answered in {args.latency * 1000:g} ms", slow, args.rollouts)
     rows = [wall_row(args.latency, args.rollouts, args.concurrency, slow["nip-run"]["wall"])]
-    # As many games one after the other in each place: by then the limit has grown, and the end weighs less.
+    # Fewer at once, or more games: each place then plays more games in turn, and the start and the end weigh less.
     for rollouts, concurrency in ((args.rollouts, 64), (args.rollouts * args.concurrency // 64, args.concurrency)):
         wall = measure(args.latency, rollouts, concurrency, ("nip-run",), args.repeat)["nip-run"]["wall"]
         rows.append(wall_row(args.latency, rollouts, concurrency, wall))

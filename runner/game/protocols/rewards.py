@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from runner.base.value_class import value_class
+from runner.game.protocols.ballot import FIRST_ANSWER, Ballot, answer_position
 from runner.game.protocols.protocol import Decision, Protocol
 
 TIE: Final = 1e-9
@@ -44,12 +45,24 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
     return Decision(int(force == "one") if label is None or force != "y" else label)
 
 
-def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
+def effective_decision(
+    protocol: Protocol, round_: int, seed: int, decision: int, label: int | None, *, ballot: Ballot | None = None
+) -> int:
     """Return the decision that scores a round: the forced decision if the spec sets one, otherwise the verifier's."""
+    if ballot is not None:
+        is_forced = protocol.parameters.force_guess == "y" and ballot.right and _decision_counts(protocol, round_, seed)
+        return FIRST_ANSWER + min(ballot.right) if is_forced and ballot.right else decision
     forced = forced_decision(protocol, label)
     if forced is None or not _decision_counts(protocol, round_, seed):
         return Decision(decision)
     return forced
+
+
+def is_right(decision: int, label: int | None, ballot: Ballot | None) -> bool | None:
+    """Return whether a decision is right; None if this is not known."""
+    if ballot is None:
+        return None if label is None else decision == label
+    return None if ballot.right is None else answer_position(decision) in ballot.right
 
 
 def _decision_counts(protocol: Protocol, round_: int, seed: int) -> bool:
@@ -66,6 +79,8 @@ def payoff(
     prover_stance: int,
     decision: int,
     before: Payoff,
+    ballot: Ballot | None = None,
+    argued: Mapping[str, int] | None = None,
 ) -> Payoff:
     """Return the payoff of a round. `before` is the payoff of the previous round.
 
@@ -73,25 +88,28 @@ def payoff(
     which an agent can speak has no decision, the game ends, and the verifier gets a penalty. In a game that has already
     ended, the verifier gets no reward for rounds without a decision. If the label is unknown, the verifier's reward for
     a decision is unknown, too, so the verifier and the agents that share its reward are left out of `rewards`.
+    With listed answers, `ballot` has the right ones, and `argued` the decision that each prover argues for.
     """
     p = protocol.parameters
-    verdict = effective_decision(protocol, round_, seed, decision, label)
+    verdict = effective_decision(protocol, round_, seed, decision, label, ballot=ballot)
     decided = verdict != Decision.NONE and _decision_counts(protocol, round_, seed)
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
-    if decided and label is None:
+    right = is_right(verdict, label, ballot)
+    if decided and right is None:
         del rewards[verifier]
     elif decided:
-        rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
+        rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
     elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
     if decided:
         for prover in protocol.prover_names:
-            if verdict == protocol.stance(prover, prover_stance):
+            stance = protocol.stance(prover, prover_stance) if argued is None else argued.get(prover)
+            if verdict == stance:
                 rewards[prover] = p.prover_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
