@@ -7,6 +7,7 @@ command in a process of its own; the figures are medians of the ratios of pairs,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,14 +18,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import ROOT, footer, median, table, temporary_folder
+from common import footer, median, table, temporary_folder
 from engine import write_spec
 
 from tests.support.servers.chat_client import run_chat_server
 
 LONG = 60_000
 """Characters of a long answer."""
-QUICKSTART = ROOT / "specs" / "quickstart.yaml"
+SMALL = 24
+"""Games of a short run."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,23 @@ def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
     def results() -> list[str]:
         return ["--results", str(folder / f"results-{next(serial)}"), "-q"]
 
-    dummy = ["rollouts.concurrency=64"]
     with run_chat_server(seed=1) as server, run_chat_server(seed=1, length=LONG) as long:
         (folder / "served").mkdir()
         (folder / "long").mkdir()
         served = write_spec(folder / "served", server.base_url, rollouts, 64)
         traces = write_spec(folder / "long", long.base_url, max(rollouts // 10, 1), 64)
-        large = [f"rollouts.per_datapoint={max(rollouts * 10 // 72, 1)}", *dummy]
+        (folder / "dummy").mkdir()
+        dummy = write_spec(folder / "dummy", server.base_url, SMALL, 64)
+        dummy.write_text(json.dumps({**json.loads(dummy.read_text()), "models": {"m": {"provider": "dummy"}}}))
+        large = f"rollouts.per_datapoint={max(rollouts * 10 // SMALL, 1)}"
         yield {
             "--help": lambda: ["--help"],
             "run --help": lambda: ["run", "--help"],
-            "check": lambda: ["check", str(QUICKSTART)],
-            "quickstart": lambda: [str(QUICKSTART), *results()],
+            "check": lambda: ["check", str(dummy)],
+            f"{SMALL} dummy rollouts": lambda: [str(dummy), *results()],
             f"{rollouts} rollouts, answers at once": lambda: [str(served), *results()],
             f"{max(rollouts // 10, 1)} rollouts, answers of 60 KB": lambda: [str(traces), *results()],
-            f"{rollouts * 10} dummy rollouts": lambda: [str(QUICKSTART), *large, *results()],
+            f"{rollouts * 10} dummy rollouts": lambda: [str(dummy), large, *results()],
         }
 
 
