@@ -184,7 +184,10 @@ class Protocol:
 
     def may_decide(self, round_: int, seed: int = 0) -> bool:
         """Return whether the verifier speaks and may decide in this round. An early decision may not count."""
-        return self.step(round_).may_decide and self.verifier_name in self.speakers(round_, seed)
+        step = self.step(round_)
+        if not step.may_decide or self.verifier_name not in step.speak:
+            return False
+        return step.draw == "all" or self.verifier_name in self.speakers(round_, seed)
 
     def can_ever_decide(self, round_: int) -> bool:
         """Return whether a decision in this round counts for at least one seed."""

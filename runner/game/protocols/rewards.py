@@ -28,6 +28,8 @@ class Payoff:
     """Whether the game has ended without a decision."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The reward of each agent in this round; an agent whose reward is unknown is left out."""
+    decision: Decision = Decision.NONE
+    """The decision that scores this round: the forced decision if the spec sets one, otherwise the verifier's."""
 
 
 def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
@@ -42,19 +44,6 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
     if force == "y" and label is None:
         raise ValueError("protocol.force_guess: y needs a label for each datapoint; set protocol.force_guess to null")
     return Decision(int(force == "one") if label is None or force != "y" else label)
-
-
-def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
-    """Return the decision that scores a round: the forced decision if the spec sets one, otherwise the verifier's."""
-    forced = forced_decision(protocol, label)
-    if forced is None or not _decision_counts(protocol, round_, seed):
-        return Decision(decision)
-    return forced
-
-
-def _decision_counts(protocol: Protocol, round_: int, seed: int) -> bool:
-    """Return whether a decision in this round ends the game."""
-    return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
 
 
 def payoff(
@@ -75,8 +64,11 @@ def payoff(
     a decision is unknown, too, so the verifier and the agents that share its reward are left out of `rewards`.
     """
     p = protocol.parameters
-    verdict = effective_decision(protocol, round_, seed, decision, label)
-    decided = verdict != Decision.NONE and _decision_counts(protocol, round_, seed)
+    may_decide = protocol.may_decide(round_, seed)
+    counts = may_decide and round_ >= protocol.min_message_rounds - 1
+    forced = forced_decision(protocol, label)
+    verdict = Decision(decision) if forced is None or not counts else forced
+    decided = counts and verdict != Decision.NONE
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
@@ -87,7 +79,7 @@ def payoff(
         rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
-    elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
+    elif may_decide and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
     if decided:
         for prover in protocol.prover_names:
@@ -95,4 +87,4 @@ def payoff(
                 rewards[prover] = p.prover_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
-    return Payoff(decided, terminated, rewards)
+    return Payoff(decided, terminated, rewards, verdict)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rewards import Payoff, effective_decision, payoff
+from runner.game.protocols.rewards import Payoff, payoff
 
 
 @value_class(frozen=True, slots=True)
@@ -97,20 +97,19 @@ def play(
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
-        decision = effective_decision(protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label)
         pay = payoff(
             protocol,
             round_=round_,
             seed=seed,
             label=label,
             prover_stance=prover_stance,
-            decision=decision,
+            decision=Decision.NONE if verifier is None else verifier.decision,
             before=pay,
         )
         votes = () if verifier is None else verifier.votes
-        played.append(_round(replies, decision, pay.rewards, votes))
+        played.append(_round(replies, pay.decision, pay.rewards, votes))
         if pay.decided:
-            return FinishedGame(played, decision, terminated=False)
+            return FinishedGame(played, pay.decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
 
 

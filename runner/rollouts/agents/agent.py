@@ -288,8 +288,8 @@ class Agent:
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
-        decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
-        return self.hyper_params.votes if decides else 1
+        votes = self.hyper_params.votes
+        return votes if votes > 1 and self.is_verifier and self.protocol_handler.can_ever_decide(round_) else 1
 
     def unusable_reason(self, choice: Choice, round_: int) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""
